@@ -1,0 +1,214 @@
+"""Checks on a model file before anything runs it.
+
+A model file may come from anywhere, so it is measured, hashed and parsed as data first; only the
+very bytes that passed are handed to the runtime.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from inferway.runtime.signature import Signature, Tensor, datatype_of
+
+if TYPE_CHECKING:
+    import onnx
+
+MAX_BYTES: Final = 2 * 1024**3
+"""Size limit in bytes: a protobuf message cannot be larger."""
+
+OLDEST_OPSET: Final = 7
+"""ONNX Runtime guarantees operators from this opset on (its compatibility page)."""
+
+OLDEST_IR: Final = 3
+"""A file format old enough for every ONNX Runtime, so that only the opset is probed."""
+
+
+class ArtifactError(ValueError):
+    """A model file that must not be loaded, with one sentence that says why."""
+
+
+def inspect(path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES) -> Signature:
+    """Check a model file and tell its signature.
+
+    Parameters
+    ----------
+    path
+        An ONNX file with its weights inside.
+    digest
+        What the file must hash to, as ``sha256:`` and 64 hexadecimal digits; None accepts any.
+    max_bytes
+        The largest size accepted, in bytes.
+
+    Raises
+    ------
+    ArtifactError
+        When the file is missing, too large, not what the digest says, not ONNX, of an opset that
+        the installed ONNX Runtime does not run, or with a signature that cannot be served.
+    """
+    return read(path, digest=digest, max_bytes=max_bytes)[1]
+
+
+def read(
+    path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
+) -> tuple[bytes, Signature]:
+    """Do as `inspect` does, and return the checked bytes as well."""
+    content = _content(path, max_bytes)
+    if digest is not None:
+        _check_digest(path, content, digest)
+    model = _parse(path, content)
+    _check_opset(path, model)
+    return content, _signature(path, model)
+
+
+def digest_of(content: bytes) -> str:
+    """Hash a file's bytes, as ``sha256:`` and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(content).hexdigest()}"
+
+
+@functools.cache
+def newest_opset() -> int:
+    """Find the newest opset that the installed ONNX Runtime accepts, by asking it.
+
+    It publishes no number; a model of one Identity node per opset costs under a millisecond.
+    """
+    import onnx
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    value = functools.partial(onnx.helper.make_tensor_value_info, elem_type=1, shape=[1])
+    node = onnx.helper.make_node("Identity", ["x"], ["y"])
+    graph = onnx.helper.make_graph([node], "probe", [value("x")], [value("y")])
+    for opset in range(onnx.defs.onnx_opset_version(), OLDEST_OPSET, -1):
+        imports = [onnx.helper.make_opsetid("", opset)]
+        probe = onnx.helper.make_model(graph, opset_imports=imports, ir_version=OLDEST_IR)
+        try:
+            onnxruntime.InferenceSession(
+                probe.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception:  # its error types are not public; any of them means "not this one"
+            continue
+        return opset
+    return OLDEST_OPSET
+
+
+def _content(path: Path, max_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            # One byte beyond the limit is enough to know, whatever the file system says of the
+            # size: a device file or a growing file reports none.
+            content = file.read(max_bytes + 1)
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot read the model file: {error.strerror}") from error
+    if len(content) > max_bytes:
+        raise ArtifactError(
+            f"{path}: the model file is larger than the limit of {max_bytes:,} bytes"
+        )
+    return content
+
+
+def _check_digest(path: Path, content: bytes, digest: str) -> None:
+    algorithm, _, value = digest.partition(":")
+    if algorithm != "sha256" or len(value) != 64 or set(value.lower()) - set("0123456789abcdef"):
+        raise ArtifactError(
+            f"{path}: the digest {digest!r} is not 'sha256:' followed by 64 hexadecimal digits"
+        )
+    actual = digest_of(content)
+    if actual != digest.lower():
+        raise ArtifactError(
+            f"{path}: the model file's digest is {actual}, expected {digest.lower()}; "
+            "the file is damaged or another one"
+        )
+
+
+def _parse(path: Path, content: bytes) -> onnx.ModelProto:
+    import onnx
+
+    refusal = f"{path}: not a whole ONNX model"
+    if not content:
+        raise ArtifactError(f"{refusal}: the file is empty")
+    try:
+        model = onnx.load_model_from_string(content)
+    except Exception as error:  # protobuf's error type is not a dependency of ours
+        raise ArtifactError(f"{refusal}: the file is damaged or of another format") from error
+    if not model.graph.output:
+        raise ArtifactError(f"{refusal}: it holds no graph with an output")
+    # Weights in other files would escape the size limit and the digest.
+    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in _weights(model.graph)):
+        raise ArtifactError(
+            f"{path}: the model keeps weights in other files; export it with its weights inside"
+        )
+    try:
+        onnx.checker.check_model(model)
+    except onnx.checker.ValidationError as error:
+        reason = " ".join(str(error).split())
+        raise ArtifactError(f"{refusal}: {reason}") from error
+    return model
+
+
+def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    """Walk all constants of a graph, those in its nodes and branches too."""
+    yield from graph.initializer
+    for node in graph.node:
+        for attribute in node.attribute:
+            yield from (attribute.t, *attribute.tensors)
+            for branch in (attribute.g, *attribute.graphs):
+                yield from _weights(branch)
+
+
+def _check_opset(path: Path, model: onnx.ModelProto) -> None:
+    for entry in model.opset_import:
+        if entry.domain in ("", "ai.onnx") and not (
+            OLDEST_OPSET <= entry.version <= newest_opset()
+        ):
+            raise ArtifactError(
+                f"{path}: the model uses opset {entry.version}; the installed ONNX Runtime runs "
+                f"{OLDEST_OPSET} to {newest_opset()}, so export it again with one of these"
+            )
+
+
+def _signature(path: Path, model: onnx.ModelProto) -> Signature:
+    graph = model.graph
+    weights = {initializer.name for initializer in graph.initializer}
+    # Files of IR version 3 list weights among the inputs too.
+    inputs = tuple(
+        _tensor(path, "input", value) for value in graph.input if value.name not in weights
+    )
+    if not inputs:
+        raise ArtifactError(f"{path}: the model has no input, so there is nothing to ask it")
+    return Signature(inputs, tuple(_tensor(path, "output", value) for value in graph.output))
+
+
+def _tensor(path: Path, side: str, value: onnx.ValueInfoProto) -> Tensor:
+    import onnx
+
+    where = f"{path}: {side} {value.name!r}"
+    if not value.type.HasField("tensor_type"):
+        raise ArtifactError(f"{where} is not a tensor; only tensors can be served")
+    tensor = value.type.tensor_type
+    try:
+        dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)
+        datatype = datatype_of(np.dtype(dtype))
+    except (KeyError, TypeError):
+        name = onnx.TensorProto.DataType.Name(tensor.elem_type)
+        raise ArtifactError(
+            f"{where} has the type {name}, for which the Open Inference Protocol has no name"
+        ) from None
+    if not tensor.HasField("shape") or not tensor.shape.dim:
+        raise ArtifactError(f"{where} has no axes; the first axis must be the batch")
+    shape = tuple(
+        dim.dim_value if dim.HasField("dim_value") and dim.dim_value >= 0 else -1
+        for dim in tensor.shape.dim
+    )
+    if shape[0] != -1:
+        raise ArtifactError(
+            f"{where} has a first axis of fixed length {shape[0]}; "
+            "export the model with a dynamic batch as its first axis"
+        )
+    return Tensor(value.name, datatype, shape)

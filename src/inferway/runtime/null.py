@@ -1,0 +1,50 @@
+"""A runtime without a model, so that everything around the model can be tested."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.runtime.signature import Signature
+
+
+class NullRuntime:
+    """Answers zeros of the right shape after holding the calling thread for a while.
+
+    Parameters
+    ----------
+    signature
+        What it pretends to be; output axes of any length (-1) get the length 1.
+    service_s
+        How long one call takes, whatever the batch, in seconds. The thread sleeps and leaves
+        the processor to others, as a thread does that waits for an accelerator.
+    """
+
+    def __init__(self, signature: Signature, *, service_s: float = 0.0) -> None:
+        if not (math.isfinite(service_s) and service_s >= 0.0):
+            raise ValueError(
+                f"service_s is {service_s}; it must be a finite time in seconds, 0 or more"
+            )
+        self.signature = signature
+        self._service_s = service_s
+
+    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Answer zeros (empty strings for BYTES) with as many rows as the first input."""
+        rows = len(inputs[self.signature.inputs[0].name])
+        if self._service_s > 0.0:
+            time.sleep(self._service_s)
+        return {
+            tensor.name: np.full(
+                (rows, *(abs(axis) for axis in tensor.shape[1:])),
+                b"" if tensor.datatype == "BYTES" else 0,
+                dtype=tensor.dtype,
+            )
+            for tensor in self.signature.outputs
+        }
+
+    def close(self) -> None:
+        """Nothing to free."""

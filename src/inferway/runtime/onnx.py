@@ -1,0 +1,66 @@
+"""ONNX Runtime in the process: the default runtime."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from inferway.runtime.artifact import ArtifactError, read
+
+
+class OnnxRuntime:
+    """A model in ONNX Runtime on the processor.
+
+    One thread per call unless told otherwise, operators in sequence, and no spinning: threads that
+    burn a core while they wait make the service times of all other instances longer and their
+    profiles wrong.
+
+    Parameters
+    ----------
+    path
+        The model file; it is checked as `inferway.runtime.inspect` does, and the checked bytes
+        are what is loaded.
+    threads
+        Threads inside one operator.
+    digest
+        What the file must hash to, or None.
+
+    Raises
+    ------
+    ArtifactError
+        When the file fails a check or ONNX Runtime cannot load it.
+    """
+
+    def __init__(self, path: Path, *, threads: int = 1, digest: str | None = None) -> None:
+        if threads < 1:
+            raise ValueError(f"threads is {threads}; it must be 1 or more")
+        import onnxruntime
+
+        content, self.signature = read(path, digest=digest)
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads
+        options.inter_op_num_threads = 1
+        options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.log_severity_level = 4  # what goes wrong is raised; the log would repeat it
+        try:
+            self._session = onnxruntime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # its error types are not public
+            reason = " ".join(str(error).split())
+            raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error
+        self._outputs = [tensor.name for tensor in self.signature.outputs]
+
+    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+        """Answer one batch; see `inferway.runtime.Runtime.run`."""
+        session = self._session
+        if session is None:
+            raise RuntimeError("the runtime is closed; load the model again to run it")
+        return dict(zip(self._outputs, session.run(self._outputs, inputs), strict=True))
+
+    def close(self) -> None:
+        """Free the model; calls that are under way still end."""
+        self._session = None
