@@ -1,0 +1,86 @@
+# Every target makes its own environment: `make demo` and `make test` work on a fresh clone with
+# nothing but Python 3.11 or newer, pip and make. `make help` lists the targets.
+
+VENV ?= .venv
+# The first of these that is new enough; `make PYTHON=/path/to/python3.12 test` chooses another.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+PY := $(VENV)/bin/python
+CLI := $(VENV)/bin/inferway
+# Stamps carry the content of what was asked for, so that file times (a fresh checkout's, a copied
+# folder's) decide nothing. The editable install's path belongs to it.
+KEY := $(shell (cat pyproject.toml constraints.txt; echo '$(CURDIR)') | cksum | cut -d' ' -f1)
+STAMP = $(VENV)/.installed-$(1)-$(KEY)
+# Both names: pip up to 25.2 takes the first for build requirements too, later ones want the second.
+PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+	PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint format wheel constraints clean
+# Half an environment is worse than none.
+.DELETE_ON_ERROR:
+
+help: ## List the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(call STAMP,run) ## Serve real models on this machine and compare four policies (under 2 minutes)
+	$(CLI) demo
+
+test: $(call STAMP,test) ## Run the tests, but not the slow ones, with coverage
+	$(PY) -m pytest -m "not slow" --cov --cov-report=term $(PYTEST_ARGS)
+
+test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests (training needs PyTorch)
+	$(PY) -m pytest -m slow $(PYTEST_ARGS)
+
+lint: $(call STAMP,lint) ## Check style (ruff) and types (mypy)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+format: $(call STAMP,lint) ## Rewrite the code in the project's style
+	$(PY) -m ruff check --fix-only
+	$(PY) -m ruff format
+
+wheel: $(call STAMP,lint) ## Build the wheel into dist/
+	rm -rf dist
+	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
+		$(PY) -m pip wheel -qq --no-deps --wheel-dir dist .
+
+constraints: ## Resolve every extra afresh and rewrite constraints.txt
+	$(call need_python)
+	PYTHON=$(PYTHON) .ci/constraints
+
+clean: ## Remove the environment and everything that was built
+	rm -rf $(VENV) dist build out .mypy_cache .ruff_cache .pytest_cache .hypothesis .coverage .coverage.*
+	find src tests benchmarks examples -name __pycache__ -type d -prune -exec rm -rf {} +
+
+define need_python
+@test -n "$(PYTHON)" || { echo "Inferway needs Python 3.11 or newer, and no python3 on the PATH is; \
+	install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
+endef
+
+# Some distributions ship venv without ensurepip; pip can then install itself from outside.
+$(VENV)/.made:
+	$(call need_python)
+	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+		&& $(PYTHON) -m pip --python $(PY) install -qq pip; }
+	@touch $@
+
+define install
+@echo "Installing what \`make $(MAKECMDGOALS)\` needs into $(VENV) ..."
+@$(PIP) -e '$(1)'
+@touch $@
+endef
+
+$(call STAMP,run): $(VENV)/.made
+	$(call install,.)
+
+$(call STAMP,test): $(VENV)/.made
+	$(call install,.[test])
+
+$(call STAMP,lint): $(VENV)/.made
+	$(call install,.[lint])
+
+$(call STAMP,learn): $(VENV)/.made
+	$(call install,.[learn])
