@@ -1,0 +1,50 @@
+"""The generator's process: `python -m inferway.drive PLAN OUTCOME`.
+
+It reads the plan, sends it, writes the outcome, and prints `due ended` now and then. It stops early
+on SIGINT, SIGTERM, or when its standard input is closed, as it is when its parent is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import uvloop
+
+from inferway.drive.generator import generate
+from inferway.drive.plan import Outcome, Plan
+
+
+def _report(due: int, ended: int) -> None:
+    print(due, ended, flush=True)
+
+
+async def _run(plan: Plan) -> Outcome:
+    loop = asyncio.get_running_loop()
+
+    def started(stop: Callable[[], None]) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        loop.add_reader(sys.stdin.fileno(), stop)
+
+    try:
+        return await generate(plan, report=_report, started=started)
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+
+
+def main(arguments: list[str]) -> int:
+    """Run a plan from a file; the arguments are the plan's path and the outcome's."""
+    if len(arguments) != 2:
+        print("usage: python -m inferway.drive PLAN OUTCOME", file=sys.stderr)
+        return 2
+    plan, outcome = map(Path, arguments)
+    uvloop.run(_run(Plan.load(plan))).save(outcome)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

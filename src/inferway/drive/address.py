@@ -1,0 +1,151 @@
+"""Where the server is, read from the address that the user gave."""
+
+from __future__ import annotations
+
+import http.client
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from inferway.runtime.signature import DTYPES, Signature, Tensor
+
+
+class DriveError(ValueError):
+    """The server cannot be driven; the message is one sentence for the user."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A server's address in parts.
+
+    Attributes
+    ----------
+    host, port
+        Where to connect.
+    tls
+        Whether the connection is encrypted.
+    prefix
+        Path before `/v2`, empty or beginning with a slash.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the Host header has them."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+    @property
+    def url(self) -> str:
+        """The address in one piece, for messages."""
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
+
+    def infer_path(self, task: str, variant: str | None = None) -> str:
+        """Path of the inference call for a task, pinned to a variant if one is given."""
+        return f"{self.model_path(task, variant)}/infer"
+
+    def model_path(self, task: str, variant: str | None = None) -> str:
+        """Path of a task's metadata."""
+        version = "" if variant is None else f"/versions/{quote(variant, safe='')}"
+        return f"{self.prefix}/v2/models/{quote(task, safe='')}{version}"
+
+
+def parse(url: str) -> Address:
+    """Read `http://host:port/prefix` or `https://...`.
+
+    Raises
+    ------
+    DriveError
+        When it is no such address.
+    """
+    parts = urlsplit(url if "://" in url else f"http://{url}")
+    try:
+        port = parts.port
+    except ValueError:
+        port = -1
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        raise DriveError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
+    tls = parts.scheme == "https"
+    return Address(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+class _TensorMetadata(msgspec.Struct):
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class _ModelMetadata(msgspec.Struct):
+    inputs: list[_TensorMetadata]
+    outputs: list[_TensorMetadata]
+
+
+def signature(url: str, task: str, *, timeout_s: float = 5.0) -> Signature:
+    """Ask the server what a task takes and returns.
+
+    It goes to the given address and nowhere else: no proxy settings are read, no redirect followed.
+
+    Parameters
+    ----------
+    url
+        The server's address.
+    task
+        The task's name.
+    timeout_s
+        How long to wait for the connection and for the answer, in seconds.
+
+    Raises
+    ------
+    DriveError
+        When nothing answers there, the server is not ready, or it does not serve the task.
+    """
+    address = parse(url)
+    status, body = _get(address, f"{address.prefix}/v2/health/ready", timeout_s)
+    if status != 200:
+        raise DriveError(f"the server at {address.url} is not ready (status {status})")
+    status, body = _get(address, address.model_path(task), timeout_s)
+    if status != 200:
+        raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
+    try:
+        metadata = msgspec.json.decode(body, type=_ModelMetadata)
+        for tensor in (*metadata.inputs, *metadata.outputs):
+            DTYPES[tensor.datatype]
+    except (msgspec.DecodeError, KeyError) as error:
+        raise DriveError(
+            f"the server at {address.url} answered no Open Inference Protocol metadata "
+            f"for the task {task!r}: {error}"
+        ) from error
+    return Signature(_tensors(metadata.inputs), _tensors(metadata.outputs))
+
+
+def _tensors(metadata: list[_TensorMetadata]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(t.name, t.datatype, tuple(t.shape)) for t in metadata)
+
+
+def _get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
+    kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
+    connection = kind(address.host, address.port, timeout=timeout_s)
+    try:
+        connection.request("GET", path, headers={"Host": address.authority})
+        response = connection.getresponse()
+        return response.status, response.read()
+    except (OSError, http.client.HTTPException) as error:
+        raise DriveError(
+            f"no server answers at {address.url} ({_reason(error)}): "
+            "start one with `inferway serve FILE`, or name another with --url"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return str(error) or type(error).__name__

@@ -1,0 +1,171 @@
+"""Whole HTTP requests, encoded before the clock starts, so that sending one is a single write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.drive.address import Address, DriveError
+from inferway.runtime.signature import DTYPES, Signature, Tensor
+
+Parameters = Mapping[str, str | float | bool]
+
+
+def encode(
+    address: Address,
+    task: str,
+    signature: Signature,
+    images: NDArray[Any],
+    *,
+    variant: str | None = None,
+    parameters: Parameters | None = None,
+    binary: bool = True,
+) -> list[bytes]:
+    """Encode one inference request of batch 1 per image.
+
+    Parameters
+    ----------
+    address, task, variant
+        Where it goes; `variant` pins the request to one.
+    signature
+        The task's; with several inputs, `images` feeds the first, the others get zeros.
+    images
+        Shape (M, ...): inputs without their batch axis, cast to the input's datatype.
+    parameters
+        Top-level parameters of each request, say `{"deadline_ms": 50}`.
+    binary
+        Tensors as raw bytes in both directions (the binary tensor extension), else as JSON.
+
+    Returns
+    -------
+    messages
+        M HTTP/1.1 requests, head and body.
+
+    Raises
+    ------
+    DriveError
+        When the images do not have the input's shape.
+    """
+    tensor = signature.inputs[0]
+    _check(tensor, images, task)
+    head = _head(address, task, variant)
+    zeros = [(other, np.zeros(_row(other), other.dtype)) for other in signature.inputs[1:]]
+    body = _binary if binary else _json
+    return [
+        _frame(head, *body([(tensor, image), *zeros], signature.outputs[0], dict(parameters or {})))
+        for image in np.ascontiguousarray(images, dtype=tensor.dtype)
+    ]
+
+
+def body(signature: Signature, image: NDArray[Any]) -> bytes:
+    """Return one request's JSON body, as a person would send it with curl."""
+    return _json([(signature.inputs[0], image)], signature.outputs[0], {})[0]
+
+
+def random_images(tensor: Tensor, count: int, seed: int) -> NDArray[Any]:
+    """Random tensors that fit an input, for models whose real inputs are not at hand.
+
+    Parameters
+    ----------
+    tensor
+        The input; axes of any length become 1.
+    count
+        How many, M.
+    seed
+        Of the generator.
+
+    Returns
+    -------
+    images
+        Shape (M, ...): uniform in [0, 1) for floats, 0 or 1 for the rest.
+
+    Raises
+    ------
+    DriveError
+        For BYTES inputs, whose content cannot be guessed.
+    """
+    if tensor.datatype == "BYTES":
+        raise DriveError(f"the input {tensor.name!r} holds BYTES: random ones would mean nothing")
+    rng = np.random.default_rng(seed)
+    shape = (count, *_row(tensor))
+    if np.issubdtype(DTYPES[tensor.datatype], np.floating):
+        return rng.random(shape).astype(tensor.dtype)
+    return rng.integers(0, 2, shape).astype(tensor.dtype)
+
+
+def _row(tensor: Tensor) -> tuple[int, ...]:
+    return tuple(max(length, 1) for length in tensor.shape[1:])
+
+
+def _check(tensor: Tensor, images: NDArray[Any], task: str) -> None:
+    given = images.shape[1:]
+    fits = len(given) == len(tensor.shape) - 1 and all(
+        want in (-1, have) for want, have in zip(tensor.shape[1:], given, strict=True)
+    )
+    if not fits or len(images) == 0:
+        raise DriveError(
+            f"{len(images)} inputs of shape {list(given)} do not fit the task {task!r}: "
+            f"it takes {tensor}"
+        )
+
+
+def _head(address: Address, task: str, variant: str | None) -> bytes:
+    return (
+        f"POST {address.infer_path(task, variant)} HTTP/1.1\r\nHost: {address.authority}\r\n"
+    ).encode("ascii")
+
+
+def _frame(head: bytes, content: bytes, json_length: int | None) -> bytes:
+    if json_length is None:
+        kind = b"Content-Type: application/json\r\n"
+    else:
+        kind = (
+            b"Content-Type: application/octet-stream\r\n"
+            b"Inference-Header-Content-Length: %d\r\n" % json_length
+        )
+    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, kind, len(content), content)
+
+
+def _described(tensor: Tensor, row: NDArray[Any]) -> dict[str, Any]:
+    return {"name": tensor.name, "shape": [1, *row.shape], "datatype": tensor.datatype}
+
+
+def _binary(
+    inputs: list[tuple[Tensor, NDArray[Any]]], output: Tensor, parameters: dict[str, Any]
+) -> tuple[bytes, int | None]:
+    header: dict[str, Any] = {
+        "inputs": [
+            _described(tensor, row) | {"parameters": {"binary_data_size": row.nbytes}}
+            for tensor, row in inputs
+        ],
+        "outputs": [{"name": output.name, "parameters": {"binary_data": True}}],
+    }
+    if parameters:
+        header["parameters"] = parameters
+    encoded = msgspec.json.encode(header)
+    return encoded + b"".join(row.tobytes() for _, row in inputs), len(encoded)
+
+
+def _json(
+    inputs: list[tuple[Tensor, NDArray[Any]]], output: Tensor, parameters: dict[str, Any]
+) -> tuple[bytes, int | None]:
+    content: dict[str, Any] = {
+        "inputs": [
+            _described(tensor, row) | {"data": msgspec.Raw(_numbers(row))} for tensor, row in inputs
+        ],
+        "outputs": [{"name": output.name}],
+    }
+    if parameters:
+        content["parameters"] = parameters
+    return msgspec.json.encode(content), None
+
+
+def _numbers(row: NDArray[Any]) -> bytes:
+    """JSON numbers, the shortest that read back as the same value: 0.1, not 0.10000000149."""
+    if row.dtype == np.bool_:
+        return msgspec.json.encode(row.ravel().tolist())
+    return f"[{','.join(row.ravel().astype(str).tolist())}]".encode("ascii")

@@ -1,0 +1,138 @@
+"""Runs the generator in a process of its own and brings its outcome back."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from numpy.typing import ArrayLike, NDArray
+
+from inferway.drive.address import DriveError
+from inferway.drive.message import Parameters
+from inferway.drive.plan import Outcome, Plan
+from inferway.drive.record import Record
+from inferway.drive.stream import Stream, merge
+
+CONNECTIONS: Final = 512
+"""Greatest number of connections unless told otherwise."""
+
+GRACE_S: Final = 10.0
+"""How long answers are waited for after the last send, seconds."""
+
+Progress = Callable[[int, int, int], None]
+
+
+def replay(
+    url: str,
+    streams: Sequence[Stream],
+    *,
+    binary: bool = True,
+    connections: int = CONNECTIONS,
+    grace_s: float = GRACE_S,
+    progress: Progress | None = None,
+) -> list[Record]:
+    """Send streams of requests to a server at their times, from a process of its own.
+
+    Requests are sent when they are due whatever the answers do, so latency counts from the
+    intended time.
+
+    Parameters
+    ----------
+    url
+        The server, as `http://127.0.0.1:8000`; nothing is sent anywhere else.
+    streams
+        One for each task; they run at the same time.
+    binary
+        Tensors as raw bytes (the binary tensor extension), else as JSON.
+    connections
+        Greatest number of connections; a request that finds all in use waits, and its wait counts.
+    grace_s
+        How long to wait for answers after the last request is due, seconds.
+    progress
+        Called about ten times a second with how many requests are due, ended, and planned.
+
+    Returns
+    -------
+    records
+        One per stream. After Ctrl-C they hold what was due until then and say `interrupted`.
+
+    Raises
+    ------
+    DriveError
+        When no server answers there, it is not ready, lacks a task, or inputs do not fit.
+    """
+    merged = merge(url, streams, binary=binary, connections=connections, grace_s=grace_s)
+    return merged.records(_run(merged.plan, progress))
+
+
+def drive(
+    url: str,
+    task: str,
+    times_s: ArrayLike,
+    images: NDArray[Any],
+    labels: ArrayLike | None = None,
+    *,
+    item: ArrayLike | None = None,
+    variant: str | None = None,
+    parameters: Parameters | None = None,
+    binary: bool = True,
+    connections: int = CONNECTIONS,
+    grace_s: float = GRACE_S,
+    progress: Progress | None = None,
+) -> Record:
+    """Send one task's requests at their times; see `Stream` and `replay`.
+
+    >>> record = drive("http://127.0.0.1:8000", "digits", times_s, images, labels)  # doctest: +SKIP
+    """
+    stream = Stream(task, times_s, images, labels, item, variant, parameters)
+    return replay(
+        url,
+        [stream],
+        binary=binary,
+        connections=connections,
+        grace_s=grace_s,
+        progress=progress,
+    )[0]
+
+
+def _run(plan: Plan, progress: Progress | None) -> Outcome:
+    with tempfile.TemporaryDirectory(prefix="inferway-drive-") as folder:
+        there, back = Path(folder, "plan.npz"), Path(folder, "outcome.npz")
+        plan.save(there)
+        # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "inferway.drive", str(there), str(back)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+            text=True,
+        )
+        with process:
+            try:
+                _follow(process, len(plan.due_s), progress)
+            except KeyboardInterrupt:
+                process.send_signal(signal.SIGINT)
+                _follow(process, len(plan.due_s), None)
+            except BaseException:
+                process.kill()
+                raise
+        if process.returncode != 0 or not back.exists():
+            raise DriveError(f"the generator's process ended with status {process.returncode}")
+        outcome = Outcome.load(back)
+    if outcome.refused:
+        raise DriveError(f"no connection to {plan.address.url}: {outcome.refused}")
+    return outcome
+
+
+def _follow(process: subprocess.Popen[str], planned: int, progress: Progress | None) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if progress is not None:
+            due, ended = map(int, line.split())
+            progress(due, ended, planned)
+    process.wait()

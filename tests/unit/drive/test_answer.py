@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from inferway.drive.answer import Answer, decode
+
+
+def _body(data: object = None, **output: object) -> bytes:
+    described = {"name": "y", "datatype": "FP32", "shape": [1, 3], "data": data} | output
+    return json.dumps({"model_version": "big", "outputs": [described]}).encode()
+
+
+@pytest.mark.parametrize(
+    ("data", "shape", "expected"),
+    [
+        ([0.1, 0.7, 0.2], [1, 3], 1),
+        ([[0.1, 0.2, 0.7]], [1, 3], 2),
+        ([0.9, 0.1, 0.0, 0.0, 0.0, 1.0], [2, 3], 0),
+        ([7], [1], 7),
+        ([7], [1, 1], 7),
+        ([], [0, 3], -1),
+    ],
+)
+def test_class_from_json(data, shape, expected):
+    answer = decode(_body(data, shape=shape), -1)
+    assert answer is not None
+    assert answer.variant == "big"
+    assert answer.predicted_class == expected
+    assert math.isnan(answer.predicted_s)
+
+
+def test_class_from_binary():
+    raw = np.array([[0.0, 1.0, 2.0], [9.0, 0.0, 0.0]], np.float32).tobytes()
+    head = _body(shape=[2, 3], parameters={"binary_data_size": 24})
+    answer = decode(head + raw, len(head))
+    assert answer is not None
+    assert answer.predicted_class == 2
+
+
+@pytest.mark.parametrize("key", ["predicted_latency_s", "predicted_latency_ms"])
+def test_predicted_latency_in_either_unit(key):
+    value = 0.5 if key.endswith("_s") else 500
+    body = json.dumps({"parameters": {key: value, "accuracy_balance": 1.0}}).encode()
+    assert decode(body, -1) == Answer("", -1, 0.5)
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", _body(shape=[1, 3], datatype="FP1", data=None)])
+def test_what_is_no_answer(body):
+    head = _body(parameters={"binary_data_size": 12})
+    assert decode(head + b"short", len(head)) is None
+    assert decode(body, -1) is None or decode(body, -1).predicted_class == -1

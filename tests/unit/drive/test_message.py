@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+
+import httptools
+import numpy as np
+import pytest
+
+from inferway.drive.address import Address, DriveError, parse
+from inferway.drive.message import body, encode, random_images
+from inferway.runtime.signature import Signature, Tensor
+
+_X = Tensor("x", "FP32", (-1, 2, -1))
+_SIGNATURE = Signature((_X,), (Tensor("y", "FP32", (-1, 3)), Tensor("z", "FP32", (-1,))))
+
+
+class _Parsed:
+    def __init__(self, message: bytes) -> None:
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.complete = False
+        parser = httptools.HttpRequestParser(self)
+        parser.feed_data(message)
+
+    def on_url(self, url: bytes) -> None:
+        self.url = url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self.headers[name] = value
+
+    def on_body(self, content: bytes) -> None:
+        self.body += content
+
+    def on_message_complete(self) -> None:
+        self.complete = True
+
+
+@pytest.mark.parametrize(
+    ("url", "authority", "tls", "prefix"),
+    [
+        ("http://127.0.0.1:8000", "127.0.0.1:8000", False, ""),
+        ("localhost:8000", "localhost:8000", False, ""),
+        ("https://far.example/ml/", "far.example:443", True, "/ml"),
+        ("http://[::1]:80", "[::1]:80", False, ""),
+    ],
+)
+def test_addresses(url, authority, tls, prefix):
+    address = parse(url)
+    assert (address.authority, address.tls, address.prefix) == (authority, tls, prefix)
+
+
+def test_binary_request():
+    images = np.arange(12, dtype=np.float64).reshape(2, 2, 3)
+    address = Address("here", 80, False, "/p")
+    second = encode(
+        address, "a b", _SIGNATURE, images, variant="v/1", parameters={"deadline_ms": 5}
+    )[1]
+    parsed = _Parsed(second)
+    assert parsed.complete
+    assert parsed.url == b"/p/v2/models/a%20b/versions/v%2F1/infer"
+    assert parsed.headers[b"Host"] == b"here:80"
+    length = int(parsed.headers[b"Inference-Header-Content-Length"])
+    header = json.loads(parsed.body[:length])
+    assert header == {
+        "inputs": [
+            {
+                "name": "x",
+                "shape": [1, 2, 3],
+                "datatype": "FP32",
+                "parameters": {"binary_data_size": 24},
+            }
+        ],
+        "outputs": [{"name": "y", "parameters": {"binary_data": True}}],
+        "parameters": {"deadline_ms": 5},
+    }
+    np.testing.assert_array_equal(np.frombuffer(parsed.body[length:], np.float32), np.arange(6, 12))
+
+
+def test_json_numbers_are_the_shortest_that_read_back_equal():
+    image = np.array([[0.1], [1 / 3]], np.float32)
+    encoded = body(_SIGNATURE, image)
+    assert b"[0.1," in encoded
+    data = json.loads(encoded)["inputs"][0]["data"]
+    np.testing.assert_array_equal(np.array(data, np.float32), image.ravel())
+
+
+def test_further_inputs_get_zeros():
+    signature = Signature((_X, Tensor("mask", "BOOL", (-1, 2))), _SIGNATURE.outputs)
+    (message,) = encode(
+        Address("h", 1, False, ""), "t", signature, np.ones((1, 2, 1)), binary=False
+    )
+    inputs = json.loads(_Parsed(message).body)["inputs"]
+    assert [i["data"] for i in inputs] == [[1.0, 1.0], [False, False]]
+
+
+def test_random_inputs_fit_and_are_seeded():
+    one, same, other = (random_images(_X, 5, seed) for seed in (1, 1, 2))
+    assert one.shape == (5, 2, 1)
+    assert one.dtype == np.float32
+    np.testing.assert_array_equal(one, same)
+    assert not np.array_equal(one, other)
+    assert set(random_images(Tensor("i", "INT64", (-1, 50)), 2, 0).ravel()) == {0, 1}
+    with pytest.raises(DriveError, match="BYTES"):
+        random_images(Tensor("s", "BYTES", (-1,)), 1, 0)

@@ -1,0 +1,178 @@
+"""The generator against a server that behaves badly in known ways."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from inferway.drive import DriveError, Stream, drive, replay
+
+
+def test_what_is_sent_and_what_is_read(serve, images):
+    server = serve()
+    times = np.linspace(0.0, 0.2, 40)
+    record = drive(server.url, "t", times, images, labels=[0, 1, 2, 0])
+    assert record.status.tolist() == [200] * 40
+    assert record.intended_s.tolist() == times.tolist()
+    assert record.predicted_class.tolist() == [0, 1, 2, 3] * 10
+    assert record.correct.sum() == 30
+    assert set(record.variants) == {"even", "odd"}
+    assert np.all(record.predicted_s == 0.25)
+    assert np.all(record.sent_s >= record.intended_s)
+    assert np.all(record.done_s > record.sent_s)
+    assert not record.waited.any()
+    assert record.cpu_s > 0
+    assert record.generated == 40
+
+
+def test_json_says_the_same_as_binary(serve, images):
+    server = serve()
+    record = drive(server.url, "t", np.zeros(8), images, binary=False, parameters={"accuracy": 0.5})
+    assert sorted(record.predicted_class.tolist()) == [0, 0, 1, 1, 2, 2, 3, 3]
+    body = json.loads(server.requests[0][1])
+    assert body["parameters"] == {"accuracy": 0.5}
+    assert body["inputs"][0]["shape"] == [1, 4]
+
+
+def test_requests_keep_their_times_while_the_server_stalls(serve, images):
+    """A closed loop would send few requests during the stall, and report few slow ones."""
+    stall_s = 0.5
+
+    async def behave(number: int) -> int:
+        if number == 20:
+            time.sleep(stall_s)  # the whole server stands still
+        return 200
+
+    times = np.arange(200) * 0.01
+    server = serve(behave)
+    record = drive(server.url, "t", times, images)
+    assert record.status.tolist() == [200] * 200
+    assert np.percentile(record.lag_s, 90) < 0.05
+    # Each of the 50 requests due during the stall waited for its end.
+    end_s = record.done_s[20]
+    during = (times > times[20]) & (times < times[20] + 0.9 * stall_s)
+    assert during.sum() >= 40
+    assert np.all(record.latency_s[during] > 0.95 * (end_s - times[during]) - 0.02)
+    assert np.percentile(record.latency_s, 95) > 0.3 * stall_s
+    # Connections grew instead of requests being held back.
+    assert server.connections > 32
+
+
+def test_waiting_for_a_connection_counts_as_latency(serve, images):
+    async def behave(number: int) -> int:
+        await asyncio.sleep(0.05)
+        return 200
+
+    record = drive(serve(behave).url, "t", np.zeros(4), images, connections=1)
+    assert record.status.tolist() == [200] * 4
+    assert record.waited.tolist() == [False, True, True, True]
+    np.testing.assert_array_less(np.arange(1, 5) * 0.05, record.latency_s)
+
+
+def test_refusals_and_lost_connections_are_told_apart(serve, images):
+    async def behave(number: int) -> int:
+        return (200, 429, 503, 0)[number % 4]
+
+    record = drive(serve(behave).url, "t", np.arange(40) * 0.005, images)
+    counts = {int(s): int((record.status == s).sum()) for s in np.unique(record.status)}
+    assert counts == {0: 10, 200: 10, 429: 10, 503: 10}
+    assert record.rejected.sum() == 20
+    assert np.isnan(record.latency_s[record.status != 200]).all()
+
+
+def test_answers_that_never_come_end_with_the_grace(serve, images):
+    async def behave(number: int) -> int:
+        await asyncio.sleep(60 if number == 3 else 0)
+        return 200
+
+    began = time.monotonic()
+    record = drive(serve(behave).url, "t", np.arange(6) * 0.01, images, grace_s=0.2)
+    assert time.monotonic() - began < 5
+    assert (record.status == 0).sum() == 1
+    assert np.isnan(record.done_s[record.status == 0]).all()
+
+
+def test_streams_share_one_clock(serve, images):
+    server = serve()
+    a = Stream("t", [0.0, 0.1, 0.2], images, labels=[0, 1, 2, 3], item=[3, 2, 1])
+    b = Stream("t", [0.05, 0.15], images, variant="even", labels=[3, 2, 1, 0])
+    first, second = replay(server.url, [a, b])
+    assert first.predicted_class.tolist() == [3, 2, 1]
+    assert first.label.tolist() == [3, 2, 1]
+    assert second.intended_s.tolist() == [0.05, 0.15]
+    assert second.label.tolist() == [3, 2]
+    paths = [path for path, _ in server.requests]
+    pins = ("", "/versions/even", "", "/versions/even", "")
+    assert paths == [f"/v2/models/t{pin}/infer" for pin in pins]
+
+
+def test_progress_reaches_the_end_or_near(serve, images):
+    seen: list[tuple[int, int, int]] = []
+    drive(serve().url, "t", np.arange(50) * 0.01, images, progress=lambda *n: seen.append(n))
+    assert seen
+    assert all(ended <= due <= planned == 50 for due, ended, planned in seen)
+    assert seen[-1][0] > 25
+
+
+def test_ctrl_c_keeps_what_is_known(serve, images):
+    server = serve()
+
+    def press() -> None:
+        deadline = time.monotonic() + 20
+        while len(server.requests) < 10 and time.monotonic() < deadline:
+            threading.Event().wait(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    record = drive(server.url, "t", np.arange(6000) * 0.01, images)
+    finger.join()
+    assert record.interrupted
+    assert 10 <= len(record) < 5000
+    assert (record.status == 200).sum() >= 10
+
+
+def test_nobody_there(images):
+    with pytest.raises(
+        DriveError, match=r"no server answers at http://127.0.0.1:9 \(connection re"
+    ):
+        drive("http://127.0.0.1:9", "t", [0.0], images)
+
+
+def test_not_ready_and_unknown(serve, images):
+    server = serve()
+    with pytest.raises(DriveError, match="does not serve a task 'u'"):
+        drive(server.url, "u", [0.0], images)
+    server.ready = False
+    with pytest.raises(DriveError, match="is not ready"):
+        drive(server.url, "t", [0.0], images)
+
+
+@pytest.mark.parametrize("url", ["ftp://here", "http://", "http://here:port"])
+def test_bad_addresses(url, images):
+    with pytest.raises(DriveError, match="is no server address"):
+        drive(url, "t", [0.0], images)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"images": np.zeros((2, 5))}, r"do not fit the task 't': it takes x: FP32\[-1, 4\]"),
+        ({"times_s": [-1.0]}, "negative"),
+        ({"item": [0, 1]}, "has 1 times but 2 items"),
+        ({"item": [7]}, "outside its 4 inputs"),
+        ({"labels": [1]}, "has 4 inputs but 1 labels"),
+        ({"connections": 0}, "at least one"),
+    ],
+)
+def test_streams_that_do_not_fit(serve, images, changes, message):
+    arguments = {"times_s": [0.0], "images": images} | changes
+    with pytest.raises(DriveError, match=message):
+        drive(serve().url, "t", **arguments)
