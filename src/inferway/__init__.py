@@ -1,3 +1,41 @@
-"""Inferway: the accuracy or the deadline promised, at the least latency, from edge to cloud."""
+"""Inferway: the accuracy or the deadline promised, at the least latency, from edge to cloud.
+
+    import inferway
+
+    deployment = inferway.load("examples/paper-fleet.yaml")
+    inferway.bound(deployment)["recognise"].least_response_time_s
+
+Names are imported when they are first used, so that ``import inferway`` costs a millisecond.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment, DeploymentError, check, load, schema
+    from inferway.dispatch.deployed import bound
 
 __version__ = "0.1.0"
+
+_FROM = {
+    "Deployment": "inferway.deployment",
+    "DeploymentError": "inferway.deployment",
+    "bound": "inferway.dispatch.deployed",
+    "check": "inferway.deployment",
+    "load": "inferway.deployment",
+    "schema": "inferway.deployment",
+}
+
+__all__ = ["Deployment", "DeploymentError", "__version__", "bound", "check", "load", "schema"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _FROM:
+        raise AttributeError(f"module 'inferway' has no attribute {name!r}")
+    return getattr(importlib.import_module(_FROM[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,32 @@
+"""Which server answers each request: one file per policy, the bound, and what binds them to a site.
+
+- `Dispatcher`: a site and its policy, one call per event.
+- `POLICIES`: the names that deployment files use.
+- `bound`, `max_rate`, `solve`, `relaxed`: the LP and its closed forms; `waterfill`,
+  `routing_tuples`.
+"""
+
+from inferway.dispatch.bound import Bound, Optimum, bound, max_rate, relaxed, solve
+from inferway.dispatch.contract import Policy
+from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.table import POLICIES, build_policy, policy_class
+from inferway.dispatch.tuples import RoutingTuple, routing_tuples
+from inferway.dispatch.waterfilling import Filling, waterfill
+
+__all__ = [
+    "POLICIES",
+    "Bound",
+    "Dispatcher",
+    "Filling",
+    "Optimum",
+    "Policy",
+    "RoutingTuple",
+    "bound",
+    "build_policy",
+    "max_rate",
+    "policy_class",
+    "relaxed",
+    "routing_tuples",
+    "solve",
+    "waterfill",
+]

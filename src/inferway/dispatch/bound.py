@@ -1,0 +1,211 @@
+"""The bound: the greatest rate and the least response time of any policy that keeps the target.
+
+Paper 002: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
+low load).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import linprog
+
+from inferway.dispatch.tuples import RoutingTuple, routing_tuples
+from inferway.site.fleet import Fleet
+from inferway.site.view import Floats
+
+# HiGHS's tightest; its defaults of 1e-7 would be seen in the ninth digit.
+_TOLERANCE = 1e-10
+
+
+class Optimum(NamedTuple):
+    """Solution of the LP, eq. 3."""
+
+    shares: Floats
+    """(K,) fraction of requests per class, p."""
+    response_time_s: float
+    """Least mean response time, T_LP-LB, s."""
+    price_s: float
+    """Dual price of the accuracy constraint: s per unit of accuracy, at least 0."""
+    capacity_price: Floats
+    """(K,) dual prices of the classes' capacities, s per unit of share, at most 0."""
+    level_s: float
+    """Dual price of sum(p) = 1, s."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What no policy can beat at one site, for one task."""
+
+    variants: tuple[str, ...]
+    target: float | None
+    max_rate_per_s: float
+    """Greatest arrival rate that keeps the target (paper 002, Definition 1, times n)."""
+    max_rate_normalized: float
+    """The same per server."""
+    rate_per_s: float | None
+    """Arrival rate of the workload; None where the file gives none."""
+    least_response_time_s: float | None
+    """T_LP-LB at that rate; None without a rate, or where the rate exceeds the greatest."""
+    shares: dict[str, float] | None
+    """Fraction of requests per variant at the optimum."""
+    price_s: float | None
+    """Dual price of the target, s per unit of accuracy."""
+    tuples: tuple[RoutingTuple, ...]
+    ordered: bool
+    """Whether the fleet has no dominated class; then waterfilling gives the same."""
+
+    @property
+    def feasible(self) -> bool | None:
+        """Whether the rate can be carried at the target; None without a rate."""
+        return None if self.rate_per_s is None else self.least_response_time_s is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway bound FILE --json` prints it under ``tasks.NAME``."""
+        return {
+            "max_rate_per_s": self.max_rate_per_s,
+            "max_rate_normalized": self.max_rate_normalized,
+            "rate_per_s": self.rate_per_s,
+            "least_response_time_s": self.least_response_time_s,
+            "shares": self.shares,
+            "tuples": [
+                {
+                    "variants": [self.variants[k] for k in found.classes],
+                    "routing": [float(found.routing[k]) for k in found.classes],
+                    "cost_s": found.cost_s,
+                }
+                for found in self.tuples
+            ],
+            "accuracy_target": self.target,
+            "price_s": self.price_s,
+            "ordered": self.ordered,
+        }
+
+
+def bound(fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Bound:
+    """The bound of a fleet at a rate; ValueError where the target exceeds the best accuracy."""
+    greatest = max_rate(fleet, target)
+    optimum = None
+    if rate_per_s is not None and rate_per_s <= greatest * (1 + 1e-12):
+        optimum = solve(fleet, target, rate_per_s)
+    shares = None
+    if optimum is not None:
+        shares = dict(zip(fleet.variants, map(float, optimum.shares), strict=True))
+    return Bound(
+        variants=fleet.variants,
+        target=target,
+        max_rate_per_s=greatest,
+        max_rate_normalized=greatest / fleet.servers,
+        rate_per_s=rate_per_s,
+        least_response_time_s=None if optimum is None else optimum.response_time_s,
+        shares=shares,
+        price_s=None if optimum is None else optimum.price_s,
+        tuples=tuple(routing_tuples(fleet, target)),
+        ordered=fleet.ordered,
+    )
+
+
+def max_rate(fleet: Fleet, target: float | None) -> float:
+    """Greatest arrival rate of the site that keeps the target, 1/s (paper 002, Definition 1).
+
+    Every class at or above the target runs full; what it is ahead pays for classes below, nearest
+    to the target first: a fractional knapsack, exact without an LP solver.
+
+    Raises
+    ------
+    ValueError
+        Where the target exceeds the best accuracy.
+    """
+    goal = target or 0.0
+    if goal > fleet.accuracy.max():
+        raise ValueError(
+            f"the target {goal:g} is above the best variant's accuracy {fleet.accuracy.max():g}"
+        )
+    lead = fleet.accuracy - goal
+    ahead = lead >= 0
+    total = float(fleet.capacity[ahead].sum())
+    surplus = float(fleet.capacity[ahead] @ lead[ahead])
+    for k in sorted(np.flatnonzero(~ahead), key=lambda k: -lead[k]):
+        used = min(float(fleet.capacity[k]), surplus / -float(lead[k]))
+        total += used
+        surplus -= used * -float(lead[k])
+    return total
+
+
+def solve(fleet: Fleet, target: float | None, rate_per_s: float) -> Optimum:
+    """Least mean response time at an arrival rate: the LP T_LP-LB (paper 002, eq. 3).
+
+    Parameters
+    ----------
+    fleet
+        K server classes.
+    target
+        Accuracy target in 0..1, or None for no constraint.
+    rate_per_s
+        Arrival rate of the whole site, 1/s; above 0 and at most `max_rate`.
+
+    Raises
+    ------
+    ValueError
+        Where no shares are feasible at this rate.
+    """
+    greatest = max_rate(fleet, target)
+    if not 0 < rate_per_s <= greatest * (1 + 1e-12):
+        raise ValueError(
+            f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
+        )
+    # At the very greatest rate rounding may leave no room at all.
+    rate_per_s = min(rate_per_s, greatest * (1 - 1e-12))
+    service_s = 1.0 / fleet.rate
+    unit_s = float(service_s.min())
+    room = np.minimum(fleet.capacity / rate_per_s, 1.0)
+    goal = target or 0.0
+    solution = linprog(
+        service_s / unit_s,
+        A_ub=(goal - fleet.accuracy)[None, :],
+        b_ub=[0.0],
+        A_eq=np.ones((1, len(room))),
+        b_eq=[1.0],
+        bounds=np.column_stack([np.zeros(len(room)), room]),
+        method="highs-ds",
+        options={
+            "primal_feasibility_tolerance": _TOLERANCE,
+            "dual_feasibility_tolerance": _TOLERANCE,
+        },
+    )
+    if solution.x is None:
+        raise ValueError(f"the LP has no solution at {rate_per_s:g}/s: {solution.message}")
+    shares = np.clip(solution.x, 0.0, room)
+    shares /= shares.sum()
+    return Optimum(
+        shares=shares,
+        response_time_s=float(shares @ service_s),
+        price_s=max(0.0, -float(solution.ineqlin.marginals[0]) * unit_s),
+        capacity_price=solution.upper.marginals * unit_s,
+        level_s=float(solution.eqlin.marginals[0]) * unit_s,
+    )
+
+
+def relaxed(fleet: Fleet, target: float | None) -> Optimum:
+    """The LP without capacities: one class, or the best pair (paper 002, eq. 8 and Lemma 3).
+
+    Lemma 3 takes a class whose accuracy equals the target, if there is one, or else the best
+    proper pair. With dominated classes a single class above the target may be cheaper; here the
+    cheapest of all is taken, which is the LP's solution on every fleet.
+    """
+    best = next(found for found in routing_tuples(fleet, target) if found.proper)
+    price_s = 0.0
+    if len(best.classes) == 2:
+        i, j = best.classes
+        price_s = float(
+            (1 / fleet.rate[j] - 1 / fleet.rate[i]) / (fleet.accuracy[j] - fleet.accuracy[i])
+        )
+    return Optimum(
+        shares=best.routing,
+        response_time_s=best.cost_s,
+        price_s=price_s,
+        capacity_price=np.zeros(len(fleet.rate)),
+        level_s=best.cost_s - price_s * (target or 0.0),
+    )

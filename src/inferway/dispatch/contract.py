@@ -1,0 +1,76 @@
+"""The policy contract: a policy is a NamedTuple of arrays and numbers with up to three functions.
+
+    choose(policy, site, request, draw) -> server | REJECT | HOLD     writes nothing
+    learn(policy, site, event) -> None                                optional; writes its own arrays
+    pull(policy, site, server, draw) -> (drop, take)                  optional; a server falls free
+
+They are the methods of the policy's class, so that plain Python calls ``policy.choose(...)``, and
+the stubs below find the same functions by type when compiled. Each policy's class also has
+
+    build(fleet, *, target, rate_per_s, **options) -> policy          a classmethod, in plain Python
+    retune(fleet, *, target, rate_per_s) -> None                      optional; off the request path
+
+and never sleeps, logs, reads a clock or draws random numbers: ``uniform(draw, i)`` gives them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from numba import types
+from numba.extending import overload
+
+from inferway.site.fleet import Fleet
+from inferway.site.view import Event, Request, Site
+
+
+class Policy(Protocol):
+    """What every dispatch policy offers; `learn`, `pull` and `retune` are optional."""
+
+    @classmethod
+    def build(
+        cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None, **options: Any
+    ) -> Policy:
+        """The policy for a fleet; raises ValueError where it lacks what it needs."""
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """A server, REJECT or HOLD."""
+
+
+def choose(policy: Any, site: Site, request: Request, draw: int) -> int:
+    """The policy's decision for one request: a server, REJECT or HOLD."""
+    return policy.choose(site, request, draw)  # type: ignore[no-any-return]
+
+
+def learn(policy: Any, site: Site, event: Event) -> None:
+    """Tell the policy what happened, if it wants to know."""
+    if hasattr(policy, "learn"):
+        policy.learn(site, event)
+
+
+def pull(policy: Any, site: Site, server: int, draw: int) -> tuple[int, int]:
+    """How many requests a free server drops from the head of its queue, and takes as one batch."""
+    if hasattr(policy, "pull"):
+        return policy.pull(site, server, draw)  # type: ignore[no-any-return]
+    return 0, 1
+
+
+@overload(choose, strict=False)
+def _choose(policy: Any, site: Any, request: Any, draw: Any) -> Any:
+    return _method(policy, "choose")
+
+
+@overload(learn, strict=False)
+def _learn(policy: Any, site: Any, event: Any) -> Any:
+    return _method(policy, "learn") or (lambda policy, site, event: None)
+
+
+@overload(pull, strict=False)
+def _pull(policy: Any, site: Any, server: Any, draw: Any) -> Any:
+    return _method(policy, "pull") or (lambda policy, site, server, draw: (0, 1))
+
+
+def _method(policy: Any, name: str) -> Any:
+    if isinstance(policy, types.BaseNamedTuple):
+        return getattr(policy.instance_class, name, None)
+    return None

@@ -1,0 +1,69 @@
+"""From a deployment file to what dispatch needs: arrival rates, bounds, dispatchers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from inferway.dispatch.bound import Bound, max_rate
+from inferway.dispatch.bound import bound as bound_of_fleet
+from inferway.dispatch.dispatcher import Dispatcher
+from inferway.site.fleet import Fleet, fleet_of
+from inferway.workload.arrivals import mean_rate
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+
+def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound]:
+    """The bound of every task of a deployment, by the task's name.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    node
+        The node whose fleet is meant; may be left out where the file has one.
+
+    Raises
+    ------
+    ValueError
+        Where a task has no instance on the node.
+    """
+    found = {}
+    for name, task in deployment.tasks.items():
+        fleet = fleet_of(deployment, name, node)
+        rate_per_s = arrival_rate(deployment, fleet, task.accuracy_target)
+        found[name] = bound_of_fleet(fleet, target=task.accuracy_target, rate_per_s=rate_per_s)
+    return found
+
+
+def dispatcher_of(deployment: Deployment, task: str, node: str | None = None) -> Dispatcher:
+    """The dispatcher of a task, with the policy that the file names for it.
+
+    Raises
+    ------
+    ValueError
+        Where the policy lacks what it needs, or no instance of the task runs on the node.
+    """
+    fleet = fleet_of(deployment, task, node)
+    target = deployment.tasks[task].accuracy_target
+    spec = deployment.policy_of(task)
+    options = dict(spec.options)
+    options.pop("window", None)  # the world estimates the rate and calls `retune`
+    rate_per_s = options.pop("rate", None) or arrival_rate(deployment, fleet, target)
+    return Dispatcher(
+        fleet,
+        spec.policy,
+        target=target,
+        rate_per_s=rate_per_s,
+        folder=deployment.path.parent if deployment.path else None,
+        **options,
+    )
+
+
+def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> float | None:
+    """Mean arrival rate of the fleet's task by its workload, 1/s; None where the file has none."""
+    workload = deployment.workload.get(fleet.task)
+    if workload is None:
+        return None
+    return mean_rate(workload.arrivals, max_rate(fleet, target))

@@ -1,0 +1,31 @@
+"""Every request to the most accurate class, whatever the latency."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from inferway.site import REJECT, Fleet, Request, Site, has_class, shortest_in, uniform
+from inferway.site.view import Ints
+
+
+class MostAccurateOnly(NamedTuple):
+    """To the shortest queue of the most accurate class that the request may use."""
+
+    order: Ints
+    """(K,) classes, most accurate first."""
+
+    @classmethod
+    def build(
+        cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None
+    ) -> MostAccurateOnly:
+        """By the fleet's accuracies; equal ones by speed."""
+        return cls(np.argsort(-fleet.accuracy, kind="stable"))
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The shortest queue of the class; REJECT where none of it takes the request."""
+        for k in self.order:
+            if has_class(request.classes, k):
+                return shortest_in(site, request, k, uniform(draw, 0))
+        return REJECT

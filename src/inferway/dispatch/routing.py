@@ -1,0 +1,78 @@
+"""Random routing by class: the probabilities of eq. 4 that R-JIQ and R-JSQ share (paper 002)."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from inferway.dispatch.bound import max_rate, solve
+from inferway.site import Fleet, Request, has_class
+from inferway.site.compiled import jit
+from inferway.site.view import Floats
+
+
+def routing(
+    fleet: Fleet, *, target: float | None, rate_per_s: float | None, beta: float | None = None
+) -> Floats:
+    """Routing probabilities of R-JIQ, paper 002 eq. 4.
+
+    Parameters
+    ----------
+    fleet
+        K server classes, n servers.
+    target
+        Accuracy target in 0..1, or None for no constraint.
+    rate_per_s
+        Arrival rate of the whole site, 1/s.
+    beta
+        How close to the greatest rate the site runs, load = 1 - n**-beta; by default from the
+        load. gamma = (1/2 - beta)/2 as in Lemma 2, and the weight n**-gamma is at most 1.
+
+    Returns
+    -------
+    ndarray, shape (K,)
+        The probabilities; those of the greatest feasible rate where the rate exceeds it.
+
+    Raises
+    ------
+    ValueError
+        Where no rate is given or the target is out of reach.
+    """
+    if rate_per_s is None:
+        raise ValueError(
+            "this policy needs the arrival rate: give the task a workload, or the policy `rate:`"
+        )
+    greatest = max_rate(fleet, target)
+    at_greatest = solve(fleet, target, greatest).shares
+    load = rate_per_s / greatest
+    if load >= 1:
+        return at_greatest
+    if beta is None:
+        beta = -math.log1p(-load) / math.log(fleet.servers) if fleet.servers > 1 else 0.5
+    gamma = 0.5 * (0.5 - beta)
+    weight = min(1.0, fleet.servers**-gamma)
+    mixed = (1 - weight) * solve(fleet, target, rate_per_s).shares + weight * at_greatest
+    return mixed / mixed.sum()
+
+
+@jit
+def class_by(probabilities: np.ndarray, request: Request, u: float) -> int:
+    """A class by these probabilities, among those that the request may use; -1 for none.
+
+    Where the request's classes have probability 0 together, the first of them.
+    """
+    total, first = 0.0, -1
+    for k in range(probabilities.size):
+        if has_class(request.classes, k):
+            total += probabilities[k]
+            if first < 0:
+                first = k
+    left, chosen = u * total, first
+    for k in range(probabilities.size):
+        if probabilities[k] > 0 and has_class(request.classes, k):
+            chosen = k
+            left -= probabilities[k]
+            if left < 0:
+                break
+    return chosen

@@ -1,0 +1,55 @@
+"""One node's queues as arrays: the view that policies see, decisions and random words.
+
+What a policy may import:
+
+- `Site`, `Request`, `Event`: the views.
+- `REJECT`, `HOLD`; `DISPATCHED`, `COMPLETED`, `WITHDRAWN`.
+- `uniform(draw, i)`, and the selections `idle_in`, `any_in`, `shortest_in`, ...
+"""
+
+from inferway.site.draw import uniform
+from inferway.site.fleet import Fleet, fleet_of
+from inferway.site.selection import (
+    any_between,
+    any_in,
+    class_of_any,
+    has_class,
+    idle_classes,
+    idle_in,
+    shortest_in,
+)
+from inferway.site.view import (
+    ALL_CLASSES,
+    COMPLETED,
+    DISPATCHED,
+    HOLD,
+    REJECT,
+    WITHDRAWN,
+    Event,
+    Request,
+    Site,
+    empty_site,
+)
+
+__all__ = [
+    "ALL_CLASSES",
+    "COMPLETED",
+    "DISPATCHED",
+    "HOLD",
+    "REJECT",
+    "WITHDRAWN",
+    "Event",
+    "Fleet",
+    "Request",
+    "Site",
+    "any_between",
+    "any_in",
+    "class_of_any",
+    "empty_site",
+    "fleet_of",
+    "has_class",
+    "idle_classes",
+    "idle_in",
+    "shortest_in",
+    "uniform",
+]

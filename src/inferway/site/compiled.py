@@ -1,0 +1,77 @@
+"""Compilation with a disk cache that notices every change of the code that it holds.
+
+Numba stamps a cached function with its own file alone. A policy is inlined into the entry that
+calls it, so an edited policy would go on running from the cache of an unedited entry. Here the
+cache lives in a folder named by the content of all code that an entry may contain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_PACKAGE = Path(__file__).parents[1]
+# What may be inlined into a compiled entry.
+_INLINED = ("site", "dispatch", "twin")
+
+
+def jit(function: F) -> F:
+    """Compile a kernel that other kernels call; it is inlined there and cached with them."""
+    return numba.njit(function)  # type: ignore[no-any-return]
+
+
+def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
+    """Compile a function that Python calls, with a cache keyed by its code.
+
+    Parameters
+    ----------
+    function
+        Plain function; its arguments' types choose the policy.
+    sources
+        Files outside this package that may be inlined: a user's policy.
+
+    Returns
+    -------
+    callable
+        The compiled function, without a disk cache where no folder can be written.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    before = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(_cache_root() / fingerprint(sources))
+    try:
+        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+    except (RuntimeError, OSError):  # no writable folder: compile in memory only
+        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+    finally:
+        numba.config.CACHE_DIR = before
+
+
+def fingerprint(sources: tuple[Path, ...] = ()) -> str:
+    """Hash of all code that an entry may contain, 16 hexadecimal digits."""
+    digest = hashlib.sha256(_package_digest())
+    for source in sources:
+        digest.update(source.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def _package_digest() -> bytes:
+    digest = hashlib.sha256()
+    for folder in _INLINED:
+        for file in sorted((_PACKAGE / folder).rglob("*.py")):
+            digest.update(file.read_bytes())
+    return digest.digest()
+
+
+def _cache_root() -> Path:
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "inferway" / "compiled"

@@ -1,0 +1,43 @@
+"""Random words: one 64-bit word per decision, from which a policy takes all its uniform numbers."""
+
+from __future__ import annotations
+
+import numba
+import numpy as np
+
+from inferway.site.compiled import jit
+
+_GOLDEN, _MIX_1, _MIX_2 = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+_WORD = 2**64 - 1
+_UNIT = 2.0**-53
+
+
+def mix(word: int) -> int:
+    """Scramble a 64-bit word, one to one: SplitMix64's output function (doi 10.1145/2660193.2660195)."""
+    word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
+    word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
+    return word ^ (word >> 31)
+
+
+def _uniform_plain(draw: int, i: int) -> float:
+    return (mix((int(draw) + (i + 1) * _GOLDEN) & _WORD) >> 11) * _UNIT
+
+
+_G, _M1, _M2 = np.uint64(_GOLDEN), np.uint64(_MIX_1), np.uint64(_MIX_2)
+_S30, _S27, _S31, _S11 = np.uint64(30), np.uint64(27), np.uint64(31), np.uint64(11)
+
+
+@jit
+def _uniform_compiled(draw: int, i: int) -> float:
+    # The same arithmetic in machine words, which wrap around by themselves.
+    word = np.uint64(draw) + np.uint64(i + 1) * _G
+    word = (word ^ (word >> _S30)) * _M1
+    word = (word ^ (word >> _S27)) * _M2
+    word = word ^ (word >> _S31)
+    return float(word >> _S11) * _UNIT
+
+
+uniform = _uniform_plain if numba.config.DISABLE_JIT else _uniform_compiled
+"""``uniform(draw, i)``: the word's i-th independent uniform number in [0, 1), i = 0, 1, 2, ...
+
+The word is a signed or unsigned 64-bit integer; worlds pass signed ones."""

@@ -1,0 +1,131 @@
+"""The fleet: the server classes of one site."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """Server classes of one site for one task, ordered fastest first, ties by accuracy.
+
+    Parameters
+    ----------
+    variants
+        Name of each class's variant, K of them.
+    rate
+        (K,) service rate of one server, 1/s.
+    accuracy
+        (K,) accuracy, 0..1.
+    count
+        (K,) servers of each class, at least 1.
+    price
+        (K,) what an answer costs, in the user's unit; zeros where the file does not say.
+    buffer
+        Places at each server, the one in service included; None for no limit.
+    task, node
+        Where the fleet stands; empty for a fleet made by hand.
+
+    Raises
+    ------
+    ValueError
+        Where a number is out of its range or the shapes differ.
+    """
+
+    variants: tuple[str, ...]
+    rate: NDArray[np.float64]
+    accuracy: NDArray[np.float64]
+    count: NDArray[np.int64]
+    price: NDArray[np.float64] | None = None
+    buffer: int | None = None
+    task: str = ""
+    node: str = ""
+
+    def __post_init__(self) -> None:
+        classes = len(self.variants)
+        price = np.zeros(classes) if self.price is None else self.price
+        columns = {
+            "rate": np.asarray(self.rate, np.float64),
+            "accuracy": np.asarray(self.accuracy, np.float64),
+            "count": np.asarray(self.count, np.int64),
+            "price": np.asarray(price, np.float64),
+        }
+        for name, column in columns.items():
+            if column.shape != (classes,):
+                raise ValueError(f"{name} has shape {column.shape}, expected ({classes},)")
+        if classes == 0:
+            raise ValueError("a fleet has at least one server class")
+        if not (np.isfinite(columns["rate"]).all() and (columns["rate"] > 0).all()):
+            raise ValueError(f"service rates are above 0 per second, not {columns['rate']}")
+        if not ((columns["accuracy"] >= 0) & (columns["accuracy"] <= 1)).all():
+            raise ValueError(f"accuracies are in 0..1, not {columns['accuracy']}")
+        if (columns["count"] < 1).any():
+            raise ValueError(f"every class has at least one server, not {columns['count']}")
+        order = np.lexsort((columns["accuracy"], -columns["rate"]))
+        object.__setattr__(self, "variants", tuple(self.variants[k] for k in order))
+        for name, column in columns.items():
+            object.__setattr__(self, name, column[order])
+
+    @property
+    def first(self) -> NDArray[np.int64]:
+        """(K + 1,) first server of each class, and the number of servers."""
+        return np.concatenate([[0], np.cumsum(self.count)]).astype(np.int64)
+
+    @property
+    def servers(self) -> int:
+        """Number of servers."""
+        return int(self.count.sum())
+
+    @property
+    def capacity(self) -> NDArray[np.float64]:
+        """(K,) rate that all servers of a class carry together, 1/s (the papers' n alpha mu)."""
+        return self.count * self.rate
+
+    @property
+    def ordered(self) -> bool:
+        """Whether slower always means more accurate (paper 002, Sec. 2.1): no class is dominated."""
+        return bool((np.diff(self.rate) < 0).all() and (np.diff(self.accuracy) > 0).all())
+
+
+def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Fleet:
+    """The fleet that serves a task at a node of the deployment.
+
+    Raises
+    ------
+    ValueError
+        Where the task or node is unknown, the node is not said and there are several, or no
+        instance of the task runs there.
+    """
+    if task not in deployment.tasks:
+        raise ValueError(f"unknown task {task!r}; the file has {', '.join(deployment.tasks)}")
+    if node is None:
+        if len(deployment.nodes) != 1:
+            raise ValueError(f"name one of the nodes {', '.join(deployment.nodes)}")
+        node = next(iter(deployment.nodes))
+    if node not in deployment.nodes:
+        raise ValueError(f"unknown node {node!r}; the file has {', '.join(deployment.nodes)}")
+    place = deployment.nodes[node]
+    found = [
+        (variant, place.instances[task, name])
+        for name, variant in deployment.tasks[task].variants.items()
+        if place.instances.get((task, name), 0) > 0
+    ]
+    if not found:
+        raise ValueError(f"no instance of task {task!r} runs on node {node!r}")
+    return Fleet(
+        variants=tuple(variant.name for variant, _ in found),
+        rate=np.array([1.0 / variant.service_on(place.hardware).mean_s for variant, _ in found]),
+        accuracy=np.array([variant.accuracy for variant, _ in found]),
+        count=np.array([count for _, count in found]),
+        price=np.array([variant.price or 0.0 for variant, _ in found]),
+        buffer=place.buffer,
+        task=task,
+        node=node,
+    )

@@ -1,0 +1,100 @@
+"""Which server of a class: idle, any, shortest. The words that policies are written in.
+
+Each takes the site, the request and a class, touches only servers that may take the request, and
+returns -1 where there is none. Costs O(1) for an ordinary request; a narrowed one is scanned.
+"""
+
+from __future__ import annotations
+
+from inferway.site.compiled import jit
+from inferway.site.view import Request, Site
+
+@jit
+def has_class(mask: int, k: int) -> bool:
+    """Whether class k is in a bit mask of classes."""
+    return (mask >> k) & 1 != 0
+
+
+@jit
+def idle_in(site: Site, request: Request, k: int) -> int:
+    """An idle server of class k, the one that fell idle last; -1 where there is none."""
+    if not request.narrowed:
+        return site.idle_server[site.first[k] + site.idle[k] - 1] if site.idle[k] > 0 else -1
+    if not has_class(request.classes, k):
+        return -1
+    for place in range(site.first[k] + site.idle[k] - 1, site.first[k] - 1, -1):
+        server = site.idle_server[place]
+        if request.allowed[server]:
+            return server
+    return -1
+
+
+@jit
+def idle_classes(site: Site, request: Request) -> int:
+    """Bit mask of classes with an idle server that may take the request."""
+    if not request.narrowed:
+        return site.idle_classes[0]
+    mask = 0
+    for k in range(site.rate.size):
+        if idle_in(site, request, k) >= 0:
+            mask |= 1 << k
+    return mask
+
+
+@jit
+def any_in(site: Site, request: Request, k: int, u: float) -> int:
+    """A server of class k, uniformly at random by `u` in [0, 1); -1 where none may take it.
+
+    Where the one drawn may not take the request, the next of the class that may.
+    """
+    return any_between(site, request, site.first[k], site.first[k + 1], u)
+
+
+@jit
+def any_between(site: Site, request: Request, low: int, high: int, u: float) -> int:
+    """A server in low .. high - 1, uniformly at random; -1 where none may take the request."""
+    count = high - low
+    offset = int(u * count)
+    for step in range(count):
+        place = offset + step
+        server = low + (place - count if place >= count else place)
+        if request.allowed[server]:
+            return server
+    return -1
+
+
+@jit
+def shortest_in(site: Site, request: Request, k: int, u: float) -> int:
+    """The server of class k with the fewest requests; -1 where none may take it.
+
+    Equal queues are broken by the first in turn after a random place.
+    """
+    idle = idle_in(site, request, k)
+    if idle >= 0:
+        return idle
+    low = site.first[k]
+    count = site.first[k + 1] - low
+    offset = int(u * count)
+    best = -1
+    for step in range(count):
+        place = offset + step
+        server = low + (place - count if place >= count else place)
+        if request.allowed[server] and (best < 0 or site.queue[server] < site.queue[best]):
+            best = server
+    return best
+
+
+@jit
+def class_of_any(site: Site, request: Request, mask: int, u: float) -> int:
+    """A class of the mask, uniformly at random, that has a server for the request; else -1."""
+    found = 0
+    for k in range(site.rate.size):
+        if has_class(mask, k) and any_in(site, request, k, 0.0) >= 0:
+            found += 1
+    wanted = int(u * found)
+    for k in range(site.rate.size):
+        if has_class(mask, k) and any_in(site, request, k, 0.0) >= 0:
+            if wanted == 0:
+                return k
+            wanted -= 1
+    return -1

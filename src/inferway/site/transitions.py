@@ -1,0 +1,139 @@
+"""How a site changes: the only code that writes a site's arrays, the same in both worlds.
+
+Nothing is checked here: a full buffer is never admitted to, an empty server never finishes.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inferway.site.compiled import jit
+from inferway.site.view import Site
+
+
+@jit
+def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, rows: int) -> bool:
+    """Mark in `allowed` the open servers of these classes that are predicted to be in time.
+
+    Returns
+    -------
+    bool
+        Whether there is any.
+    """
+    now_s = site.clock_s[0]
+    found = False
+    for k in range(site.rate.size):
+        in_class = (classes >> k) & 1 != 0
+        service_s = rows / site.rate[k]
+        for server in range(site.first[k], site.first[k + 1]):
+            fits = (
+                in_class
+                and site.open[server]
+                and max(site.free_s[server], now_s) + service_s <= deadline_s
+            )
+            allowed[server] = fits
+            found = found or fits
+    return found
+
+
+@jit
+def admit(site: Site, server: int, rows: int) -> None:
+    """A request joins the server at the site's time; service starts at once if it was idle."""
+    now_s = site.clock_s[0]
+    k = site.server_class[server]
+    places = site.arrived_s.shape[1]
+    place = (site.head[server] + site.queue[server]) % places
+    site.arrived_s[server, place] = now_s
+    site.rows[server, place] = rows
+    service_s = rows / site.rate[k]
+    site.free_s[server] = max(site.free_s[server], now_s) + service_s
+    site.queue[server] += 1
+    if site.queue[server] == 1:
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + service_s
+        _leave_idle(site, server)
+        site.busy[k] += 1
+        site.busy_classes[0] |= 1 << k
+    if site.queue[server] == places:
+        site.open[server] = False
+
+
+@jit
+def release(site: Site, server: int) -> None:
+    """The request in service leaves at the site's time, and the next in the queue starts."""
+    now_s = site.clock_s[0]
+    k = site.server_class[server]
+    places = site.arrived_s.shape[1]
+    # What is left of the queue shifts by how wrong the prediction for this one was.
+    site.free_s[server] += now_s - site.ends_s[server]
+    site.head[server] = (site.head[server] + 1) % places
+    site.queue[server] -= 1
+    site.open[server] = site.healthy[server]
+    if site.queue[server] > 0:
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + site.rows[server, site.head[server]] / site.rate[k]
+    else:
+        site.started_s[server] = np.nan
+        site.ends_s[server] = np.nan
+        site.free_s[server] = now_s
+        site.busy[k] -= 1
+        if site.busy[k] == 0:
+            site.busy_classes[0] &= ~(1 << k)
+        if site.healthy[server]:
+            _become_idle(site, server)
+
+
+@jit
+def abandon(site: Site, server: int, position: int) -> None:
+    """A queued request leaves without service; `position` >= 1 counts from the one in service."""
+    places = site.arrived_s.shape[1]
+    k = site.server_class[server]
+    head = site.head[server]
+    gone = (head + position) % places
+    site.free_s[server] -= site.rows[server, gone] / site.rate[k]
+    for step in range(position, site.queue[server] - 1):
+        here, after = (head + step) % places, (head + step + 1) % places
+        site.arrived_s[server, here] = site.arrived_s[server, after]
+        site.rows[server, here] = site.rows[server, after]
+    site.queue[server] -= 1
+    site.open[server] = site.healthy[server]
+
+
+@jit
+def set_health(site: Site, server: int, healthy: bool) -> None:
+    """The server takes requests, or no more; what is in its queue stays."""
+    if site.healthy[server] == healthy:
+        return
+    site.healthy[server] = healthy
+    site.open[server] = healthy and site.queue[server] < site.arrived_s.shape[1]
+    if site.queue[server] == 0:
+        if healthy:
+            _become_idle(site, server)
+        else:
+            _leave_idle(site, server)
+
+
+@jit
+def _become_idle(site: Site, server: int) -> None:
+    k = site.server_class[server]
+    place = site.first[k] + site.idle[k]
+    site.idle_server[place] = server
+    site.idle_place[server] = place
+    site.idle[k] += 1
+    site.idle_classes[0] |= 1 << k
+
+
+@jit
+def _leave_idle(site: Site, server: int) -> None:
+    place = site.idle_place[server]
+    if place < 0:  # unhealthy servers are in no idle list
+        return
+    k = site.server_class[server]
+    site.idle[k] -= 1
+    last = site.first[k] + site.idle[k]
+    moved = site.idle_server[last]
+    site.idle_server[place] = moved
+    site.idle_place[moved] = place
+    site.idle_place[server] = -1
+    if site.idle[k] == 0:
+        site.idle_classes[0] &= ~(1 << k)

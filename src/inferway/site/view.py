@@ -1,0 +1,172 @@
+"""What a policy sees: the site, the request and the event, as plain arrays and numbers.
+
+All of it is a view: the world writes it through `inferway.site.transitions`, policies only read.
+Classes are ordered fastest first; the servers of class k are ``first[k] .. first[k + 1] - 1``.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.site.fleet import Fleet
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+REJECT = -1
+"""Decision: no server takes this request."""
+HOLD = -2
+"""Decision: the request waits in the site's central queue."""
+
+ALL_CLASSES = -1
+"""Bit mask of classes that leaves every class allowed. Masks are signed words: a Python integer
+above 2**63 costs a compiled call 30 us more."""
+MAX_CLASSES = 62
+
+DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
+"""Kinds of event: sent to a server, answered, left without an answer (a dispatch undone)."""
+
+
+class Site(NamedTuple):
+    """One node's queues for one task; n servers, K classes, B places in each server's buffer."""
+
+    # The fleet.
+    first: Ints
+    """(K + 1,) first server of each class; the last entry is n."""
+    server_class: Ints
+    """(n,) class of each server."""
+    rate: Floats
+    """(K,) service rate of one server, 1/s."""
+    accuracy: Floats
+    """(K,) accuracy, 0..1."""
+    # Per server.
+    queue: Ints
+    """(n,) requests at the server, the one in service included."""
+    head: Ints
+    """(n,) place in the buffer of the request in service (the buffer is a ring)."""
+    started_s: Floats
+    """(n,) start of the service in progress; nan when idle."""
+    ends_s: Floats
+    """(n,) predicted end of the service in progress; nan when idle."""
+    free_s: Floats
+    """(n,) predicted time at which the server has emptied its queue; in the past when idle."""
+    arrived_s: Floats
+    """(n, B) arrival time by place in the buffer."""
+    rows: Ints
+    """(n, B) rows of each request by place in the buffer."""
+    healthy: Flags
+    """(n,) whether the server takes requests."""
+    open: Flags
+    """(n,) healthy and with room in its buffer."""
+    # Which servers are idle.
+    idle: Ints
+    """(K,) healthy idle servers."""
+    busy: Ints
+    """(K,) servers with a request in service."""
+    idle_server: Ints
+    """(n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k."""
+    idle_place: Ints
+    """(n,) where an idle server stands in `idle_server`; -1 when it does not."""
+    idle_classes: Ints
+    """(1,) bit k is set when class k has an idle server."""
+    busy_classes: Ints
+    """(1,) bit k is set when class k has a busy server."""
+    # The site.
+    clock_s: Floats
+    """(1,) time of the present event."""
+    target: Floats
+    """(1,) accuracy target; 0 where none is set."""
+    balance: Floats
+    """(1,) running sum of (accuracy - target) over dispatched answers."""
+    held: Ints
+    """(1,) requests in the central queue."""
+
+
+class Request(NamedTuple):
+    """One request, as a policy sees it."""
+
+    entered_s: float
+    """When it entered the site."""
+    deadline_s: float
+    """Absolute; inf where there is none."""
+    floor: float
+    """Least accuracy that it accepts; 0 where it does not say."""
+    priority: int
+    """1 is the highest; 0 where it does not say."""
+    rows: int
+    """Answers that it asks for."""
+    classes: int
+    """Bit mask of classes that may answer, by pin and accuracy floor."""
+    allowed: Flags
+    """(n,) servers that may take it: healthy, with room, of an allowed class, in time."""
+    narrowed: bool
+    """Whether `allowed` says more than `site.open`."""
+
+
+class Event(NamedTuple):
+    """What `learn` is told."""
+
+    kind: int
+    """DISPATCHED, COMPLETED or WITHDRAWN."""
+    server: int
+    rows: int
+    counted: bool
+    """Whether the accuracy balance moved with it (pinned requests do not move it)."""
+    wait_s: float
+    """Time in the queue: predicted when dispatched, actual when completed."""
+    service_s: float
+    """Service time: predicted when dispatched, actual when completed."""
+
+
+def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
+    """A site with all servers idle and healthy.
+
+    Parameters
+    ----------
+    fleet
+        Classes, fastest first.
+    target
+        Accuracy target in 0..1, or None.
+    places
+        Places in each server's buffer, the one in service included; at least 1.
+
+    Raises
+    ------
+    ValueError
+        With more than 62 classes, or with no place.
+    """
+    classes, servers = len(fleet.rate), int(fleet.count.sum())
+    if classes > MAX_CLASSES:
+        raise ValueError(f"a site has at most {MAX_CLASSES} server classes, not {classes}")
+    if places < 1:
+        raise ValueError(f"a server's buffer has at least one place, not {places}")
+    numbers: Any = np.arange(servers, dtype=np.int64)
+    return Site(
+        first=fleet.first.copy(),
+        server_class=np.repeat(np.arange(classes, dtype=np.int64), fleet.count),
+        rate=fleet.rate.copy(),
+        accuracy=fleet.accuracy.copy(),
+        queue=np.zeros(servers, np.int64),
+        head=np.zeros(servers, np.int64),
+        started_s=np.full(servers, np.nan),
+        ends_s=np.full(servers, np.nan),
+        free_s=np.full(servers, -np.inf),
+        arrived_s=np.zeros((servers, places)),
+        rows=np.zeros((servers, places), np.int64),
+        healthy=np.ones(servers, np.bool_),
+        open=np.ones(servers, np.bool_),
+        idle=fleet.count.astype(np.int64),
+        busy=np.zeros(classes, np.int64),
+        idle_server=numbers.copy(),
+        idle_place=numbers.copy(),
+        idle_classes=np.array([(1 << classes) - 1], np.int64),
+        busy_classes=np.zeros(1, np.int64),
+        clock_s=np.zeros(1),
+        target=np.array([target or 0.0]),
+        balance=np.zeros(1),
+        held=np.zeros(1, np.int64),
+    )
