@@ -1,0 +1,122 @@
+"""The first column of a CSV file as numbers: recorded arrival times, measured service times."""
+
+from __future__ import annotations
+
+import csv
+import math
+from datetime import datetime
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["ColumnError", "read_column", "read_times"]
+
+
+class ColumnError(ValueError):
+    """A file whose first column cannot be read, with one sentence that names file and line."""
+
+
+def read_column(path: Path) -> NDArray[np.float64]:
+    """Read finite numbers of 0 or more, one per line; a first line of words is a heading.
+
+    Returns
+    -------
+    (n,) array, at least one value.
+
+    Raises
+    ------
+    ColumnError
+        If the file cannot be read or holds anything else.
+    """
+    return np.array([value for _, value in _values(path)])
+
+
+def read_times(path: Path) -> NDArray[np.float64]:
+    """Read arrival times: seconds, or timestamps as ``2023-11-16 18:17:03.9799600``.
+
+    Seconds are kept as they are; timestamps count from the first one.
+
+    Returns
+    -------
+    (n,) array of seconds, sorted, at least one.
+
+    Raises
+    ------
+    ColumnError
+        As `read_column`, and if a time is before the one above it.
+    """
+    values = _values(path)
+    for (_, one), (line, other) in pairwise(values):
+        if other < one:
+            raise ColumnError(
+                f"{path} line {line}: the time goes back, from {one:g} s to {other:g} s"
+            )
+    return np.array([value for _, value in values])
+
+
+def _values(path: Path) -> list[tuple[int, float]]:
+    """Read (line, value) pairs."""
+    cells = _cells(path)
+    if cells and not _looks_like_a_value(cells[0][1]):
+        cells = cells[1:]
+    if not cells:
+        raise ColumnError(f"{path} holds no values")
+    if _number(cells[0][1]) is None:
+        return _timestamps(path, cells)
+    values = []
+    for line, cell in cells:
+        value = _number(cell)
+        if value is None or not math.isfinite(value):
+            raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a number of seconds")
+        if value < 0:
+            raise ColumnError(f"{path} line {line}: {value:g} s is negative")
+        values.append((line, value))
+    return values
+
+
+def _timestamps(path: Path, cells: list[tuple[int, str]]) -> list[tuple[int, float]]:
+    values: list[tuple[int, float]] = []
+    start = 0
+    for line, cell in cells:
+        nanoseconds = _nanoseconds(cell)
+        if nanoseconds is None:
+            raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a timestamp")
+        start = start if values else nanoseconds
+        values.append((line, (nanoseconds - start) / 1e9))
+    return values
+
+
+def _cells(path: Path) -> list[tuple[int, str]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.reader(file)
+            return [(reader.line_num, row[0].strip()) for row in reader if row and row[0].strip()]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ColumnError(f"{path} cannot be read: {error}") from None
+
+
+def _looks_like_a_value(cell: str) -> bool:
+    return cell[:1].isdigit() or cell[:1] in {"-", "+", "."}
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+def _nanoseconds(cell: str) -> int | None:
+    """Read a timestamp to the nanosecond: datetime keeps only six digits of the fraction."""
+    whole, _, rest = cell.partition(".")
+    digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
+    zone = rest[len(digits) :]
+    try:
+        moment = datetime.fromisoformat(whole + zone)
+    except ValueError:
+        return None
+    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
+    seconds = (moment - epoch).days * 86400 + (moment - epoch).seconds
+    return seconds * 10**9 + int(digits[:9].ljust(9, "0") or 0)

@@ -1,0 +1,185 @@
+"""A deployment as the rest of Inferway sees it: names resolved, profiles filled in, SI units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from inferway.deployment.document import Cost
+from inferway.deployment.nodes import Network
+from inferway.deployment.policies import DeadlineDispatch, PolicySpec, PricedDispatch
+from inferway.deployment.tasks import WrittenCatalog
+from inferway.deployment.unserved import sentences
+from inferway.deployment.workloads import Workload
+
+__all__ = ["Batch", "Deployment", "Model", "Node", "ServiceTime", "Task", "Variant"]
+
+ANY_HARDWARE = "*"
+
+
+@dataclass(frozen=True)
+class ServiceTime:
+    """How long one request takes on one kind of hardware.
+
+    Attributes
+    ----------
+    distribution
+        ``deterministic``, ``exponential``, ``lognormal``, ``erlang``, ``hyperexponential`` or
+        ``empirical``.
+    mean_s
+        Mean, in seconds.
+    cv
+        Coefficient of variation: standard deviation over mean.
+    stages
+        Exponential stages in a row (1 but for ``erlang``).
+    samples_s
+        Measured times in seconds (``empirical`` only), scaled so that their mean is `mean_s`.
+    """
+
+    distribution: str
+    mean_s: float
+    cv: float = 0.0
+    stages: int = 1
+    samples_s: tuple[float, ...] = ()
+
+    @property
+    def rate(self) -> float:
+        """Requests per second of an instance that is never idle (the papers' mu)."""
+        return 1.0 / self.mean_s
+
+
+@dataclass(frozen=True)
+class Model:
+    """The file behind a variant: where it is, as it was named, and its digest if known."""
+
+    path: Path
+    uri: str
+    digest: str | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Batch sizes (increasing) and the seconds that a whole batch of each takes."""
+
+    sizes: tuple[int, ...]
+    service_s: tuple[float, ...]
+    min: int
+    max: int
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One model that can answer a task.
+
+    Attributes
+    ----------
+    accuracy
+        0..1.
+    size_bytes
+        What one instance takes of its node's budget; None if neither file nor profile says.
+    service
+        Service time by hardware; the key ``*`` stands for any. Empty where nothing says how long
+        the variant takes: see `inferway.deployment.measure`.
+    """
+
+    name: str
+    accuracy: float
+    size_bytes: int | None = None
+    price: float | None = None
+    model: Model | None = None
+    service: Mapping[str, ServiceTime] = field(default_factory=dict)
+    batch: Batch | None = None
+
+    def service_on(self, hardware: str) -> ServiceTime:
+        """Return the service time on `hardware`.
+
+        Raises
+        ------
+        ValueError
+            If neither the file nor a profile gives one.
+        """
+        found = self.service.get(hardware, self.service.get(ANY_HARDWARE))
+        if found is None:
+            known = ", ".join(self.service) or "none"
+            raise ValueError(
+                f"variant {self.name} has no service time on hardware {hardware} (known: {known})"
+            )
+        return found
+
+    def runs_on(self, hardware: str) -> bool:
+        """Whether a service time on `hardware` is known."""
+        return hardware in self.service or ANY_HARDWARE in self.service
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a client asks for. `variants` is empty where they come from a `catalog`."""
+
+    name: str
+    variants: dict[str, Variant]
+    accuracy_target: float | None = None
+    deadline_s: float | None = None
+    count: int = 1
+    max_instances: int | None = None
+    dispatch: PolicySpec | None = None
+    catalog: WrittenCatalog | None = None
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine: `instances` and `pinned` count running copies by (task, variant).
+
+    `buffer` counts the request in service; None is unbounded, as it is for `budget_bytes`.
+    """
+
+    name: str
+    instances: dict[tuple[str, str], int]
+    pinned: dict[tuple[str, str], int] = field(default_factory=dict)
+    budget_bytes: int | None = None
+    hardware: str = "cpu"
+    buffer: int | None = None
+    queue: Literal["per-server", "central"] = "per-server"
+    late: Literal["drop", "serve"] = "drop"
+    repository: bool = False
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """A whole deployment file, checked; see `inferway.load`."""
+
+    path: Path
+    tasks: dict[str, Task]
+    nodes: dict[str, Node]
+    workload: dict[str, Workload] = field(default_factory=dict)
+    network: Network | None = None
+    dispatch: PolicySpec | None = None
+    scheduling: PolicySpec | None = None
+    placement: PolicySpec | None = None
+    cost: Cost | None = None
+    seed: int = 0
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths in the file start from."""
+        return self.path.resolve().parent
+
+    def policy_of(self, task: Task | str) -> PolicySpec:
+        """Return the dispatch policy of a task.
+
+        The task's own, or the top level's, or else `priced` where there is an accuracy target and
+        `deadline` where there is none.
+        """
+        task = self.tasks[task] if isinstance(task, str) else task
+        chosen = task.dispatch or self.dispatch
+        if chosen is not None:
+            return chosen
+        if task.accuracy_target is not None:
+            return PricedDispatch(policy="priced").spec()
+        return DeadlineDispatch(policy="deadline").spec()
+
+    def unserved(self) -> list[str]:
+        """Say, in a sentence each, what of this file the live server cannot run."""
+        return sentences(self)

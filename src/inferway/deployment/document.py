@@ -1,0 +1,46 @@
+"""The whole deployment file, as written."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, Strict
+
+from inferway.deployment.nodes import Network, WrittenNode
+from inferway.deployment.policies import DispatchPolicy, PlacementPolicy, SchedulingPolicy
+from inferway.deployment.quantities import Number
+from inferway.deployment.section import Name, Section
+from inferway.deployment.tasks import WrittenTask
+from inferway.deployment.workloads import Workload
+
+__all__ = ["Cost", "Document"]
+
+
+class Cost(Section):
+    """What placement minimizes: latency plus alpha times inaccuracy (eq. 6 of paper 000)."""
+
+    alpha: Number
+    """Milliseconds that one point of inaccuracy (0..100) is worth."""
+
+
+class Document(Section):
+    """An Inferway deployment: what is served, where, and by which policies."""
+
+    tasks: Annotated[dict[Name, WrittenTask], Field(min_length=1)]
+    """What clients ask for, by name."""
+    nodes: dict[Name, WrittenNode] = Field(default_factory=dict)
+    """The machines, by name; one node `here` with one instance of each variant if not given."""
+    network: Network | None = None
+    """How the nodes are joined."""
+    dispatch: DispatchPolicy | None = None
+    """Which server answers a request."""
+    scheduling: SchedulingPolicy | None = None
+    """How routing changes per second."""
+    placement: PlacementPolicy | None = None
+    """Which variants live on which node."""
+    cost: Cost | None = None
+    """What placement minimizes."""
+    seed: Annotated[int, Strict(), Field(ge=0, lt=2**63)] = 0
+    """Start of all random numbers."""
+    workload: dict[Name, Workload] = Field(default_factory=dict)
+    """How requests arrive, by task."""

@@ -1,0 +1,193 @@
+"""From nodes as written to nodes as used: which instances run there, and whether they fit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from inferway.deployment.complaints import nearest
+from inferway.deployment.deployment import Node, Task, Variant
+from inferway.deployment.error import Place
+from inferway.deployment.nodes import WrittenNode
+from inferway.deployment.quantities import SIZE
+from inferway.deployment.source import Source
+
+__all__ = ["Tasks", "default_node", "node_of"]
+
+
+@dataclass(frozen=True)
+class Tasks:
+    """The tasks that nodes may name.
+
+    Attributes
+    ----------
+    resolved
+        Those that are in order.
+    written
+        All as written, with the names of their variants (None where a catalog gives them): a
+        reference to one that is wrong elsewhere is not a second mistake.
+    """
+
+    resolved: Mapping[str, Task]
+    written: Mapping[str, set[str] | None]
+
+    def find(self, key: str) -> tuple[str, str]:
+        """Split ``TASK/VARIANT``.
+
+        Raises
+        ------
+        ValueError
+            If there is no such task or variant.
+        """
+        task, slash, variant = key.partition("/")
+        if not slash or not task or not variant:
+            raise ValueError(f"{key} is not of the form TASK/VARIANT")
+        name = self.base(task)
+        if name is None:
+            raise ValueError(f"there is no task {task}; {nearest(task, list(self.written))}")
+        variants = self.written[name]
+        if variants is not None and variant not in variants:
+            raise ValueError(
+                f"task {task} has no variant {variant}; {nearest(variant, sorted(variants))}"
+            )
+        return task, variant
+
+    def base(self, task: str) -> str | None:
+        """Name the entry of the file that `task` comes from: digits for digits-3 of a count."""
+        if task in self.written:
+            return task
+        name, _, index = task.rpartition("-")
+        one = self.resolved.get(name)
+        counted = one is not None and one.count > 1 and index.isdecimal() and int(index) < one.count
+        return name if counted else None
+
+    def variant(self, key: tuple[str, str]) -> Variant | None:
+        """Return a variant if it is known and in order."""
+        task = self.resolved.get(self.base(key[0]) or "")
+        return task.variants.get(key[1]) if task else None
+
+
+def default_node(tasks: Tasks, source: Source) -> Node:
+    """Return the node of a file that names none: one instance of each variant, on ``cpu``."""
+    node = Node("here", _one_of_each(tasks))
+    for task, name in node.instances:
+        variant = tasks.variant((task, name))
+        if variant is not None and variant.service and not variant.runs_on(node.hardware):
+            source.note(
+                ("tasks", task, "variants", name, "service"),
+                f"no service time for hardware {node.hardware}, which the default node has; give "
+                "one or describe the node under `nodes`",
+            )
+    return node
+
+
+def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fill: bool) -> Node:
+    """Resolve a node; what is wrong is noted in `source`.
+
+    Parameters
+    ----------
+    fill
+        Whether a node that names no instances runs one of each variant.
+    """
+    place: Place = ("nodes", name)
+    instances = _instances((*place, "instances"), written.instances or {}, tasks, source)
+    pinned = _instances((*place, "pinned"), written.pinned, tasks, source)
+    if written.instances is None and fill:
+        instances = {
+            key: 1
+            for key in _one_of_each(tasks)
+            if not (variant := tasks.variant(key)) or _may_run(variant, written.hardware)
+        } | pinned
+    for field, copies in (("instances", instances), ("pinned", pinned)):
+        for key, count in copies.items():
+            _check_copies((*place, field, "/".join(key)), key, count, written, tasks, source)
+    if written.budget is not None:
+        _check_budget(place, written.budget, instances, pinned, tasks, source)
+    return Node(
+        name=name,
+        instances=instances,
+        pinned=pinned,
+        budget_bytes=written.budget,
+        hardware=written.hardware,
+        buffer=written.buffer,
+        queue=written.queue,
+        late=written.late,
+        repository=written.repository,
+    )
+
+
+def _one_of_each(tasks: Tasks) -> dict[tuple[str, str], int]:
+    return {(t.name, variant): 1 for t in tasks.resolved.values() for variant in t.variants}
+
+
+def _may_run(variant: Variant, hardware: str) -> bool:
+    """Whether the service time is known, or the model is there to be measured."""
+    return not variant.service or variant.runs_on(hardware)
+
+
+def _instances(
+    place: Place, written: Mapping[str, int], tasks: Tasks, source: Source
+) -> dict[tuple[str, str], int]:
+    found: dict[tuple[str, str], int] = {}
+    for key, count in written.items():
+        try:
+            found[tasks.find(key)] = count
+        except ValueError as error:
+            source.note((*place, key), str(error))
+    return found
+
+
+def _check_copies(
+    place: Place,
+    key: tuple[str, str],
+    count: int,
+    written: WrittenNode,
+    tasks: Tasks,
+    source: Source,
+) -> None:
+    variant = tasks.variant(key)
+    if variant is None:
+        return
+    task = tasks.resolved[tasks.base(key[0]) or ""]
+    if task.max_instances is not None and count > task.max_instances:
+        source.note(place, f"{count} instances are more than max_instances, {task.max_instances}")
+    if not _may_run(variant, written.hardware):
+        source.note(
+            place,
+            f"{variant.name} has no service time on hardware {written.hardware}; it has one on "
+            f"{', '.join(variant.service)}",
+        )
+
+
+def _check_budget(
+    place: Place,
+    budget: int,
+    instances: Mapping[tuple[str, str], int],
+    pinned: Mapping[tuple[str, str], int],
+    tasks: Tasks,
+    source: Source,
+) -> None:
+    """Refuse a budget that cannot hold what is pinned, or what runs (pinned copies included)."""
+    running = {
+        key: max(instances.get(key, 0), pinned.get(key, 0)) for key in {**instances, **pinned}
+    }
+    for what, copies in (("is pinned", pinned), ("runs", running)):
+        total = 0
+        for key, count in copies.items():
+            variant = tasks.variant(key)
+            if variant is None:
+                continue
+            if variant.size_bytes is None:
+                source.note(
+                    ("tasks", tasks.base(key[0]) or "", "variants", key[1]),
+                    f"needs `size`, as node {place[1]} has a budget and runs it",
+                )
+                continue
+            total += count * variant.size_bytes
+        if total > budget:
+            source.note(
+                (*place, "budget"),
+                f"{SIZE.write(budget)} cannot hold what {what} here, which takes "
+                f"{SIZE.write(total)}",
+            )
+            return

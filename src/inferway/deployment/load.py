@@ -1,0 +1,70 @@
+"""Reads a deployment file."""
+
+from __future__ import annotations
+
+import copy
+import os
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from inferway.deployment.assembly import assemble
+from inferway.deployment.complaints import complain
+from inferway.deployment.deployment import Deployment
+from inferway.deployment.document import Document
+from inferway.deployment.error import DeploymentError, Place
+from inferway.deployment.source import Source, read
+
+__all__ = ["load"]
+
+
+def load(path: str | os.PathLike[str]) -> Deployment:
+    """Read and check a deployment file.
+
+    Parameters
+    ----------
+    path
+        A YAML file, as ``docs/reference/deployment-file.md`` describes it.
+
+    Raises
+    ------
+    DeploymentError
+        If anything is wrong with it. All problems are said at once, a line each, as
+        ``FILE:LINE: field: sentence``.
+    """
+    source = read(Path(path))
+    document = _document(source)
+    if document is not None:
+        deployment = assemble(document, source)
+        if not source.problems:
+            return deployment
+    raise DeploymentError(source.path, source.problems)
+
+
+def _document(source: Source) -> Document | None:
+    """Validate the data, without the entries that are wrong, so that the others are checked too."""
+    context = {"folder": source.folder}
+    try:
+        return Document.model_validate(source.data, context=context)
+    except ValidationError as error:
+        places = complain(error, source)
+    try:
+        return Document.model_validate(_without(source.data, places), context=context)
+    except ValidationError:
+        return None
+
+
+def _without(data: dict[str, Any], places: list[Place]) -> dict[str, Any]:
+    """Copy the data without the entries (a task, a node, a section) that `places` lie in."""
+    kept = copy.deepcopy(data)
+    for place in places:
+        depth = 2 if place[:1] in {("tasks",), ("nodes",), ("workload",)} else 1
+        inner: Any = kept
+        for step in place[: depth - 1]:
+            inner = inner.get(step, {}) if isinstance(inner, dict) else {}
+        if len(place) >= depth and isinstance(inner, dict):
+            inner.pop(place[depth - 1], None)
+        elif place:
+            kept.pop(str(place[0]), None)
+    return kept

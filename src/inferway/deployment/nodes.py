@@ -1,0 +1,129 @@
+"""Nodes and the network between them, as the file writes them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+
+from inferway.deployment.quantities import Bytes, Count, Ratio, Seconds, refuse
+from inferway.deployment.section import File, Name, Section, Switch
+
+__all__ = ["Link", "Network", "Tier", "WrittenNode"]
+
+Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
+
+
+class WrittenNode(Section):
+    """A machine."""
+
+    budget: Bytes | None = None
+    """What its instances may take together; unlimited if not given."""
+    hardware: Name = "cpu"
+    """Which of the variants' service times hold here."""
+    instances: Instances | None = None
+    """Running copies, as TASK/VARIANT: COUNT; one of each variant if not given."""
+    pinned: Instances = Field(default_factory=dict)
+    """Copies that placement may not take away."""
+    buffer: Count | None = None
+    """Most requests at one instance, the one in service included; unlimited if not given."""
+    queue: Literal["per-server", "central"] = "per-server"
+    """Whether requests wait at an instance or in one queue of the node."""
+    late: Literal["drop", "serve"] = "drop"
+    """What becomes of a request whose deadline passes in the queue."""
+    repository: Switch = False
+    """Whether this node can always serve every task."""
+
+
+class BudgetShare(Section):
+    """A part of a tier's nodes and their budget."""
+
+    share: Ratio
+    """Share of the tier's nodes."""
+    size: Bytes
+    """Budget of each of them."""
+
+
+def _budget_kind(value: Any) -> str:
+    return "shares" if isinstance(value, list) else "one"
+
+
+Budget = Annotated[
+    Annotated[Bytes, Tag("one")]
+    | Annotated[tuple[BudgetShare, ...], Field(min_length=1), Tag("shares")],
+    Discriminator(_budget_kind),
+]
+
+
+class Tier(WrittenNode):
+    """One level of a tree of nodes, from the root down."""
+
+    tier: Name
+    """Its name."""
+    nodes: Count
+    """How many nodes it has."""
+    rtt: Seconds | None = None
+    """Round-trip time from each of its nodes to its parent in the tier above."""
+    budget: Budget | None = None  # type: ignore[assignment]
+    """Budget of each node, or shares of the nodes with different budgets."""
+
+    @field_validator("budget")
+    @classmethod
+    def _shares_add_up(cls, budget: Any) -> Any:
+        if isinstance(budget, tuple):
+            total = sum(part.share for part in budget)
+            if abs(total - 1) > 1e-9:
+                raise refuse(f"the shares of a tier's nodes add up to {total:.4g}, not to 1")
+        return budget
+
+
+class Link(Section):
+    """A connection of two nodes."""
+
+    between: tuple[Name, Name]
+    """The two nodes."""
+    rtt: Seconds
+    """Round-trip time."""
+
+    @field_validator("between")
+    @classmethod
+    def _differ(cls, between: tuple[str, str]) -> tuple[str, str]:
+        if between[0] == between[1]:
+            raise refuse(f"a link joins two nodes, but both ends are {between[0]}")
+        return between
+
+
+class Network(Section):
+    """How the nodes are joined: links by name, a tree of tiers, or a graph file."""
+
+    links: Annotated[tuple[Link, ...], Field(min_length=1)] | None = None
+    """Links between the nodes under `nodes`."""
+    tree: Annotated[tuple[Tier, ...], Field(min_length=1)] | None = None
+    """Tiers of nodes, the root first."""
+    gml: File | None = None
+    """A graph in GML, such as the Internet Topology Zoo's."""
+
+    @field_validator("tree")
+    @classmethod
+    def _is_a_tree(cls, tree: tuple[Tier, ...]) -> tuple[Tier, ...]:
+        if tree[0].rtt is not None:
+            raise refuse(f"tier {tree[0].tier} is the root and has no parent, so it takes no `rtt`")
+        if tree[0].nodes != 1:
+            raise refuse(f"tier {tree[0].tier} is the root and has one node, not {tree[0].nodes}")
+        for tier in tree[1:]:
+            if tier.rtt is None:
+                raise refuse(f"tier {tier.tier} needs `rtt`, the round-trip time to the tier above")
+        names = [tier.tier for tier in tree]
+        for name in names:
+            if names.count(name) > 1:
+                raise refuse(f"two tiers are called {name}")
+        if not any(tier.repository for tier in tree):
+            raise refuse("no tier has `repository: true`; some node must always be able to serve")
+        return tree
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Network:
+        given = [key for key in ("links", "tree", "gml") if getattr(self, key) is not None]
+        if len(given) != 1:
+            raise refuse("a network needs one of `links`, `tree` and `gml`")
+        return self

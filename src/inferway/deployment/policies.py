@@ -1,0 +1,231 @@
+"""Policies by name, each with the options that it takes.
+
+The names are those of the papers. A dispatch policy may also be a class in a Python file of the
+user's own, ``./mine.py:Cheapest``, which takes any options.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+
+from inferway.deployment.quantities import (
+    Count,
+    Number,
+    PositiveNumber,
+    PositiveRate,
+    PositiveSeconds,
+    refuse,
+)
+from inferway.deployment.section import Place, Section
+
+__all__ = ["DispatchPolicy", "PlacementPolicy", "PolicySpec", "SchedulingPolicy"]
+
+FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+
+
+@dataclass(frozen=True)
+class PolicySpec:
+    """A policy as the deployment names it.
+
+    Attributes
+    ----------
+    policy
+        Its name, or ``FILE.py:CLASS`` with the file relative to the deployment file.
+    options
+        Every option of the policy, those not given at their defaults; times in seconds, rates per
+        second.
+    """
+
+    policy: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+class _Policy(Section):
+    """What all policies share: a name, and options that become a `PolicySpec`."""
+
+    policy: str
+
+    def spec(self) -> PolicySpec:
+        """Return name and options."""
+        options = self.model_dump(exclude={"policy"})
+        return PolicySpec(self.policy, options)
+
+
+class PlainDispatch(_Policy):
+    """A dispatch policy without options."""
+
+    policy: Literal[
+        "fastest-only", "most-accurate-only", "jiq-fast", "jiq-accurate", "tad", "tad-op"
+    ]
+
+
+class RandomizedDispatch(_Policy):
+    """A policy that draws the server class from the bound's probabilities for the arrival rate."""
+
+    policy: Literal["r-jiq", "r-jsq"]
+    rate: PositiveRate | None = None
+    """Arrival rate to plan for; if not given, the workload's, or an estimate over `window`."""
+    window: PositiveSeconds | None = None
+    """Estimate the arrival rate over the last such stretch of time."""
+    beta: Annotated[Number, Field(gt=0, lt=0.5)] | None = None
+    """Load is kept below 1 - n^-beta of the greatest, in (0, 0.5); if not given, from the rate."""
+
+
+class RandomizedDispatchD(RandomizedDispatch):
+    """As r-jsq, looking at `d` servers of the class drawn."""
+
+    policy: Literal["r-jsq-d"]  # type: ignore[assignment]
+    d: Count = 2
+    """How many servers to compare."""
+
+
+class PricedDispatch(_Policy):
+    """The priced idle queue: least service time less the price of the accuracy delivered."""
+
+    policy: Literal["priced"]
+    price: Number | None = None
+    """Starting price, in seconds per unit of accuracy; if not given, from the bound."""
+    step: PositiveNumber | None = None
+    """How fast the price moves, relative to its scale; if not given, set for the fleet."""
+    wait: Number = 3.0
+    """Weight of each request waiting, in service times, when no server is idle."""
+
+
+class DeadlineDispatch(_Policy):
+    """The most accurate server predicted to finish in time."""
+
+    policy: Literal["deadline"]
+    margin: Annotated[PositiveNumber, Field(ge=1)] = 1.5
+    """Service times are believed to be this much longer than their learned quantile."""
+
+
+class FileDispatch(_Policy):
+    """A class in a Python file of the user's own, with any options."""
+
+    model_config = ConfigDict(extra="allow")
+
+    policy: Annotated[str, Field(pattern=rf"^{FILE_POLICY.pattern.replace('?P', '?P')}$")]
+
+    @field_validator("policy")
+    @classmethod
+    def _stands_in_its_file(cls, policy: str, info: ValidationInfo) -> str:
+        match = FILE_POLICY.fullmatch(policy)
+        assert match is not None
+        path = (info.context or {}).get("folder", Path()) / match["file"]
+        if not path.is_file():
+            raise refuse(f"no such file: {path}")
+        names = _names_bound_in(path)
+        if match["name"] not in names:
+            raise refuse(
+                f"{match['file']} has no {match['name']}; it has {', '.join(names) or 'nothing'}"
+            )
+        return policy
+
+    def spec(self) -> PolicySpec:
+        """Return name and options, these as they were written."""
+        return PolicySpec(self.policy, dict(self.model_extra or {}))
+
+
+def _names_bound_in(path: Path) -> list[str]:
+    """List the names at the top level of a Python file, without running it."""
+    try:
+        module = ast.parse(path.read_bytes(), filename=str(path))
+    except (SyntaxError, ValueError) as error:
+        line = f" in line {error.lineno}" if isinstance(error, SyntaxError) else ""
+        raise refuse(f"{path} is not Python{line}") from None
+    names: list[str] = []
+    for statement in module.body:
+        match statement:
+            case ast.ClassDef(name=name):
+                names.append(name)
+            case ast.ImportFrom(names=imported):
+                names += [alias.asname or alias.name for alias in imported]
+            case ast.Assign(targets=targets):
+                names += [target.id for target in targets if isinstance(target, ast.Name)]
+    return names
+
+
+def _dispatch_kind(value: Any) -> str | None:
+    name = value.get("policy") if isinstance(value, dict) else getattr(value, "policy", None)
+    if not isinstance(name, str):
+        return None
+    for kind in DISPATCH_KINDS:
+        if name in _names_of(kind):
+            return kind.__name__
+    return FileDispatch.__name__ if FILE_POLICY.fullmatch(name) else None
+
+
+def _names_of(kind: type[_Policy]) -> tuple[str, ...]:
+    names: tuple[str, ...] = kind.model_fields["policy"].annotation.__args__  # type: ignore[union-attr]
+    return names
+
+
+DISPATCH_KINDS: tuple[type[_Policy], ...] = (
+    PlainDispatch,
+    RandomizedDispatch,
+    RandomizedDispatchD,
+    PricedDispatch,
+    DeadlineDispatch,
+)
+
+DispatchPolicy = Annotated[
+    Annotated[PlainDispatch, Tag("PlainDispatch")]
+    | Annotated[RandomizedDispatch, Tag("RandomizedDispatch")]
+    | Annotated[RandomizedDispatchD, Tag("RandomizedDispatchD")]
+    | Annotated[PricedDispatch, Tag("PricedDispatch")]
+    | Annotated[DeadlineDispatch, Tag("DeadlineDispatch")]
+    | Annotated[FileDispatch, Tag("FileDispatch")],
+    Discriminator(_dispatch_kind),
+]
+
+
+class LearnedScheduling(_Policy):
+    """A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot."""
+
+    policy: Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"]
+    checkpoint: Place
+    """The trained policy, relative to this file."""
+    slot: PositiveSeconds = 1.0
+    """Time between two decisions."""
+
+
+class RuleScheduling(_Policy):
+    """A rule that needs no training."""
+
+    policy: Literal["lw", "hw", "hw-e", "sq", "sa", "infaas"]
+    slot: PositiveSeconds | None = None
+    """Time between two decisions, for `sa` and `infaas`."""
+
+
+SchedulingPolicy = Annotated[LearnedScheduling | RuleScheduling, Field(discriminator="policy")]
+
+
+class InfidaPlacement(_Policy):
+    """INFIDA: each node moves its allocation a little every slot, with no view of the future."""
+
+    policy: Literal["infida"]
+    slot: PositiveSeconds = 60.0
+    """Time between two steps."""
+    learning_rate: PositiveNumber | None = None
+    """Step size; if not given, it tunes itself."""
+    refresh: Count = 1
+    """Slots between two changes of the integral allocation."""
+    rounding: Literal["coupled", "fresh"] = "coupled"
+    """Whether successive roundings share their random numbers, so that few models move."""
+
+
+class PlainPlacement(_Policy):
+    """A placement policy without options of its own."""
+
+    policy: Literal["infida-offline", "static-greedy", "olag", "greedy", "exact", "repository-only"]
+    slot: PositiveSeconds = 60.0
+    """Time between two steps."""
+
+
+PlacementPolicy = Annotated[InfidaPlacement | PlainPlacement, Field(discriminator="policy")]

@@ -1,0 +1,265 @@
+"""Numbers with units, as people write them: ``300 ms``, ``120/s``, ``16 GiB``, ``75 %``.
+
+Inside the code times are seconds, rates are per second, sizes are bytes and ratios lie in 0..1.
+A bare number where a unit is needed is refused: 300 of what? Values are computed as exact
+fractions and rounded once, so ``10.7 ms`` is the float 0.0107 and not its neighbor.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+__all__ = [
+    "RATE",
+    "RATIO",
+    "SIZE",
+    "TIME",
+    "AnyNumber",
+    "Bytes",
+    "Count",
+    "Number",
+    "PositiveNumber",
+    "PositiveRate",
+    "PositiveSeconds",
+    "Quantity",
+    "QuantityError",
+    "Ratio",
+    "Seconds",
+    "refuse",
+]
+
+_NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"
+_LONGEST = 64  # characters; no sensible quantity is longer, and fractions of huge ones are slow
+
+
+class QuantityError(ValueError):
+    """A text that is not the quantity that was expected."""
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A kind of number with a unit.
+
+    Attributes
+    ----------
+    noun
+        What it is called in errors, with its article: "a time".
+    example
+        A good value, shown in errors and to editors.
+    units
+        Unit as written -> its size in the base unit, smallest first.
+    whole
+        True where only whole numbers of the base unit make sense (bytes).
+    bare
+        True where a plain number is understood as well (ratios).
+    """
+
+    noun: str
+    example: str
+    units: Mapping[str, Fraction]
+    whole: bool = False
+    bare: bool = False
+
+    @property
+    def pattern(self) -> str:
+        """Regular expression (also for JSON Schema) of the texts that are understood."""
+        units = "|".join(re.escape(unit) for unit in self.units)
+        return rf"^\s*(?:{_NUMBER})\s*(?:{units})\s*$"
+
+    def parse(self, value: object) -> float:
+        """Turn a value of the file into the base unit.
+
+        Raises
+        ------
+        QuantityError
+            With one sentence that says what was expected.
+        """
+        number = _plain(value)
+        if number is not None:
+            if self.bare:
+                return float(number)
+            raise QuantityError(
+                f'{number:g} has no unit; write {self.noun} such as "{self.example}"'
+            )
+        if not isinstance(value, str):
+            raise QuantityError(
+                f'expected {self.noun} such as "{self.example}", got {_kind(value)}'
+            )
+        units = "|".join(re.escape(unit) for unit in sorted(self.units, key=len, reverse=True))
+        match = re.fullmatch(rf"\s*([+-]?)({_NUMBER})\s*({units})\s*", value[: _LONGEST + 1])
+        if match is None or len(value) > _LONGEST:
+            raise QuantityError(self._unreadable(value))
+        sign, digits, unit = match.groups()
+        exact = Fraction(digits) * self.units[unit] * (-1 if sign == "-" else 1)
+        try:
+            return float(round(exact)) if self.whole else float(exact)
+        except OverflowError:
+            raise QuantityError(f"{value.strip()} is too large for {self.noun}") from None
+
+    def write(self, value: float) -> str:
+        """Write a value in the unit that reads best; ``parse`` gives the same value back."""
+        for unit, size in reversed(list(self.units.items())):
+            scaled = float(Fraction(value) / size)
+            text = f"{scaled:g}{'' if unit.startswith('/') else ' '}{unit}"
+            if 1 <= abs(scaled) < 10_000 and self.parse(text) == value:
+                return text
+        base = next(unit for unit, size in self.units.items() if size == 1)
+        digits = repr(int(value)) if self.whole else repr(float(value))
+        return f"{digits}{'' if base.startswith('/') else ' '}{base}"
+
+    def _unreadable(self, value: str) -> str:
+        shown = value if len(value) <= 40 else value[:37] + "..."
+        if re.fullmatch(rf"\s*[+-]?(?:{_NUMBER})\s*", value[: _LONGEST + 1]):
+            return f'{shown.strip()} has no unit; write {self.noun} such as "{self.example}"'
+        known = ", ".join(self.units)
+        return (
+            f'"{shown}" is not {self.noun}; write a number and a unit ({known}), '
+            f'such as "{self.example}"'
+        )
+
+
+TIME = Quantity(
+    "a time",
+    "300 ms",
+    {
+        "ns": Fraction(1, 10**9),
+        "us": Fraction(1, 10**6),
+        "µs": Fraction(1, 10**6),  # the micro sign, U+00B5
+        "μs": Fraction(1, 10**6),  # the Greek letter, U+03BC, which many keyboards give
+        "ms": Fraction(1, 1000),
+        "s": Fraction(1),
+        "min": Fraction(60),
+        "h": Fraction(3600),
+        "d": Fraction(86400),
+    },
+)
+RATE = Quantity(
+    "a rate",
+    "120/s",
+    {
+        "/d": Fraction(1, 86400),
+        "/h": Fraction(1, 3600),
+        "/min": Fraction(1, 60),
+        "/s": Fraction(1),
+        "/ms": Fraction(1000),
+        "/us": Fraction(10**6),
+    },
+)
+SIZE = Quantity(
+    "a size",
+    "16 GiB",
+    {
+        "B": Fraction(1),
+        "kB": Fraction(10**3),
+        "KiB": Fraction(2**10),
+        "MB": Fraction(10**6),
+        "MiB": Fraction(2**20),
+        "GB": Fraction(10**9),
+        "GiB": Fraction(2**30),
+        "TB": Fraction(10**12),
+        "TiB": Fraction(2**40),
+    },
+    whole=True,
+)
+RATIO = Quantity("a ratio", "75 %", {"%": Fraction(1, 100)}, bare=True)
+
+
+def refuse(sentence: str) -> PydanticCustomError:
+    """Build the error that a validator raises; `sentence` reaches the user as it is."""
+    return PydanticCustomError("refused", "{sentence}", {"sentence": sentence})
+
+
+def _plain(value: object) -> float | int | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _kind(value: object) -> str:
+    match value:
+        case None:
+            return "nothing"
+        case bool():
+            return str(value).lower()
+        case dict():
+            return "a mapping"
+        case list():
+            return "a list"
+        case _:
+            return f"{value!r}"
+
+
+def _reader(quantity: Quantity, *, above_zero: bool) -> Callable[[Any], float | int]:
+    def read(value: Any) -> float | int:
+        try:
+            number = quantity.parse(value)
+        except QuantityError as error:
+            raise refuse(str(error)) from None
+        if number < 0 or (above_zero and number == 0):
+            bound = "above 0" if above_zero else "0 or more"
+            raise refuse(
+                f"{value} is refused: {quantity.noun} must be {bound}, such as {quantity.example}"
+            )
+        return int(number) if quantity.whole else number
+
+    return read
+
+
+def _read_ratio(value: Any) -> float:
+    try:
+        number = RATIO.parse(value)
+    except QuantityError as error:
+        raise refuse(str(error).replace("a ratio", "a number in 0..1")) from None
+    if not 0 <= number <= 1:  # also refuses nan
+        hint = f" (write {number / 100:g}, not {value})" if 1 < number <= 100 else ""
+        raise refuse(f"{value} is not in 0..1{hint}")
+    return number
+
+
+def _read_number(value: Any) -> float:
+    number = _plain(value)
+    if number is None or not math.isfinite(number):
+        raise refuse(f"expected a plain number, got {_kind(value)}")
+    return float(number)
+
+
+def _schema_of(quantity: Quantity) -> WithJsonSchema:
+    return WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": quantity.pattern,
+            "examples": [quantity.example],
+            "title": quantity.noun.removeprefix("a ").capitalize(),
+        }
+    )
+
+
+Seconds = Annotated[float, BeforeValidator(_reader(TIME, above_zero=False)), _schema_of(TIME)]
+PositiveSeconds = Annotated[
+    float, BeforeValidator(_reader(TIME, above_zero=True)), _schema_of(TIME)
+]
+PositiveRate = Annotated[float, BeforeValidator(_reader(RATE, above_zero=True)), _schema_of(RATE)]
+Bytes = Annotated[int, BeforeValidator(_reader(SIZE, above_zero=True)), _schema_of(SIZE)]
+Ratio = Annotated[
+    float,
+    BeforeValidator(_read_ratio),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "minimum": 0, "maximum": 1},
+                {"type": "string", "pattern": RATIO.pattern},
+            ],
+            "examples": [0.95, "95 %"],
+        }
+    ),
+]
+Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
+PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
+AnyNumber = Annotated[float, BeforeValidator(_read_number)]
+Count = Annotated[int, Strict(), Field(ge=1)]

@@ -1,0 +1,176 @@
+"""From tasks as written to tasks as used: models found, profiles filled in, claims checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferway.deployment.column import ColumnError, read_column
+from inferway.deployment.deployment import ANY_HARDWARE, Batch, ServiceTime, Task, Variant
+from inferway.deployment.error import Place
+from inferway.deployment.models import ModelError, find, signature_of
+from inferway.deployment.services import WrittenBatch, WrittenService, WrittenServices
+from inferway.deployment.source import Source
+from inferway.deployment.tasks import WrittenTask, WrittenVariant
+
+if TYPE_CHECKING:
+    from inferway.runtime.signature import Signature
+
+__all__ = ["check_target", "task_of"]
+
+PROFILE_HARDWARE = "cpu"  # what the zoo's profiles are measured on
+
+
+def task_of(name: str, written: WrittenTask, source: Source) -> Task:
+    """Resolve a task; what is wrong with it is noted in `source`, and that variant left out."""
+    place: Place = ("tasks", name)
+    variants = {
+        key: _variant((*place, "variants", key), key, variant, source)
+        for key, variant in (written.variants or {}).items()
+    }
+    resolved = {key: variant for key, variant in variants.items() if variant is not None}
+    _check_signatures(place, resolved, source)
+    if len(resolved) == len(variants):
+        check_target(
+            (*place, "accuracy_target"), written.accuracy_target, resolved.values(), source
+        )
+    return Task(
+        name=name,
+        variants=resolved,
+        accuracy_target=written.accuracy_target,
+        deadline_s=written.deadline,
+        count=written.count,
+        max_instances=written.max_instances,
+        dispatch=written.dispatch.spec() if written.dispatch else None,
+        catalog=written.catalog,
+    )
+
+
+def check_target(
+    place: Place, target: float | None, variants: Iterable[Variant], source: Source
+) -> None:
+    """Refuse a target that no mix of the variants reaches."""
+    best = max(variants, key=lambda variant: variant.accuracy, default=None)
+    if target is not None and best is not None and target > best.accuracy:
+        source.note(
+            place,
+            f"{target:g} is above the best variant, {best.name}, whose accuracy is "
+            f"{best.accuracy:g}",
+        )
+
+
+def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -> Variant | None:
+    model = profile = None
+    service: dict[str, ServiceTime] = {}
+    accuracy, size = written.accuracy, written.size
+    if written.model is not None:
+        try:
+            model, profile = find(written.model, source.folder, written.digest)
+        except ModelError as error:
+            source.note((*place, "model"), str(error))
+            return None
+    elif written.digest is not None:
+        source.note((*place, "digest"), "a digest belongs to a `model`, and none is given")
+    if profile is not None:
+        accuracy = profile.accuracy if accuracy is None else accuracy
+        size = profile.size_bytes if size is None else size
+        service[PROFILE_HARDWARE] = ServiceTime("deterministic", profile.mean_s)
+    elif model is not None and size is None:
+        size = model.path.stat().st_size
+    if written.service is not None:
+        stated = _services((*place, "service"), written.service, source)
+        service = stated if ANY_HARDWARE in stated else {**service, **stated}
+    missing = [] if accuracy is not None else ["accuracy"]
+    if model is None and written.service is None:
+        missing.append("service")
+    if missing or accuracy is None:
+        needs = " and ".join(f"`{key}`" for key in missing)
+        source.note(
+            place,
+            f"needs {needs}, as no zoo's profile gives {'them' if len(missing) > 1 else 'it'}",
+        )
+        return None
+    return Variant(name, accuracy, size, written.price, model, service, _batch(written.batch))
+
+
+def _services(place: Place, written: WrittenServices, source: Source) -> dict[str, ServiceTime]:
+    """Resolve one service time (for any hardware) or one per hardware."""
+    if isinstance(written, WrittenService):
+        return {ANY_HARDWARE: _service(place, written, source)}
+    return {name: _service((*place, name), one, source) for name, one in written.items()}
+
+
+def _service(place: Place, written: WrittenService, source: Source) -> ServiceTime:
+    mean = 1.0 / written.rate if written.rate is not None else written.mean
+    if written.distribution == "empirical":
+        samples = written.samples
+        if written.file is not None:
+            samples = _samples((*place, "file"), written.file, source)
+        return _empirical(samples or (1.0,), mean)
+    assert mean is not None  # held by WrittenService
+    stages = written.stages or 1
+    cv = {"deterministic": 0.0, "exponential": 1.0, "erlang": stages**-0.5}
+    return ServiceTime(
+        written.distribution, mean, cv.get(written.distribution, written.cv or 0.0), stages
+    )
+
+
+def _empirical(samples: tuple[float, ...], mean: float | None) -> ServiceTime:
+    """Measured times, scaled to `mean` if one is stated."""
+    measured = math.fsum(samples) / len(samples)
+    scale = 1.0 if mean is None else mean / measured
+    variance = math.fsum((sample - measured) ** 2 for sample in samples) / len(samples)
+    return ServiceTime(
+        "empirical",
+        measured * scale,
+        math.sqrt(variance) / measured,
+        samples_s=tuple(sample * scale for sample in samples),
+    )
+
+
+def _samples(place: Place, path: Path, source: Source) -> tuple[float, ...] | None:
+    try:
+        values = read_column(path)
+        if not (values > 0).all():
+            raise ColumnError(f"{path}: {values.min():g} is not a service time above 0 s")
+    except ColumnError as error:
+        source.note(place, str(error))
+        return None
+    return tuple(float(value) for value in values)
+
+
+def _batch(written: WrittenBatch | None) -> Batch | None:
+    if written is None:
+        return None
+    return Batch(
+        written.sizes,
+        written.service,
+        written.min if written.min is not None else written.sizes[0],
+        written.max if written.max is not None else written.sizes[-1],
+    )
+
+
+def _check_signatures(place: Place, variants: Mapping[str, Variant], source: Source) -> None:
+    """Check model files, and that all variants of a task look alike from outside.
+
+    A zoo's models are tested where they are built, so a task of those alone opens no file here.
+    """
+    models = {name: v.model for name, v in variants.items() if v.model is not None}
+    if all(model.uri.startswith("zoo://") for model in models.values()):
+        return
+    signatures: dict[str, Signature] = {}
+    for name, model in models.items():
+        try:
+            signatures[name] = signature_of(model)
+        except ModelError as error:
+            source.note((*place, "variants", name, "model"), str(error))
+    first = next(iter(signatures), "")
+    for name, signature in signatures.items():
+        if signature != signatures[first]:
+            source.note(
+                (*place, "variants", name, "model"),
+                f"all variants of a task share one signature, but {name} is {signature} "
+                f"and {first} is {signatures[first]}",
+            )

@@ -1,0 +1,230 @@
+"""A YAML file as plain data, with the line of every key and value.
+
+Read through ruamel.yaml's composer, which gives the syntax tree with line marks and builds no
+objects: tags never construct anything. YAML 1.2's core schema decides what a scalar is, so ``no``
+is a word and ``012`` is twelve.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from inferway.deployment.error import DeploymentError, Place, Problem, field_name
+
+__all__ = ["Source", "read"]
+
+LARGEST_FILE = 8 * 2**20  # bytes
+MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
+DEEPEST = 60
+
+_INT = re.compile(r"[-+]?[0-9]+")
+_OTHER_INT = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
+_LONGEST_INT = 30  # digits
+
+
+@dataclass
+class Source:
+    """The data of a file and where each part of it stands.
+
+    Attributes
+    ----------
+    path
+        The file, as named by the caller.
+    data
+        The document: a mapping of plain Python values.
+    problems
+        What is wrong: duplicate keys first, then whatever is noted.
+    lines
+        Line (from 1) of every key and list item, by its place.
+    """
+
+    path: Path
+    data: dict[str, Any] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    lines: dict[Place, int] = field(default_factory=dict)
+
+    @property
+    def folder(self) -> Path:
+        """The folder that relative paths in the file start from."""
+        return self.path.resolve().parent
+
+    def line(self, place: Place) -> int:
+        """Line (from 1) of the key or list item at `place`, or of the nearest one around it."""
+        while place and place not in self.lines:
+            place = place[:-1]
+        return self.lines.get(place, 1)
+
+    def note(self, place: Place, sentence: str) -> None:
+        """Note what is wrong at `place`; reading goes on, so that all problems are said at once."""
+        self.problems.append(Problem(self.line(place), field_name(place), sentence))
+
+
+def read(path: Path | str) -> Source:
+    """Read a deployment file's YAML.
+
+    Raises
+    ------
+    DeploymentError
+        If there is no such file, it is not UTF-8, not YAML, or not one mapping.
+    """
+    path = Path(path)
+    text = _text(path)
+    try:
+        root = YAML(typ="safe", pure=True).compose(text)
+    except RecursionError:
+        raise _unreadable(path, 1, f"values are nested more than {DEEPEST} deep") from None
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise _unreadable(path, mark.line + 1 if mark else 1, _yaml_sentence(error)) from None
+    except (YAMLError, ValueError) as error:
+        raise _unreadable(path, 0, f"not YAML: {str(error).splitlines()[0]}") from None
+    if root is None:
+        raise _unreadable(path, 0, "the file is empty; a deployment needs at least `tasks:`")
+    if not isinstance(root, MappingNode):
+        raise _unreadable(
+            path, root.start_mark.line + 1, "expected keys such as `tasks:` at the top of the file"
+        )
+    source = Source(path)
+    source.data = _Reading(source).mapping(root, (), 0)
+    return source
+
+
+def _text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise _unreadable(path, 0, "this is a folder, not a deployment file")
+        size = path.stat().st_size
+        if size > LARGEST_FILE:
+            raise _unreadable(path, 0, f"{size} bytes are too many for a deployment file (8 MiB)")
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise _unreadable(path, 0, "no such file") from None
+    except UnicodeDecodeError as error:
+        raise _unreadable(
+            path, 0, f"not UTF-8 text: byte {error.start + 1} cannot be read"
+        ) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise _unreadable(path, 0, f"cannot be read: {reason}") from None
+
+
+def _unreadable(path: Path, line: int, sentence: str) -> DeploymentError:
+    return DeploymentError(path, [Problem(line, "", sentence)])
+
+
+def _yaml_sentence(error: MarkedYAMLError) -> str:
+    problem = str(error.problem or error.context or "")
+    if "\\t" in problem:
+        return "a tab where YAML needs spaces; indent with spaces"
+    if "another document" in problem:
+        return "a second document (---) starts here; a deployment file holds one"
+    return f"not YAML: {problem}"
+
+
+class _Reading:
+    """One pass over the syntax tree; counts values, so that aliases cannot blow up."""
+
+    def __init__(self, source: Source) -> None:
+        self.source = source
+        self.count = 0
+        self.open: set[int] = set()  # ids of the nodes being read: an alias to one is a cycle
+
+    def value(self, node: Node, place: Place, depth: int) -> Any:
+        self.count += 1
+        line = node.start_mark.line + 1
+        if self.count > MOST_VALUES:
+            raise _unreadable(
+                self.source.path,
+                line,
+                f"more than {MOST_VALUES} values once aliases (*name) are expanded",
+            )
+        if depth > DEEPEST:
+            raise _unreadable(self.source.path, line, f"values are nested more than {DEEPEST} deep")
+        if id(node) in self.open:
+            raise _unreadable(self.source.path, line, "an alias (*name) contains itself")
+        if isinstance(node, ScalarNode):
+            return self.scalar(node, place)
+        self.open.add(id(node))
+        try:
+            if isinstance(node, MappingNode):
+                return self.mapping(node, place, depth)
+            assert isinstance(node, SequenceNode)
+            return self.sequence(node, place, depth)
+        finally:
+            self.open.discard(id(node))
+
+    def mapping(self, node: MappingNode, place: Place, depth: int) -> dict[str, Any]:
+        self.check_tag(node, place)
+        result: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, ScalarNode):
+                raise _unreadable(self.source.path, line, "a key must be a word, not a list")
+            if key_node.tag == "tag:yaml.org,2002:merge":
+                raise _unreadable(
+                    self.source.path, line, "YAML 1.2 has no merge key (<<); write the keys out"
+                )
+            # A name such as 1 or true is still a name here.
+            key = str(key_node.value)
+            inner = (*place, key)
+            if key in result:
+                first = self.source.line(inner)
+                self.source.problems.append(
+                    Problem(line, field_name(inner), f"{key} is given twice, first on line {first}")
+                )
+                continue
+            # Keep the first line of an alias's place: where it is used, not where it is anchored.
+            self.source.lines[inner] = line
+            result[key] = self.value(value_node, inner, depth + 1)
+        return result
+
+    def sequence(self, node: SequenceNode, place: Place, depth: int) -> list[Any]:
+        self.check_tag(node, place)
+        items = []
+        for index, item in enumerate(node.value):
+            inner = (*place, index)
+            self.source.lines[inner] = item.start_mark.line + 1
+            items.append(self.value(item, inner, depth + 1))
+        return items
+
+    def scalar(self, node: ScalarNode, place: Place) -> str | int | float | bool | None:
+        self.check_tag(node, place)
+        text = str(node.value)
+        if node.style is not None or node.tag == "tag:yaml.org,2002:str":
+            return text
+        return _plain_scalar(text)
+
+    def check_tag(self, node: Node, place: Place) -> None:
+        tag = str(node.tag)
+        if not tag.startswith("tag:yaml.org,2002:") or "python" in tag:
+            line = node.start_mark.line + 1
+            raise DeploymentError(
+                self.source.path,
+                [Problem(line, field_name(place), f"the tag {tag} is refused; write plain values")],
+            )
+
+
+def _plain_scalar(text: str) -> str | int | float | bool | None:
+    """Read an unquoted scalar by YAML 1.2's core schema (chapter 10.3 of the specification)."""
+    if text in {"", "~", "null", "Null", "NULL"}:
+        return None
+    if text in {"true", "True", "TRUE", "false", "False", "FALSE"}:
+        return text.lower() == "true"
+    if _INT.fullmatch(text):
+        return int(text) if len(text) <= _LONGEST_INT else float(text)
+    if _OTHER_INT.fullmatch(text) and len(text) <= _LONGEST_INT:
+        return int(text, 0)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    if text.lstrip("+-") in {".inf", ".Inf", ".INF"}:
+        return -math.inf if text.startswith("-") else math.inf
+    return math.nan if text in {".nan", ".NaN", ".NAN"} else text

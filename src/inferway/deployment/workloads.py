@@ -1,0 +1,214 @@
+"""Workloads: how requests arrive, for which tasks, and where they enter."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from inferway.deployment.quantities import (
+    AnyNumber,
+    Count,
+    Number,
+    PositiveNumber,
+    PositiveRate,
+    PositiveSeconds,
+    Ratio,
+    refuse,
+)
+from inferway.deployment.section import File, Name, Section
+
+__all__ = [
+    "Arrivals",
+    "ConstantArrivals",
+    "Entries",
+    "MapArrivals",
+    "Phase",
+    "PhasedArrivals",
+    "PoissonArrivals",
+    "Popularity",
+    "SinusoidalArrivals",
+    "Sliding",
+    "TraceArrivals",
+    "Workload",
+]
+
+Load = Annotated[PositiveNumber, Field(lt=10)]
+
+
+class _Rated(Section):
+    """Arrivals with a mean rate, absolute or relative to what the fleet can serve."""
+
+    rate: PositiveRate | None = None
+    """Mean arrival rate."""
+    load: Load | None = None
+    """Mean arrival rate over the greatest feasible rate (the papers' rho), instead of `rate`."""
+
+    @model_validator(mode="after")
+    def _has_one_rate(self) -> _Rated:
+        if (self.rate is None) == (self.load is None):
+            raise refuse("needs either `rate` (such as 120/s) or `load` (such as 0.7)")
+        return self
+
+
+class PoissonArrivals(_Rated):
+    """Independent requests at a steady rate."""
+
+    process: Literal["poisson"]
+
+
+class ConstantArrivals(_Rated):
+    """Requests at equal distances."""
+
+    process: Literal["constant"]
+
+
+class SinusoidalArrivals(_Rated):
+    """A Poisson process whose rate swings around its mean."""
+
+    process: Literal["sinusoidal"]
+    amplitude: Ratio
+    """Largest departure from the mean rate, relative to it."""
+    period: PositiveSeconds
+    """Time of one swing."""
+
+
+class MapArrivals(Section):
+    """A Markovian arrival process: phases that change at random, each with its own rate."""
+
+    process: Literal["map"]
+    d0: tuple[tuple[AnyNumber, ...], ...]
+    """Rates per second of changing phase without a request; the diagonal makes rows sum to 0."""
+    d1: tuple[tuple[AnyNumber, ...], ...]
+    """Rates per second of a request arriving, by phase before and after it."""
+
+    @model_validator(mode="after")
+    def _is_a_map(self) -> MapArrivals:
+        size = len(self.d0)
+        for name, matrix in (("d0", self.d0), ("d1", self.d1)):
+            for i, row in enumerate(matrix):
+                if len(row) != size or len(matrix) != size or not size:
+                    raise refuse(
+                        f"d0 and d1 must be square and of one size, but {name} row {i} has "
+                        f"{len(row)} of {size} entries and {name} has {len(matrix)} rows"
+                    )
+            if not matrix:
+                raise refuse(f"{name} is empty")
+        d0, d1 = np.array(self.d0), np.array(self.d1)
+        for name, matrix_ in (("d0", d0 - np.diag(np.diag(d0))), ("d1", d1)):
+            for i, j in np.argwhere(matrix_ < 0):
+                raise refuse(f"not a MAP: {name}[{i}][{j}] is {matrix_[i, j]:g}, a negative rate")
+        for i, total in enumerate(d0.sum(axis=1) + d1.sum(axis=1)):
+            scale = max(abs(d0[i, i]), 1e-300)
+            if d0[i, i] >= 0:
+                raise refuse(f"not a MAP: d0[{i}][{i}] is {d0[i, i]:g}, it must be below 0")
+            if abs(total) > 1e-9 * scale:
+                raise refuse(
+                    f"not a MAP: row {i} of d0 and d1 together sums to {total:.6g}, not to 0; "
+                    f"d0[{i}][{i}] would have to be {d0[i, i] - total:.10g}"
+                )
+        _refuse_dead_phases(d0 + d1, d1)
+        return self
+
+
+def _refuse_dead_phases(generator: np.ndarray, d1: np.ndarray) -> None:
+    """Refuse a process with two separate classes of phases, or one that goes silent for good."""
+    size = len(generator)
+    reach = (generator > 0) | np.eye(size, dtype=bool)
+    for k in range(size):
+        reach |= np.outer(reach[:, k], reach[k])
+    recurrent = [i for i in range(size) if all(reach[j, i] for j in range(size) if reach[i, j])]
+    closed = {tuple(np.flatnonzero(reach[i])) for i in recurrent}
+    if len(closed) > 1:
+        one, other = sorted(closed)[:2]
+        raise refuse(
+            f"not one MAP: phases {list(map(int, one))} and {list(map(int, other))} never reach "
+            "each other, so there is no single mean rate"
+        )
+    if not d1[list(closed.pop())].any():
+        raise refuse("not a MAP with arrivals: in the long run d1 gives no requests")
+
+
+class Phase(_Rated):
+    """A stretch of time with its own rate."""
+
+    for_: Annotated[PositiveSeconds, Field(alias="for")]
+    """How long it lasts."""
+    accuracy_target: Ratio | None = None
+    """Target during the phase, instead of the task's."""
+
+
+class PhasedArrivals(Section):
+    """A Poisson process whose rate changes at fixed times, in cycles."""
+
+    process: Literal["phases"]
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
+    """The phases, in order."""
+
+
+class TraceArrivals(Section):
+    """Arrival times from a file."""
+
+    process: Literal["trace"]
+    file: File
+    """A CSV file; its first column holds seconds or timestamps, sorted."""
+    speed: PositiveNumber = 1.0
+    """How many times faster than recorded to replay it."""
+
+
+Arrivals = Annotated[
+    PoissonArrivals
+    | ConstantArrivals
+    | SinusoidalArrivals
+    | MapArrivals
+    | PhasedArrivals
+    | TraceArrivals,
+    Field(discriminator="process"),
+]
+
+
+class Sliding(Section):
+    """Popularity that moves over the tasks."""
+
+    shift: Count
+    """By how many ranks."""
+    every: PositiveSeconds
+    """How often."""
+
+
+class Popularity(Section):
+    """How requests spread over identical tasks."""
+
+    zipf: Number
+    """Exponent: the r-th most popular task is asked for in proportion to r^-zipf."""
+    sliding: Sliding | None = None
+    """Let the ranks move with time."""
+
+
+class Entries(Section):
+    """Where requests enter the network."""
+
+    tier: Name | None = None
+    """At nodes of this tier."""
+    nodes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
+    """At these nodes, instead of `tier`."""
+    per_task: Count | None = None
+    """At how many of them, drawn at random for each task; at all if not given."""
+
+    @model_validator(mode="after")
+    def _has_one_form(self) -> Entries:
+        if (self.tier is None) == (self.nodes is None):
+            raise refuse("needs either `tier` or `nodes`")
+        return self
+
+
+class Workload(Section):
+    """The requests for one task (or for all tasks of its `count` together)."""
+
+    arrivals: Arrivals
+    """When requests arrive."""
+    popularity: Popularity | None = None
+    """How they spread over the tasks of a `count`; evenly if not given."""
+    entries: Entries | None = None
+    """Where they enter the network."""
