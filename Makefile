@@ -63,7 +63,7 @@ endef
 # Some distributions ship venv without ensurepip; pip can then install itself from outside.
 $(VENV)/.made:
 	$(call need_python)
-	$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
+	@$(PYTHON) -m venv $(VENV) 2>/dev/null || { $(PYTHON) -m venv --clear --without-pip $(VENV) \
 		&& $(PYTHON) -m pip --python $(PY) install -qq pip; }
 	@touch $@
 

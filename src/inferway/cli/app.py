@@ -1,0 +1,68 @@
+"""The command line as a whole."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from inferway import __version__
+from inferway.cli import bound, check, demo, drive, failure, schema, serve, zoo
+
+app = typer.Typer(
+    name="inferway",
+    help="Serve several variants of a model; keep the mean accuracy promised, at the least "
+    "latency.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"inferway {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Keep the mean accuracy promised, at the least latency."""
+
+
+app.command()(demo.demo)
+app.command()(serve.serve)
+app.command()(drive.drive)
+app.command()(bound.bound)
+app.command()(check.check)
+app.command()(schema.schema)
+app.add_typer(zoo.app, name="zoo")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command.
+
+    Parameters
+    ----------
+    arguments
+        Without the program's name; `sys.argv` if not given.
+
+    Returns
+    -------
+    int
+        Exit code: 0 if all went well, 1 if the command failed, 2 if what was asked makes no sense,
+        130 after Ctrl-C.
+    """
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = app(given, prog_name="inferway", standalone_mode=False)
+    except (Exception, KeyboardInterrupt) as error:
+        return failure.report(error)
+    return code if isinstance(code, int) else 0

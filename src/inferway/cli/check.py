@@ -1,0 +1,87 @@
+"""``inferway check``: what is wrong with a deployment file, and what is unwise in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferway.cli import terminal
+from inferway.cli.file import File, existing
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
+
+
+def check(file: File, strict: Strict = False, json: terminal.Json = False) -> None:
+    """Check a deployment file: errors, warnings, and what `serve` cannot run yet."""
+    import inferway
+
+    errors: list[dict[str, Any]] = []
+    warnings: list[dict[str, Any]] = []
+    deployment = None
+    path = existing(file)
+    try:
+        deployment = inferway.load(path)
+        warnings = [_entry(path, one) for one in inferway.check(deployment)]
+    except inferway.DeploymentError as error:
+        errors = [_entry(path, one) for one in error.problems]
+    unserved = deployment.unserved() if deployment is not None else []
+    if json:
+        terminal.document(
+            {
+                "schema": 1,
+                "tasks": _tasks(deployment),
+                "network": None,
+                "errors": errors,
+                "warnings": warnings,
+                "unserved": unserved,
+            }
+        )
+    else:
+        _tell(path, errors, warnings, unserved)
+    if errors or (strict and warnings):
+        raise typer.Exit(1)
+
+
+def _entry(path: Path, problem: Any) -> dict[str, Any]:
+    return {
+        "file": str(path),
+        "line": problem.line or None,
+        "field": problem.field,
+        "message": problem.sentence,
+    }
+
+
+def _tasks(deployment: Deployment | None) -> dict[str, Any]:
+    if deployment is None:
+        return {}
+    return {
+        name: {
+            "variants": list(task.variants),
+            "accuracy_target": task.accuracy_target,
+            "deadline_s": task.deadline_s,
+            "policy": deployment.policy_of(task).policy,
+        }
+        for name, task in deployment.tasks.items()
+    }
+
+
+def _tell(
+    path: Path, errors: list[dict[str, Any]], warnings: list[dict[str, Any]], unserved: list[str]
+) -> None:
+    for kind, entries in (("error", errors), ("warning", warnings)):
+        for one in entries:
+            where = f"{one['file']}:{one['line']}" if one["line"] else one["file"]
+            field = f"{one['field']}: " if one["field"] else ""
+            print(f"{where}: {kind}: {field}{one['message']}")
+    for sentence in unserved:
+        print(f"{path}: note: {sentence}")
+    print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+
+
+def _count(entries: list[dict[str, Any]], noun: str) -> str:
+    return f"{len(entries) or 'no'} {noun}{'' if len(entries) == 1 else 's'}"

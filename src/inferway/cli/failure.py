@@ -1,0 +1,93 @@
+"""What a person sees when a command fails: one sentence and an exit code, never a traceback."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from typing import Final
+
+import typer
+
+from inferway.cli.terminal import complain
+
+FAILED: Final = 1
+"""The command could not do what was asked, or found something wrong."""
+REFUSED: Final = 2
+"""What was asked makes no sense: a wrong option, a file that is not a deployment."""
+INTERRUPTED: Final = 130
+"""Ctrl-C, as shells count it: 128 + SIGINT."""
+
+# Shows the traceback as well, for a bug report.
+_DEBUG: Final = "INFERWAY_DEBUG"
+
+
+class CommandError(Exception):
+    """A sentence for the person at the terminal, and the exit code."""
+
+    def __init__(self, sentence: str, code: int = FAILED) -> None:
+        super().__init__(sentence)
+        self.code = code
+
+
+def report(error: BaseException) -> int:
+    """Say on standard error what went wrong.
+
+    Returns
+    -------
+    int
+        Exit code.
+    """
+    if os.environ.get(_DEBUG):
+        traceback.print_exception(error)
+    match error:
+        case typer.TyperException():
+            return _usage(error)
+        case CommandError():
+            complain(str(error))
+            return error.code
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case typer.Abort():
+            return FAILED
+        case BrokenPipeError():
+            return FAILED
+        case ModuleNotFoundError():
+            complain(_missing(error))
+            return FAILED
+        case OSError() if error.filename is not None:
+            complain(f"{error.filename}: {error.strerror or error}")
+            return FAILED
+        case ValueError() | OSError() | RuntimeError() if str(error):
+            complain(str(error))
+            return REFUSED if _is_deployment_error(error) else FAILED
+        case _:
+            complain(
+                f"this is a bug in inferway: {type(error).__name__}: {error} "
+                f"(set {_DEBUG}=1 to see where)"
+            )
+            return FAILED
+
+
+def _usage(error: typer.TyperException) -> int:
+    context = getattr(error, "ctx", None)
+    message = error.format_message().strip()
+    if message:
+        path = context.command_path if context is not None else "inferway"
+        end = "" if message.endswith("?") else "."
+        complain(f"{message.rstrip('.')}{end} See `{path} --help`.")
+    return error.exit_code
+
+
+def _missing(error: ModuleNotFoundError) -> str:
+    if (error.name or "").partition(".")[0] in ("torch", "sklearn", "onnxscript"):
+        return (
+            f"this command needs {error.name}, which is in the extra `learn`: "
+            "pip install 'inferway[learn]'"
+        )
+    return f"the module {error.name} is not installed: reinstall inferway"
+
+
+def _is_deployment_error(error: Exception) -> bool:
+    from inferway.deployment import DeploymentError
+
+    return isinstance(error, DeploymentError)

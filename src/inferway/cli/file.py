@@ -1,0 +1,81 @@
+"""The FILE that most commands take."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferway.cli.failure import REFUSED, CommandError
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="Deployment file (YAML).")]
+
+
+def _policies(incomplete: str) -> list[str]:
+    from inferway.dispatch.table import POLICIES
+
+    return [name for name in POLICIES if name.startswith(incomplete)]
+
+
+Policy = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Dispatch policy in place of the file's: a name, or ./file.py:Class.",
+        autocompletion=_policies,
+    ),
+]
+
+
+def existing(path: Path) -> Path:
+    """Return a path that is a file, or say what it might have been."""
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise CommandError(f"{path} is a folder, not a deployment file", REFUSED)
+    sentence = f"there is no file {path}"
+    near = path.parent if path.parent.is_dir() else Path()
+    names = sorted(one.name for suffix in ("*.yaml", "*.yml") for one in near.glob(suffix))
+    if alike := difflib.get_close_matches(path.name, names, n=1):
+        sentence += f"; did you mean {near / alike[0]}?"
+    raise CommandError(sentence, REFUSED)
+
+
+def opened(path: Path, policy: str | None = None) -> Deployment:
+    """Load a deployment file; `inferway.load` with a hint for a mistyped name.
+
+    Parameters
+    ----------
+    path
+        The file.
+    policy
+        Dispatches every task, in place of what the file says. A file name in it starts from the
+        current folder, as file names on a command line do.
+    """
+    import inferway
+
+    deployment = inferway.load(existing(path))
+    return deployment if policy is None else _redirected(deployment, policy)
+
+
+def _redirected(deployment: Deployment, policy: str) -> Deployment:
+    from inferway.deployment import PolicySpec
+    from inferway.dispatch.table import POLICIES, policy_class
+
+    if policy not in POLICIES:
+        if alike := difflib.get_close_matches(policy, POLICIES, n=1):
+            raise CommandError(f"no policy {policy!r}; did you mean {alike[0]!r}?", REFUSED)
+        file, colon, name = policy.rpartition(":")
+        policy = f"{Path(file).resolve()}{colon}{name}" if colon else policy
+        try:
+            policy_class(policy)
+        except ValueError as error:
+            raise CommandError(str(error), REFUSED) from error
+    tasks = {name: replace(task, dispatch=None) for name, task in deployment.tasks.items()}
+    return replace(deployment, tasks=tasks, dispatch=PolicySpec(policy))

@@ -1,0 +1,75 @@
+"""``inferway serve``: a deployment file as a running server."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferway.cli import terminal
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import File, Policy, opened
+
+if TYPE_CHECKING:
+    from inferway.live import Server
+
+
+class LogLevel(StrEnum):
+    """How much the server writes to standard error."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+def serve(
+    file: File,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    http_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Open Inference Protocol over HTTP; 0: any free.")
+    ] = 8000,
+    grpc_port: Annotated[
+        int | None, typer.Option(min=0, max=65535, help="gRPC is not offered yet.")
+    ] = None,
+    admin_port: Annotated[
+        int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")
+    ] = 8002,
+    policy: Policy = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
+    json: terminal.Json = False,
+) -> None:
+    """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
+    from inferway import live
+
+    if grpc_port is not None:
+        raise CommandError(
+            "gRPC is not offered yet; leave --grpc-port out and use HTTP "
+            f"(--http-port, now {http_port})",
+            REFUSED,
+        )
+
+    def ready(server: Server) -> None:
+        if json:
+            terminal.document(
+                {
+                    "schema": 1,
+                    "http_port": server.http_port,
+                    "admin_port": server.admin_port,
+                    "ready": True,
+                }
+            )
+        else:
+            print(f"serving {', '.join(deployment.tasks)} on http://{host}:{server.http_port}/v2")
+            print(f"metrics on http://{host}:{server.admin_port}/metrics; Ctrl-C stops", flush=True)
+
+    deployment = opened(file, policy)
+    live.serve(
+        deployment,
+        host=host,
+        http_port=http_port,
+        admin_port=admin_port,
+        log_level=log_level,
+        ready=ready,
+    )

@@ -1,0 +1,79 @@
+"""The two outputs of every command: words for people, or one JSON document."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+Json = Annotated[
+    bool,
+    typer.Option("--json", help="Print one JSON document instead of words.", show_default=False),
+]
+"""The option that every command has."""
+
+
+def document(content: Mapping[str, Any]) -> None:
+    """Print one JSON document on standard output; what is not a number in JSON becomes null."""
+    sys.stdout.write(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def show(*what: RenderableType) -> None:
+    """Print tables and lines for people on standard output."""
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    for one in what:
+        console.print(one)
+
+
+@contextmanager
+def progress() -> Iterator[Callable[[str, float], None]]:
+    """Show how far something is, on standard error and only if that is a terminal.
+
+    Yields
+    ------
+    callable
+        To be called with what is being done and the part of it that is done, 0..1.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        row = bar.add_task("", total=1.0)
+
+        def show_progress(doing: str, done: float) -> None:
+            bar.update(row, description=doing, completed=done)
+
+        yield show_progress
+
+
+def complain(sentence: str) -> None:
+    """Print a sentence on standard error, as it is."""
+    sys.stderr.write(f"inferway: {sentence}\n")
+
+
+def _plain(value: Any) -> Any:
+    match value:
+        case Mapping():
+            return {str(key): _plain(one) for key, one in value.items()}
+        case str():
+            return value
+        case float():
+            return value if math.isfinite(value) else None
+        case Sequence():
+            return [_plain(one) for one in value]
+        case _ if hasattr(value, "item"):  # a NumPy number
+            return _plain(value.item())
+        case _:
+            return value

@@ -1,0 +1,96 @@
+"""``inferway zoo``: the models that ship with Inferway, rebuilt and measured on demand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferway.cli import terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inferway.catalog.zoo import Zoo
+
+app = typer.Typer(
+    invoke_without_command=True, help="List the models that ship with Inferway, or remake them."
+)
+
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", help="Folder to write to.  [default: the user's data folder]"),
+]
+
+
+@app.callback()
+def list_all(context: typer.Context, json: terminal.Json = False) -> None:
+    """List every zoo's variants with their profiles."""
+    if context.invoked_subcommand is not None:
+        return
+    from inferway.catalog import zoo
+
+    _present([zoo.load(name) for name in zoo.names()], json)
+
+
+@app.command()
+def build(
+    out: Out = None,
+    seed: Annotated[int, typer.Option(help="Seed of data and training.")] = 1,
+    json: terminal.Json = False,
+) -> None:
+    """Train the digits zoo again, export it to ONNX and measure it (needs the extra `learn`)."""
+    from inferway.catalog import digits, zoo
+
+    with terminal.progress() as progress:
+        built = digits.build(out or zoo.user_folder(), seed=seed, progress=progress)
+    _present([built], json)
+
+
+@app.command()
+def profile(out: Out = None, json: terminal.Json = False) -> None:
+    """Measure the digits zoo on this machine: accuracy, service times, memory."""
+    from inferway.catalog import digits, zoo
+
+    with terminal.progress() as progress:
+        measured = digits.measure(zoo.load(), out or zoo.user_folder(), progress=progress)
+    _present([measured], json)
+
+
+def _present(zoos: list[Zoo], json: bool) -> None:
+    if json:
+        terminal.document({"schema": 1, "zoos": {one.name: _entry(one) for one in zoos}})
+    else:
+        terminal.show(*map(_table, zoos))
+
+
+def _entry(zoo: Zoo) -> dict[str, Any]:
+    content = zoo.to_json()
+    for key in ("schema", "zoo"):
+        content.pop(key)
+    return {"origin": zoo.origin, **content}
+
+
+def _table(zoo: Zoo) -> Table:
+    from inferway.report.table import accuracy, seconds, table
+
+    batches = [one.batch for one in next(iter(zoo.profiles.values())).service]
+    columns = ["variant", "accuracy [95 %]", "weights", "file", "memory"]
+    columns += [f"p50, p99 at batch {batch}" for batch in batches]
+    rows = [
+        [
+            profile.name,
+            accuracy(profile.accuracy, profile.accuracy_interval),
+            f"{profile.parameters:,}",
+            _mebibytes(profile.size_bytes),
+            _mebibytes(profile.memory_bytes),
+            *(f"{seconds(one.p50_s)}, {seconds(one.p99_s)}" for one in profile.service),
+        ]
+        for profile in zoo.profiles.values()
+    ]
+    return table(f"zoo://{zoo.name} ({zoo.origin})", columns, rows)
+
+
+def _mebibytes(size_bytes: int) -> str:
+    return f"{size_bytes / 2**20:.2f} MiB"

@@ -1,0 +1,199 @@
+"""Imports go one way. Every import counts: at the top, inside functions, for types only."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import inferway
+
+PACKAGE = Path(inferway.__file__).parent
+
+# Each layer may import those before it. Layers in one row know nothing of each other.
+LAYERS = (
+    ("runtime",),
+    ("catalog",),
+    ("deployment",),
+    ("network", "workload"),
+    ("site",),
+    ("dispatch",),
+    ("scheduling", "placement"),
+    ("twin", "live"),
+    ("learning", "drive"),
+    ("report",),
+    ("studies", "demo", "dashboard"),
+    ("cli",),
+)
+RANK = {layer: rank for rank, row in enumerate(LAYERS) for layer in row}
+
+
+class Import(NamedTuple):
+    """`module` imports `target` at a line; `eager` if that happens when `module` is imported."""
+
+    module: str
+    target: str
+    line: int
+    eager: bool
+
+
+def module_name(file: Path, root: Path) -> str:
+    parts = ("inferway", *file.relative_to(root).with_suffix("").parts)
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports(source: str, module: str, known: frozenset[str]) -> Iterator[Import]:
+    """Find the imports of Inferway's own modules, as absolute names of modules."""
+    tree = ast.parse(source)
+    lazy: set[ast.AST] = set()
+    for node in ast.walk(tree):
+        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        if deferred or typing_only:
+            lazy.update(ast.walk(node))
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                targets = [alias.name for alias in names]
+            case ast.ImportFrom(level=0, module=str(base), names=names):
+                targets = [
+                    inner if (inner := f"{base}.{alias.name}") in known else base for alias in names
+                ]
+            case ast.ImportFrom(level=level, module=base, names=names):
+                # A module's own package is level 1; packages' __init__ are not told apart here
+                # because nothing in Inferway imports relatively.
+                raise AssertionError(f"{module}:{node.lineno}: relative import (level {level})")
+            case _:
+                continue
+        for target in targets:
+            if target == "inferway" or target.startswith("inferway."):
+                yield Import(module, target, node.lineno, node not in lazy)
+
+
+def layer(module: str) -> str | None:
+    """Return the first folder below the package; None for the package itself."""
+    parts = module.split(".")
+    if parts[1:2] == ["__main__"]:
+        return "cli"
+    return parts[1] if len(parts) > 1 else None
+
+
+def wrong_way(found: Import) -> str | None:
+    """Say what is wrong with an import, if anything."""
+    here, there = layer(found.module), layer(found.target)
+    if here is None or here == there or found.target == "inferway" == found.module:
+        return None
+    if there is None:
+        # The public face reaches every layer; its version is the only thing below it.
+        return None if here == "cli" else "the public face is for users and the command line"
+    for name in (here, there):
+        if name not in RANK:
+            return f"{name!r} is no layer; the layers are {', '.join(RANK)}"
+    if RANK[there] == RANK[here]:
+        return f"{here} and {there} never import each other"
+    return f"{here} comes before {there}" if RANK[there] > RANK[here] else None
+
+
+def all_imports() -> list[Import]:
+    files = {module_name(file, PACKAGE): file for file in sorted(PACKAGE.rglob("*.py"))}
+    known = frozenset(files)
+    return [
+        found
+        for module, file in files.items()
+        for found in imports(file.read_text(encoding="utf-8"), module, known)
+    ]
+
+
+def place(found: Import) -> str:
+    path = found.module.replace(".", "/")
+    file = PACKAGE.parent / path
+    return f"{path}/__init__.py" if file.is_dir() else f"{path}.py"
+
+
+def first_cycle(edges: dict[str, set[str]]) -> list[str]:
+    """Find modules that import each other in a ring; empty if there is none."""
+    done: set[str] = set()
+
+    def visit(module: str, trail: list[str]) -> list[str]:
+        if module in trail:
+            return [*trail[trail.index(module) :], module]
+        if module in done:
+            return []
+        for target in sorted(edges.get(module, ())):
+            if ring := visit(target, [*trail, module]):
+                return ring
+        done.add(module)
+        return []
+
+    for module in sorted(edges):
+        if ring := visit(module, []):
+            return ring
+    return []
+
+
+def test_imports_go_one_way() -> None:
+    broken = [
+        f"{place(found)}:{found.line}: imports {found.target}: {reason}"
+        for found in all_imports()
+        if (reason := wrong_way(found)) is not None
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def test_no_module_needs_itself_to_be_imported() -> None:
+    edges: dict[str, set[str]] = {}
+    for found in all_imports():
+        if found.eager and found.target != found.module:
+            edges.setdefault(found.module, set()).add(found.target)
+    assert not (ring := first_cycle(edges)), " -> ".join(ring)
+
+
+def test_every_folder_is_a_layer() -> None:
+    folders = {file.parent.name for file in PACKAGE.glob("*/__init__.py")}
+    assert folders <= set(RANK), folders - set(RANK)
+
+
+KNOWN = frozenset({"inferway", "inferway.live", "inferway.live.server", "inferway.dispatch"})
+
+
+def only(source: str, module: str) -> Import:
+    (found,) = imports(source, module, KNOWN)
+    return found
+
+
+def test_a_lower_layer_may_not_import_a_higher_one_even_lazily() -> None:
+    source = "def f():\n    from inferway.live import server\n"
+    found = only(source, "inferway.dispatch")
+    assert found == Import("inferway.dispatch", "inferway.live.server", 2, eager=False)
+    assert wrong_way(found) == "dispatch comes before live"
+
+
+def test_an_import_for_types_counts_but_is_not_eager() -> None:
+    source = "if TYPE_CHECKING:\n    import inferway.live\n"
+    found = only(source, "inferway.site.view")
+    assert not found.eager
+    assert wrong_way(found) == "site comes before live"
+
+
+def test_twin_and_live_do_not_know_each_other() -> None:
+    for here, there in (("twin", "live"), ("live", "twin")):
+        found = Import(f"inferway.{here}.x", f"inferway.{there}.y", 1, eager=True)
+        assert wrong_way(found) == f"{here} and {there} never import each other"
+
+
+def test_only_the_command_line_uses_the_public_face() -> None:
+    assert wrong_way(Import("inferway.cli.bound", "inferway", 1, eager=False)) is None
+    assert wrong_way(Import("inferway.__main__", "inferway.cli", 1, eager=True)) is None
+    assert wrong_way(Import("inferway.live.server", "inferway", 1, eager=False)) is not None
+
+
+def test_downward_imports_pass() -> None:
+    found = only("from inferway.dispatch import Bound\n", "inferway.cli.bound")
+    assert found.target == "inferway.dispatch"
+    assert wrong_way(found) is None
+
+
+def test_a_ring_of_modules_is_found() -> None:
+    assert first_cycle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
+    assert first_cycle({"a": {"b", "c"}, "b": {"c"}}) == []
