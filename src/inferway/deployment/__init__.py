@@ -1,5 +1,6 @@
 """The deployment file: load, validate, explain."""
 
+from inferway.deployment.check import Caution, check
 from inferway.deployment.deployment import (
     Batch,
     Deployment,
@@ -11,10 +12,13 @@ from inferway.deployment.deployment import (
 )
 from inferway.deployment.error import DeploymentError, Problem
 from inferway.deployment.load import load
+from inferway.deployment.measure import measured
 from inferway.deployment.policies import PolicySpec
+from inferway.deployment.schema import schema
 
 __all__ = [
     "Batch",
+    "Caution",
     "Deployment",
     "DeploymentError",
     "Model",
@@ -24,5 +28,8 @@ __all__ = [
     "ServiceTime",
     "Task",
     "Variant",
+    "check",
     "load",
+    "measured",
+    "schema",
 ]

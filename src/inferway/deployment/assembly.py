@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from inferway.deployment.column import ColumnError, read_times
 from inferway.deployment.complaints import nearest
 from inferway.deployment.deployment import Deployment, Task
 from inferway.deployment.document import Document
@@ -12,7 +13,7 @@ from inferway.deployment.error import field_name
 from inferway.deployment.hosting import Tasks, default_node, node_of
 from inferway.deployment.resolution import check_target, task_of
 from inferway.deployment.source import Source
-from inferway.deployment.workloads import PhasedArrivals, Workload
+from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 
 __all__ = ["assemble"]
 
@@ -83,6 +84,11 @@ def _check_workload(
         for index, phase in enumerate(arrivals.phases):
             place = ("workload", name, "arrivals", "phases", index, "accuracy_target")
             check_target(place, phase.accuracy_target, task.variants.values(), source)
+    if isinstance(arrivals, TraceArrivals):
+        try:
+            read_times(arrivals.file)
+        except ColumnError as error:
+            source.note(("workload", name, "arrivals", "file"), str(error))
     tree = document.network.tree if document.network else None
     if workload.entries is not None and workload.entries.tier is not None and tree is not None:
         tiers = [tier.tier for tier in tree]

@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from inferway.deployment.document import Document
 from inferway.deployment.error import Place
+from inferway.deployment.schema import schema
 from inferway.deployment.source import Source
 
 __all__ = ["complain", "nearest"]
@@ -135,7 +135,7 @@ class _Outline:
 
     def __init__(self, data: Any) -> None:
         self.data = data
-        self.schema = Document.model_json_schema(by_alias=True)
+        self.schema = schema()
 
     def keys(self, place: Place) -> list[str]:
         """List the keys known at `place`."""

@@ -180,6 +180,16 @@ class Deployment:
             return PricedDispatch(policy="priced").spec()
         return DeadlineDispatch(policy="deadline").spec()
 
+    def line_of(self, field: str) -> int:
+        """Return the line of a field such as ``tasks.digits.deadline``, or of what is around it.
+
+        0 where the file says nothing of the kind (the default node).
+        """
+        while field and field not in self.lines:
+            cut = max(field.rfind("."), field.rfind("["))
+            field = field[: max(cut, 0)]
+        return self.lines.get(field, 0)
+
     def unserved(self) -> list[str]:
         """Say, in a sentence each, what of this file the live server cannot run."""
         return sentences(self)

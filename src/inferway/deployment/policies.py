@@ -110,7 +110,8 @@ class FileDispatch(_Policy):
 
     model_config = ConfigDict(extra="allow")
 
-    policy: Annotated[str, Field(pattern=rf"^{FILE_POLICY.pattern.replace('?P', '?P')}$")]
+    policy: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")]
+    """FILE.py:CLASS, the file relative to this one."""
 
     @field_validator("policy")
     @classmethod

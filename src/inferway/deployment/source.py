@@ -184,7 +184,11 @@ class _Reading:
                 continue
             # Keep the first line of an alias's place: where it is used, not where it is anchored.
             self.source.lines[inner] = line
-            result[key] = self.value(value_node, inner, depth + 1)
+            value = self.value(value_node, inner, depth + 1)
+            if value is None:
+                self.source.note(inner, "has no value; give it one or leave the key out")
+            else:
+                result[key] = value
         return result
 
     def sequence(self, node: SequenceNode, place: Place, depth: int) -> list[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from inferway.deployment.quantities import (
@@ -50,6 +51,20 @@ class _Rated(Section):
         if (self.rate is None) == (self.load is None):
             raise refuse("needs either `rate` (such as 120/s) or `load` (such as 0.7)")
         return self
+
+    def mean_rate_per_s(self, capacity_per_s: float | None = None) -> float:
+        """Return the mean rate, given the greatest feasible one, which `load` is relative to.
+
+        Raises
+        ------
+        ValueError
+            If the file gives a load and no capacity is known.
+        """
+        if self.rate is not None:
+            return self.rate
+        if self.load is None or capacity_per_s is None:
+            raise ValueError("a load becomes a rate only where the greatest feasible rate is known")
+        return self.load * capacity_per_s
 
 
 class PoissonArrivals(_Rated):
@@ -111,8 +126,24 @@ class MapArrivals(Section):
         _refuse_dead_phases(d0 + d1, d1)
         return self
 
+    @property
+    def stationary(self) -> NDArray[np.float64]:
+        """(phases,) long-run share of time in each phase: pi (D0 + D1) = 0, pi 1 = 1."""
+        generator = np.array(self.d0) + np.array(self.d1)
+        equations = np.vstack([generator.T, np.ones(len(generator))])
+        right = np.append(np.zeros(len(generator)), 1.0)
+        # Scaled to the fastest phase, or rates of 1e5 and 1e-4 in one matrix lose digits.
+        equations[:-1] /= np.abs(generator).max()
+        shares = np.linalg.lstsq(equations, right)[0].clip(0)
+        return np.asarray(shares / shares.sum())
 
-def _refuse_dead_phases(generator: np.ndarray, d1: np.ndarray) -> None:
+    def mean_rate_per_s(self, capacity_per_s: float | None = None) -> float:
+        """Return the long-run arrival rate, pi D1 1; a capacity plays no part."""
+        del capacity_per_s
+        return float(self.stationary @ np.array(self.d1).sum(axis=1))
+
+
+def _refuse_dead_phases(generator: NDArray[np.float64], d1: NDArray[np.float64]) -> None:
     """Refuse a process with two separate classes of phases, or one that goes silent for good."""
     size = len(generator)
     reach = (generator > 0) | np.eye(size, dtype=bool)

@@ -1,0 +1,219 @@
+"""Advice on a deployment that is valid and may still not be what was meant."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from inferway.deployment.deployment import Deployment, Node, Task, Variant
+from inferway.deployment.quantities import TIME
+from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+
+__all__ = ["Caution", "check", "cores"]
+
+
+@dataclass(frozen=True, slots=True)
+class Caution:
+    """One piece of advice.
+
+    Attributes
+    ----------
+    kind
+        ``dominated``, ``oversubscribed``, ``overloaded``, ``target-at-best``,
+        ``target-out-of-reach``, ``target-for-free``, ``deadline-too-short``, ``unmeasured``,
+        ``undescribed-node``, ``no-tiers`` or ``no-checkpoint``.
+    field, line
+        Where in the file; line 0 where no line can be named.
+    message
+        A sentence.
+    """
+
+    kind: str
+    field: str
+    line: int
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.field}: {self.message}"
+
+
+def cores() -> int:
+    """Count the processor cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def check(deployment: Deployment) -> list[Caution]:
+    """Advise on a deployment, in the order of its file."""
+    found = [
+        *(c for task in deployment.tasks.values() for c in _of_task(deployment, task)),
+        *(c for node in deployment.nodes.values() for c in _of_node(node)),
+        *(c for name in deployment.workload for c in _of_workload(deployment, name)),
+        *_of_network(deployment),
+    ]
+    cautions = [
+        Caution(kind, field, deployment.line_of(field), message) for kind, field, message in found
+    ]
+    return sorted(cautions, key=lambda caution: caution.line)
+
+
+Found = tuple[str, str, str]  # kind, field, message
+
+
+def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
+    field = f"tasks.{task.name}"
+    yield from _dominated(deployment, task)
+    for variant in task.variants.values():
+        if not variant.service:
+            yield (
+                "unmeasured",
+                f"{field}.variants.{variant.name}",
+                "gives no service time, so it is measured when the server starts",
+            )
+    running = list(_running(deployment, task))
+    target = task.accuracy_target
+    if target is not None and running:
+        best = max(running, key=lambda variant: variant.accuracy)
+        worst = min(running, key=lambda variant: variant.accuracy)
+        if target > best.accuracy:
+            yield (
+                "target-out-of-reach",
+                f"{field}.accuracy_target",
+                f"{target:g} is above every variant that has an instance; the best is "
+                f"{best.name} with {best.accuracy:g}",
+            )
+        elif target == best.accuracy and worst.accuracy < target:
+            yield (
+                "target-at-best",
+                f"{field}.accuracy_target",
+                f"only {best.name} reaches {target:g}, so every request must go there",
+            )
+        elif target <= worst.accuracy and len(running) > 1:
+            yield (
+                "target-for-free",
+                f"{field}.accuracy_target",
+                f"every variant reaches {target:g}, so the fastest answers whenever it is idle",
+            )
+    times = [
+        s.mean_s for variant in running or task.variants.values() for s in variant.service.values()
+    ]
+    if task.deadline_s is not None and times and task.deadline_s < min(times):
+        yield (
+            "deadline-too-short",
+            f"{field}.deadline",
+            f"{TIME.write(task.deadline_s)} is shorter than every service time; the shortest mean "
+            f"is {TIME.write(min(times))}",
+        )
+
+
+def _running(deployment: Deployment, task: Task) -> Iterator[Variant]:
+    for name, variant in task.variants.items():
+        if any((task.name, name) in node.instances for node in deployment.nodes.values()):
+            yield variant
+
+
+def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
+    """Name each variant that another beats, on every hardware where it could run."""
+    hardware = {node.hardware for node in deployment.nodes.values()}
+    if not hardware:
+        hardware = {name for variant in task.variants.values() for name in variant.service}
+    for one in task.variants.values():
+        beaten = [
+            (name, other)
+            for name in sorted(hardware)
+            if one.runs_on(name)
+            for other in _beats(one, task.variants.values(), name)
+        ]
+        places = {name for name in hardware if one.runs_on(name)}
+        if beaten and {name for name, _ in beaten} == places:
+            name, other = beaten[0]
+            yield (
+                "dominated",
+                f"tasks.{task.name}.variants.{one.name}",
+                f"dominated by {other.name}, which is no less accurate ({other.accuracy:g} against "
+                f"{one.accuracy:g}) and no slower ({TIME.write(other.service_on(name).mean_s)} "
+                f"against {TIME.write(one.service_on(name).mean_s)} on {name})",
+            )
+
+
+def _beats(one: Variant, others: Iterable[Variant], hardware: str) -> Iterator[Variant]:
+    mean = one.service_on(hardware).mean_s
+    for other in others:
+        if other is one or not other.runs_on(hardware):
+            continue
+        gain = mean - other.service_on(hardware).mean_s
+        if (
+            gain >= 0
+            and other.accuracy >= one.accuracy
+            and (gain, other.accuracy)
+            != (
+                0,
+                one.accuracy,
+            )
+        ):
+            yield other
+
+
+def _of_node(node: Node) -> Iterator[Found]:
+    instances = sum(node.instances.values())
+    if node.hardware == "cpu" and instances > cores():
+        yield (
+            "oversubscribed",
+            f"nodes.{node.name}.instances",
+            f"{instances} CPU instances share {cores()} cores of this machine, so service times "
+            "will be longer than their profiles when all are busy",
+        )
+
+
+def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
+    arrivals = deployment.workload[name].arrivals
+    task = deployment.tasks.get(name)
+    if task is None or isinstance(arrivals, TraceArrivals):
+        return
+    capacity = 0.0
+    for node in deployment.nodes.values():
+        for (owner, key), count in node.instances.items():
+            variant = task.variants.get(key) if owner == name else None
+            if variant is not None and variant.runs_on(node.hardware):
+                capacity += count * variant.service_on(node.hardware).rate
+    if not capacity:
+        return
+    parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
+    for index, part in enumerate(parts):
+        field = f"workload.{name}.arrivals"
+        if isinstance(arrivals, PhasedArrivals):
+            field += f".phases[{index}]"
+        rate = part.mean_rate_per_s(capacity)
+        if rate >= capacity:
+            yield (
+                "overloaded",
+                field,
+                f"{rate:.6g}/s arrive, but all instances together serve {capacity:.6g}/s",
+            )
+
+
+def _of_network(deployment: Deployment) -> Iterator[Found]:
+    network = deployment.network
+    if network is not None and network.links is not None:
+        for index, link in enumerate(network.links):
+            for end in link.between:
+                if end not in deployment.nodes:
+                    yield (
+                        "undescribed-node",
+                        f"network.links[{index}]",
+                        f"{end} is not described under `nodes`",
+                    )
+    for name, workload in deployment.workload.items():
+        tier = workload.entries.tier if workload.entries is not None else None
+        if tier is not None and (network is None or network.tree is None):
+            yield (
+                "no-tiers",
+                f"workload.{name}.entries.tier",
+                f"there is no tier {tier}, as the network is not a tree",
+            )
+    if deployment.scheduling is not None:
+        checkpoint = deployment.scheduling.options.get("checkpoint")
+        if checkpoint is not None and not checkpoint.is_file():
+            yield ("no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}")

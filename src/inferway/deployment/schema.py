@@ -1,0 +1,41 @@
+"""The deployment file's JSON Schema, with which editors complete and check while one types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from inferway.deployment.document import Document
+
+__all__ = ["schema"]
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that ``docs/deployment.schema.json`` publishes."""
+    tidy: dict[str, Any] = _tidy(Document.model_json_schema(by_alias=True))
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Inferway deployment",
+        **tidy,
+    }
+
+
+def _tidy(node: Any) -> Any:
+    """Drop what pydantic adds for its own use: titles, and null for keys that are left out."""
+    if isinstance(node, list):
+        return [_tidy(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    kept = {
+        key: _tidy(value)
+        for key, value in node.items()
+        if not (key == "title" and isinstance(value, str))
+        and not (key == "default" and value is None)
+    }
+    members = [member for member in kept.get("anyOf", ()) if member != {"type": "null"}]
+    if len(members) == 1:
+        del kept["anyOf"]
+        # What is said at the key itself (its description) wins over what its type says.
+        return {**members[0], **kept}
+    if members:
+        kept["anyOf"] = members
+    return kept

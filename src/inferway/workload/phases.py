@@ -1,0 +1,66 @@
+"""The phases of a workload: when each begins and ends, and what holds in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.deployment.workloads import PhasedArrivals
+
+__all__ = ["Span", "phase_of", "spans"]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One run through a phase.
+
+    Attributes
+    ----------
+    phase
+        Index in the file's list.
+    start_s, end_s
+        From (included) and to (excluded), in seconds from the start of the workload.
+    rate_per_s
+        Arrival rate during it; None where the file gives a load and no capacity was passed.
+    accuracy_target
+        Its target, or None where the task's holds.
+    """
+
+    phase: int
+    start_s: float
+    end_s: float
+    rate_per_s: float | None
+    accuracy_target: float | None
+
+
+def spans(
+    arrivals: PhasedArrivals, *, horizon_s: float, capacity_per_s: float | None = None
+) -> Iterator[Span]:
+    """List the phases in [0, `horizon_s`) in order; after the last comes the first again."""
+    start, index = 0.0, 0
+    cycle, ends = 0.0, _ends(arrivals)
+    while start < horizon_s:
+        phase = arrivals.phases[index]
+        end = cycle + ends[index]
+        known = phase.rate is not None or capacity_per_s is not None
+        rate = phase.mean_rate_per_s(capacity_per_s) if known else None
+        yield Span(index, start, min(end, horizon_s), rate, phase.accuracy_target)
+        start, index = end, index + 1
+        if index == len(ends):
+            # Multiples of the cycle, not sums of phases, so that late phases do not drift.
+            cycle, index = cycle + ends[-1], 0
+
+
+def phase_of(arrivals: PhasedArrivals, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Return (n,) index of the phase that holds at each of (n,) times in seconds."""
+    ends = np.array(_ends(arrivals))
+    within = np.mod(times_s, ends[-1])
+    index = np.searchsorted(ends, within, side="right").astype(np.int64)
+    return np.asarray(np.minimum(index, len(ends) - 1))
+
+
+def _ends(arrivals: PhasedArrivals) -> list[float]:
+    return [float(end) for end in np.cumsum([phase.for_ for phase in arrivals.phases])]
