@@ -9,5 +9,6 @@ from inferway.drive.process import drive, replay
 from inferway.drive.record import Record
 from inferway.drive.stream import Stream
 from inferway.drive.summary import Summary, summary
+from inferway.drive.workload import run
 
-__all__ = ["DriveError", "Record", "Stream", "Summary", "drive", "replay", "summary"]
+__all__ = ["DriveError", "Record", "Stream", "Summary", "drive", "replay", "run", "summary"]

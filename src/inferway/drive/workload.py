@@ -1,0 +1,135 @@
+"""A deployment's own workload, sent to the server that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from inferway.drive.address import DriveError, signature
+from inferway.drive.message import random_images
+from inferway.drive.process import CONNECTIONS, GRACE_S, replay
+from inferway.drive.record import Record
+from inferway.drive.stream import Stream
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+    from inferway.deployment.deployment import Task
+
+URL: Final = "http://127.0.0.1:8000"
+"""Where `inferway serve` listens unless told otherwise."""
+
+DURATION_S: Final = 30.0
+
+_RANDOM_INPUTS: Final = 64
+
+Progress = Callable[[str, float], None]
+
+
+def run(
+    deployment: Deployment,
+    url: str = URL,
+    *,
+    duration_s: float = DURATION_S,
+    seed: int | None = None,
+    binary: bool = True,
+    connections: int = CONNECTIONS,
+    grace_s: float = GRACE_S,
+    progress: Progress | None = None,
+) -> dict[str, Record]:
+    """Send the workload of a deployment's file to a running server.
+
+    Tasks of a zoo get images of its test set, with labels; others get random tensors of their
+    signature, as the server tells it.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    url
+        The server; nothing is sent anywhere else.
+    duration_s
+        How long to send, seconds.
+    seed
+        Of arrivals and inputs; the file's if not given.
+    binary, connections, grace_s
+        As in `replay`.
+    progress
+        Called with what is being done and the part of it that is done, 0..1.
+
+    Returns
+    -------
+    records
+        By task. After Ctrl-C they hold what was due until then and say `interrupted`.
+
+    Raises
+    ------
+    DriveError
+        When the file has no workload, nothing is due within the duration, or the server cannot be
+        driven.
+    """
+    chosen = deployment.seed if seed is None else seed
+    streams = [
+        stream
+        for index, name in enumerate(deployment.workload)
+        if (stream := _stream(deployment, name, url, duration_s, (chosen, index))) is not None
+    ]
+    if not deployment.workload:
+        raise DriveError(
+            f"{deployment.path} has no `workload`: say there how requests arrive, for example "
+            "workload: {TASK: {arrivals: {process: poisson, rate: 100/s}}}"
+        )
+    if not streams:
+        raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
+
+    def report(due: int, ended: int, planned: int) -> None:
+        if progress is not None:
+            progress(f"{due} of {planned} requests sent, {due - ended} open", due / planned)
+
+    records = replay(
+        url, streams, binary=binary, connections=connections, grace_s=grace_s, progress=report
+    )
+    return {record.task: record for record in records}
+
+
+def _stream(
+    deployment: Deployment, name: str, url: str, duration_s: float, seed: tuple[int, int]
+) -> Stream | None:
+    from inferway.dispatch.bound import max_rate
+    from inferway.site.fleet import fleet_of
+    from inferway.workload.arrivals import times
+
+    task = deployment.tasks[name]
+    capacity = max_rate(fleet_of(deployment, name), task.accuracy_target)
+    words = np.random.SeedSequence(seed).generate_state(3)
+    times_s = times(
+        deployment.workload[name].arrivals,
+        horizon_s=duration_s,
+        capacity_per_s=capacity,
+        seed=int(words[0]),
+    )
+    if len(times_s) == 0:
+        return None
+    labels = None
+    zoo = _zoo(task)
+    if zoo is not None:
+        from inferway.catalog.zoo import testset
+
+        known = testset(zoo)
+        images, labels = known.images, known.labels
+    else:
+        images = random_images(signature(url, name).inputs[0], _RANDOM_INPUTS, int(words[1]))
+    item = np.random.default_rng(int(words[2])).integers(0, len(images), len(times_s))
+    used, item = np.unique(item, return_inverse=True)
+    return Stream(name, times_s, images[used], None if labels is None else labels[used], item=item)
+
+
+def _zoo(task: Task) -> str | None:
+    """Name the zoo that a task's models come from; None if any comes from elsewhere."""
+    from inferway.catalog.zoo import SCHEME
+
+    uris = [variant.model.uri for variant in task.variants.values() if variant.model is not None]
+    zoos = {uri.removeprefix(SCHEME).partition("/")[0] for uri in uris if uri.startswith(SCHEME)}
+    all_of_one = len(zoos) == 1 and all(uri.startswith(SCHEME) for uri in uris)
+    return zoos.pop() if all_of_one else None

@@ -1,0 +1,1 @@
+"""Statistics, tables and figures; import the submodule, matplotlib loads only with `figure`."""

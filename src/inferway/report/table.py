@@ -1,0 +1,105 @@
+"""Tables for the terminal, and how quantities are written in them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from rich import box
+from rich.table import Table
+
+_ABSENT: Final = "-"
+
+
+def seconds(value: float | None) -> str:
+    """Write a time in the unit that suits it: 0.00123 is `1.23 ms`."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    for unit, size in (("s", 1.0), ("ms", 1e-3)):
+        if abs(value) >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value * 1e6:.3g} µs"
+
+
+def milliseconds(value: float | None) -> str:
+    """Write a time in milliseconds, so that a column can be compared by eye."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    return f"{value * 1e3:.1f}"
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """Write a ratio in percent: 0.9512 is `95.1 %`."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    return f"{value * 100:.{digits}f} %"
+
+
+def accuracy(value: float | None, interval: tuple[float, float] | None = None) -> str:
+    """Write an accuracy with its interval: `0.951 [0.940, 0.960]`."""
+    if value is None or not math.isfinite(value):
+        return _ABSENT
+    text = f"{value:.3f}"
+    return text if interval is None else f"{text} [{interval[0]:.3f}, {interval[1]:.3f}]"
+
+
+def shares(parts: Mapping[str, float], order: Sequence[str] = ()) -> str:
+    """Write who gave which part of the answers: `tiny 61 %, large 39 %`; below 0.5 % is left out.
+
+    Parameters
+    ----------
+    parts
+        Shares in 0..1 by variant.
+    order
+        Variants in the order to write them; the rest follow.
+    """
+    names = [name for name in order if name in parts]
+    names += [name for name in parts if name not in names]
+    written = [f"{name} {parts[name] * 100:.0f} %" for name in names if parts[name] >= 0.005]
+    return ", ".join(written) or _ABSENT
+
+
+def table(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    caption: str | None = None,
+    left: Sequence[int] = (0,),
+) -> Table:
+    """Lay out rows of text.
+
+    Parameters
+    ----------
+    title, caption
+        Above and below.
+    columns
+        Headings.
+    rows
+        Cells in the order of the columns.
+    left
+        Which columns are text, aligned left; the others are numbers, aligned right.
+
+    Raises
+    ------
+    ValueError
+        When a row does not have a cell for each column.
+    """
+    laid = Table(
+        title=title,
+        caption=caption,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        caption_justify="left",
+        title_style="bold",
+        pad_edge=False,
+    )
+    for index, name in enumerate(columns):
+        text = index in left
+        laid.add_column(name, justify="left" if text else "right", overflow="fold")
+    for row in rows:
+        if len(row) != len(columns):
+            raise ValueError(f"a row of {len(row)} cells in a table of {len(columns)} columns")
+        laid.add_row(*row)
+    return laid
