@@ -1,0 +1,25 @@
+"""The live world: an inference server around the same policies as the twin.
+
+- `Server`: starts, serves and stops a deployment; `serve` blocks until a signal.
+- `Site`, `Request`, `Outcome`: one task's requests on their way, for other protocols and tests.
+- `Limits`: caps on requests.
+- `ServeError`, `WarmUpError`: why a deployment cannot be served.
+"""
+
+from inferway.live.assembly import ServeError
+from inferway.live.http.limits import Limits
+from inferway.live.instance import WarmUpError
+from inferway.live.request import Outcome, Request
+from inferway.live.server import Server, serve
+from inferway.live.site import Site
+
+__all__ = [
+    "Limits",
+    "Outcome",
+    "Request",
+    "ServeError",
+    "Server",
+    "Site",
+    "WarmUpError",
+    "serve",
+]

@@ -1,0 +1,68 @@
+"""The admin listener's pages: metrics for Prometheus, status for people and scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from prometheus_client import generate_latest
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from inferway import __version__
+from inferway.live.http.exchange import Exchange
+from inferway.live.http.routes import Routes
+from inferway.live.metrics import registry_of
+from inferway.live.request import Outcome
+from inferway.live.site import Site
+
+
+def admin_routes(sites: Sequence[Site], ready: Callable[[], bool]) -> Routes:
+    """Lay out the admin pages."""
+    registry = registry_of(sites)
+    kind = CONTENT_TYPE_LATEST.encode()
+    routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
+    routes.read("/metrics", lambda exchange: exchange.respond(200, generate_latest(registry), kind))
+
+    def show(exchange: Exchange) -> None:
+        exchange.respond(200, msgspec.json.encode(status(sites, ready())))
+
+    routes.read("/status", show)
+    return routes
+
+
+def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
+    """Describe the server: tasks, their accuracy, what each variant has done and has to do."""
+    return {
+        "schema": 1,
+        "version": __version__,
+        "ready": ready,
+        "tasks": {site.task: _task(site) for site in sites},
+    }
+
+
+def _task(site: Site) -> dict[str, Any]:
+    counters = site.counters
+    rows = sum(counters.rows)
+    variants = {}
+    for k, name in enumerate(site.variants):
+        queues = site.queues[site.first[k] : site.first[k + 1]]
+        answered = counters.outcomes[Outcome.ANSWERED][k]
+        variants[name] = {
+            "accuracy": site.accuracy[k],
+            "profile_service_s": 1.0 / site.rate[k],
+            "mean_service_s": counters.service_sum_s[k] / answered if answered else None,
+            "mean_latency_s": counters.latency_sum_s[k] / answered if answered else None,
+            "instances": len(queues),
+            "queue": [len(queue) for queue in queues],
+            "answers": counters.rows[k],
+        }
+    return {
+        "ready": site.ready,
+        "accuracy_target": site.target,
+        "accuracy_mean": counters.accuracy_sum / rows if rows else None,
+        "accuracy_balance": site.dispatcher.balance,
+        "requests": {outcome.name.lower(): counters.total(outcome) for outcome in Outcome},
+        "held": len(site.held),
+        "variants": variants,
+    }

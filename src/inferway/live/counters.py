@@ -1,0 +1,73 @@
+"""What has happened at a site, as plain numbers that cost the request path next to nothing."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Final
+
+from inferway.live.request import Outcome
+
+LATENCY_BOUNDS_S: Final = (
+    0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0,
+)  # fmt: skip
+"""Upper ends of the latency histogram's buckets, in seconds; one more bucket has no end."""
+
+
+class Counters:
+    """Counts of one site, written by the event loop only.
+
+    Attributes
+    ----------
+    variants
+        Names of the server classes, K of them.
+    outcomes
+        ``outcomes[outcome][k]``: requests that ended so at class k; index K where no variant was
+        chosen.
+    rows
+        ``rows[k]``: answers (rows) given by class k.
+    accuracy_sum
+        Sum over all answers of the profile accuracy of their variant, pinned ones included.
+    buckets
+        ``buckets[k][i]``: answered requests of class k with a latency in bucket i.
+    latency_sum_s, service_sum_s
+        Per class, over answered requests.
+    """
+
+    __slots__ = (
+        "accuracy_sum",
+        "buckets",
+        "latency_sum_s",
+        "outcomes",
+        "rows",
+        "service_sum_s",
+        "variants",
+    )
+
+    def __init__(self, variants: tuple[str, ...]) -> None:
+        classes = len(variants)
+        self.variants = variants
+        self.outcomes = [[0] * (classes + 1) for _ in Outcome]
+        self.rows = [0] * classes
+        self.accuracy_sum = 0.0
+        self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
+        self.latency_sum_s = [0.0] * classes
+        self.service_sum_s = [0.0] * classes
+
+    def answered(
+        self, k: int, rows: int, accuracy: float, latency_s: float, service_s: float
+    ) -> None:
+        """Count an answer of class k."""
+        self.outcomes[0][k] += 1
+        self.rows[k] += rows
+        self.accuracy_sum += rows * accuracy
+        self.buckets[k][bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
+        self.latency_sum_s[k] += latency_s
+        self.service_sum_s[k] += service_s
+
+    def ended(self, outcome: Outcome, k: int = -1) -> None:
+        """Count a request without an answer; k is -1 where no variant was chosen."""
+        self.outcomes[outcome][k] += 1
+
+    def total(self, outcome: Outcome) -> int:
+        """Count the requests that ended so."""
+        return sum(self.outcomes[outcome])

@@ -1,0 +1,221 @@
+"""Tensor data to arrays and back: JSON numbers, raw little-endian bytes, length-prefixed BYTES.
+
+Source: Open Inference Protocol v2 and its binary tensor extension.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Final
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.live.http.refusal import RefusalError
+from inferway.runtime import DTYPES
+
+_WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
+_ELEMENT: Final[dict[str, type]] = {
+    "BOOL": bool, "FP16": float, "FP32": float, "FP64": float, "BYTES": str,
+}  # fmt: skip
+_NARROW: Final = frozenset({"FP16", "FP32"})
+_LENGTH: Final = struct.Struct("<I")
+
+
+def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
+    """Decode JSON data, flat or nested as the shape says.
+
+    Parameters
+    ----------
+    name
+        The input's, for messages.
+    datatype
+        A key of `DTYPES`.
+    shape
+        Every axis at least 1.
+    data
+        A JSON array.
+
+    Raises
+    ------
+    RefusalError
+        When elements have another type, are out of the datatype's range, or are too many or few.
+    """
+    text = bytes(data)
+    size = math.prod(shape)
+    if datatype != "BYTES" and text.count(b",") != size - 1:
+        # Counted before anything is built: a small shape with a huge list stays cheap to refuse.
+        given = text.count(b",") + 1 if text.strip(b"[] \t\r\n") else 0
+        raise RefusalError(
+            400, f"input {name!r} has {given} elements, its shape {list(shape)} says {size}"
+        )
+    depth = _depth(text)
+    if depth not in (1, len(shape)):
+        raise RefusalError(
+            400,
+            f"the data of input {name!r} is nested {depth} deep; "
+            f"expected a flat list or the shape {list(shape)}",
+        )
+    try:
+        values = _decoder(_ELEMENT.get(datatype, int), depth)(text)
+    except msgspec.MsgspecError as error:
+        raise RefusalError(400, f"the data of input {name!r} is not {datatype}: {error}") from None
+    if datatype == "BYTES":
+        return _strings(name, shape, values, depth)
+    try:
+        if datatype in _NARROW:
+            with np.errstate(over="raise"):
+                array = np.array(values, _WIRE[datatype])
+        else:
+            array = np.array(values, _WIRE[datatype])
+    except (OverflowError, FloatingPointError):
+        raise RefusalError(
+            400, f"the data of input {name!r} is out of the range of {datatype}"
+        ) from None
+    except ValueError:
+        array = np.empty(0)  # ragged
+    if array.size != size or (depth > 1 and array.shape != shape):
+        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
+    return array.reshape(shape)
+
+
+def from_bytes(
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    data: bytes | memoryview,
+    start: int,
+    size: int,
+) -> NDArray[Any]:
+    """Read an array from `size` raw bytes of `data` at `start`.
+
+    Raises
+    ------
+    RefusalError
+        When the bytes are not as many as shape and datatype say, or no BOOL or BYTES.
+    """
+    count = math.prod(shape)
+    if datatype == "BYTES":
+        return _read_bytes(name, shape, data, start, size, count)
+    dtype = _WIRE[datatype]
+    if size != count * dtype.itemsize:
+        raise RefusalError(
+            400,
+            f"input {name!r} has {size} bytes of binary data; "
+            f"{datatype} of shape {list(shape)} has {count * dtype.itemsize}",
+        )
+    if datatype == "BOOL":
+        flags = np.frombuffer(data, np.uint8, count, start)
+        if flags.max() > 1:
+            raise RefusalError(
+                400, f"the binary data of input {name!r} holds a BOOL that is not 0 or 1"
+            )
+        return flags.view(np.bool_).reshape(shape)
+    array = np.frombuffer(data, dtype, count, start)
+    if not array.flags.aligned:
+        array = array.copy()  # models read whole words
+    return array.reshape(shape)
+
+
+def to_json(name: str, datatype: str, array: NDArray[Any]) -> list[Any]:
+    """List the elements of an output, flat; NaN and infinities become null.
+
+    Raises
+    ------
+    RefusalError
+        When a BYTES element is not UTF-8.
+    """
+    values: list[Any] = array.ravel().tolist()
+    if datatype != "BYTES":
+        return values
+    try:
+        return [value if isinstance(value, str) else bytes(value).decode() for value in values]
+    except UnicodeDecodeError:
+        raise RefusalError(
+            400, f"output {name!r} holds bytes that are not UTF-8; request it as binary data"
+        ) from None
+
+
+def to_bytes(datatype: str, array: NDArray[Any]) -> bytes:
+    """Raw bytes of an output, little-endian, row by row."""
+    if datatype != "BYTES":
+        return array.astype(_WIRE[datatype], copy=False).tobytes()
+    parts: list[bytes] = []
+    for value in array.ravel().tolist():
+        element = value.encode() if isinstance(value, str) else bytes(value)
+        parts += (_LENGTH.pack(len(element)), element)
+    return b"".join(parts)
+
+
+def _depth(text: bytes) -> int:
+    depth = 0
+    for byte in text[:1024]:
+        if byte == 0x5B:
+            depth += 1
+        elif byte not in b" \t\r\n":
+            break
+    return depth
+
+
+@lru_cache(maxsize=256)
+def _decoder(element: type, depth: int) -> Callable[[bytes], Any]:
+    nested: Any = element
+    for _ in range(depth):
+        nested = list[nested]
+    return msgspec.json.Decoder(nested).decode
+
+
+def _strings(
+    name: str, shape: tuple[int, ...], values: list[Any], depth: int
+) -> NDArray[np.object_]:
+    size = math.prod(shape)
+    flat = _flatten(values, shape if depth > 1 else (size,))
+    if flat is None:
+        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
+    array = np.empty(size, np.object_)
+    array[:] = [value.encode() for value in flat]
+    return array.reshape(shape)
+
+
+def _flatten(values: list[Any], shape: tuple[int, ...]) -> list[str] | None:
+    if len(values) != shape[0]:
+        return None
+    if len(shape) == 1:
+        return values
+    flat: list[str] = []
+    for inner in values:
+        part = _flatten(inner, shape[1:])
+        if part is None:
+            return None
+        flat += part
+    return flat
+
+
+def _read_bytes(
+    name: str,
+    shape: tuple[int, ...],
+    data: bytes | memoryview,
+    start: int,
+    size: int,
+    count: int,
+) -> NDArray[np.object_]:
+    end = start + size
+    array = np.empty(count, np.object_)
+    for i in range(count):
+        if start + 4 > end:
+            raise RefusalError(
+                400, f"the binary data of input {name!r} ends at element {i} of {count}"
+            )
+        (length,) = _LENGTH.unpack_from(data, start)
+        start += 4
+        if start + length > end:
+            raise RefusalError(400, f"element {i} of input {name!r} is longer than its binary data")
+        array[i] = bytes(data[start : start + length])
+        start += length
+    if start != end:
+        raise RefusalError(400, f"the binary data of input {name!r} goes on after element {count}")
+    return array.reshape(shape)

@@ -1,0 +1,133 @@
+"""One HTTP request and its response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from email.utils import formatdate
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from inferway.live.http.connection import Connection
+
+JSON: Final = b"application/json"
+OCTETS: Final = b"application/octet-stream"
+
+_STATUS_LINES: Final = {
+    status.value: b"HTTP/1.1 %d %s\r\n" % (status.value, status.phrase.encode())
+    for status in HTTPStatus
+}
+
+
+class Clock:
+    """The Date header, rendered once a second, and a tick for timeouts."""
+
+    __slots__ = ("date", "tick")
+
+    def __init__(self) -> None:
+        self.tick = 0
+        self.date = b""
+        self.advance()
+
+    def advance(self) -> None:
+        """Move on by one second."""
+        self.tick += 1
+        self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+
+
+class Exchange:
+    """A request as far as it has arrived, and the place where its response goes."""
+
+    __slots__ = (
+        "accept_encoding",
+        "answered",
+        "body",
+        "call",
+        "connection",
+        "encoding",
+        "expects",
+        "header_length",
+        "keep_alive",
+        "method",
+        "old",
+        "reply",
+        "request",
+        "tick",
+        "withdraw",
+    )
+
+    def __init__(self, connection: Connection, tick: int) -> None:
+        self.connection = connection
+        self.tick = tick
+        self.method = b""
+        self.body: bytes | list[bytes] = b""
+        self.header_length: bytes | None = None
+        """Value of Inference-Header-Content-Length."""
+        self.encoding: bytes | None = None
+        self.accept_encoding: bytes | None = None
+        self.expects = False
+        """The client waits for 100 Continue before it sends the body."""
+        self.keep_alive = True
+        self.old = False
+        """HTTP/1.0, where keeping the connection has to be said."""
+        self.call: Callable[[Exchange], None] | None = None
+        """What handles it when it is whole; None while no headers have come."""
+        self.reply: bytes | None = None
+        """A response that waits for those before it."""
+        self.answered = False
+        self.request: Any = None
+        """The site's request, while one is on its way."""
+        self.withdraw: Callable[[Any], None] | None = None
+        """What to call with `request` when the client goes."""
+
+    def respond(
+        self,
+        status: int,
+        body: bytes = b"",
+        content_type: bytes = JSON,
+        extra: bytes = b"",
+        tensors: list[bytes] | None = None,
+    ) -> None:
+        """Send the response, or keep it until those before it have gone.
+
+        Parameters
+        ----------
+        status
+            HTTP status code.
+        body
+            The body, or its beginning.
+        content_type
+            Left out when there is no body.
+        extra
+            More header lines, each ended by CR LF.
+        tensors
+            What follows `body`.
+        """
+        connection = self.connection
+        length = len(body)
+        if tensors:
+            length += sum(map(len, tensors))
+        head = b"%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
+            _STATUS_LINES[status],
+            connection.listener.clock.date,
+            b"Content-Type: %s\r\n" % content_type if length else b"",
+            length,
+            extra,
+            b""
+            if self.keep_alive and not self.old
+            else (b"Connection: keep-alive\r\n" if self.keep_alive else b"Connection: close\r\n"),
+        )
+        if self.method == b"HEAD":
+            reply = head
+        elif tensors:
+            reply = b"".join((head, body, *tensors))
+        else:
+            reply = head + body
+        self.answered = True
+        connection.send(self, reply)
+
+    def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
+        """Send an error response in the protocol's form."""
+        self.respond(status, msgspec.json.encode({"error": reason}), JSON, extra)

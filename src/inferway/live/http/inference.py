@@ -1,0 +1,351 @@
+"""The infer endpoint: body to checked request, outcome to response."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import Final
+
+import msgspec
+
+from inferway.live.http import elements
+from inferway.live.http.compression import SMALLEST, accepted, compress, decompress
+from inferway.live.http.exchange import JSON, OCTETS, Exchange
+from inferway.live.http.limits import Limits
+from inferway.live.http.message import (
+    AnswerMessage,
+    AnswerParameters,
+    BinarySize,
+    InferMessage,
+    InferParameters,
+    InputMessage,
+    OutputMessage,
+    decode_infer,
+    encode,
+)
+from inferway.live.http.refusal import RefusalError
+from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.site import Site
+from inferway.runtime import Signature, Tensor
+from inferway.site import ALL_CLASSES
+
+_STATUS: Final = {
+    Outcome.REJECTED: 429,
+    Outcome.EXPIRED: 504,
+    Outcome.FAILED: 500,
+    Outcome.UNAVAILABLE: 503,
+}
+
+LONGEST_RETRY_S: Final = 60
+
+
+class Wanted:
+    """What the client wants back: its id, and which outputs in which form."""
+
+    __slots__ = ("exchange", "id", "infer", "outputs")
+
+    def __init__(
+        self,
+        infer: Infer,
+        exchange: Exchange,
+        id: str,  # noqa: A002 - the protocol's own name
+        outputs: list[tuple[Tensor, bool]],
+    ) -> None:
+        self.infer = infer
+        self.exchange = exchange
+        self.id = id
+        self.outputs = outputs
+
+
+class Infer:
+    """Answers POST .../infer for one task, or for one of its variants.
+
+    Parameters
+    ----------
+    site
+        The task's.
+    variant
+        The variant pinned by the path, or None for all.
+    limits
+        Caps on requests.
+    """
+
+    def __init__(self, site: Site, variant: str | None, limits: Limits) -> None:
+        self.site = site
+        self.limits = limits
+        self.classes = ALL_CLASSES
+        self.counted = True
+        if variant is not None:
+            self.classes = site.mask_of(variant)
+            self.counted = False
+        signature = site.signature
+        self.inputs = {tensor.name: tensor for tensor in signature.inputs}
+        self.outputs = {tensor.name: tensor for tensor in signature.outputs}
+        self.as_json = [(tensor, False) for tensor in signature.outputs]
+        self.as_binary = [(tensor, True) for tensor in signature.outputs]
+
+    def __call__(self, exchange: Exchange) -> None:
+        """Check a whole request and submit it."""
+        received_s = time.monotonic()
+        site = self.site
+        try:
+            if not site.ready:
+                raise RefusalError(503, f"task {site.task!r} is not ready")
+            request = self.parse(exchange, received_s)
+        except RefusalError as refusal:
+            unready = refusal.status == 503
+            site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
+            exchange.refuse(refusal.status, refusal.reason, b"Retry-After: 1\r\n" * unready)
+            return
+        exchange.request = request
+        exchange.withdraw = site.cancel
+        site.submit(request)
+
+    def parse(self, exchange: Exchange, received_s: float) -> Request:
+        """Decode and check the body.
+
+        Raises
+        ------
+        RefusalError
+            With status 4xx and the reason.
+        """
+        body = exchange.body
+        assert isinstance(body, bytes)
+        if exchange.encoding is not None:
+            body = decompress(body, exchange.encoding, self.limits.body_bytes)
+        json_end = len(body)
+        text: bytes | memoryview = body
+        if exchange.header_length is not None:
+            json_end = _header_length(exchange.header_length, len(body))
+            text = memoryview(body)[:json_end]
+        try:
+            message = decode_infer(text)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RefusalError(400, f"the request is not valid: {error}") from None
+        arrays, rows = self._arrays(message.inputs, body, json_end)
+        parameters = message.parameters
+        wanted = Wanted(self, exchange, message.id, self._wanted(message, parameters))
+        request = Request(arrays, rows, reply, wanted, received_s)
+        request.classes = self.classes
+        request.counted = self.counted
+        if self.site.deadline_s is not None:
+            request.deadline_s = received_s + self.site.deadline_s
+        if parameters is not None:
+            _schedule(request, parameters)
+        return request
+
+    def _arrays(
+        self, inputs: list[InputMessage], body: bytes, binary_at: int
+    ) -> tuple[Arrays, int]:
+        arrays: Arrays = {}
+        rows = 0
+        for given in inputs:
+            name = given.name
+            tensor = self.inputs.get(name)
+            if tensor is None:
+                raise RefusalError(400, f"there is no input {name!r}; expected {self._expected()}")
+            if name in arrays:
+                raise RefusalError(400, f"input {name!r} is given twice")
+            shape = self._shape(tensor, given)
+            if rows == 0:
+                rows = shape[0]
+            elif shape[0] != rows:
+                raise RefusalError(
+                    400, f"input {name!r} has {shape[0]} rows and those before it have {rows}"
+                )
+            parameters = given.parameters
+            size = None if parameters is None else parameters.binary_data_size
+            if size is None:
+                if parameters is not None and parameters.shared_memory_region is not None:
+                    raise RefusalError(501, "shared memory is not offered; send the data")
+                if not bytes(given.data):
+                    raise RefusalError(400, f"input {name!r} has neither data nor binary_data_size")
+                arrays[name] = elements.from_json(name, tensor.datatype, shape, given.data)
+                continue
+            if bytes(given.data):
+                raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
+            if size < 0 or binary_at + size > len(body):
+                raise RefusalError(
+                    400,
+                    f"input {name!r} announces {size} bytes of binary data; "
+                    f"{len(body) - binary_at} are left after the JSON and the inputs before it",
+                )
+            arrays[name] = elements.from_bytes(name, tensor.datatype, shape, body, binary_at, size)
+            binary_at += size
+        if len(arrays) < len(self.inputs):
+            missing = ", ".join(repr(name) for name in self.inputs if name not in arrays)
+            raise RefusalError(
+                400, f"the request lacks input {missing}; expected {self._expected()}"
+            )
+        if binary_at != len(body):
+            raise RefusalError(
+                400, f"{len(body) - binary_at} bytes of binary data belong to no input"
+            )
+        return arrays, rows
+
+    def _shape(self, tensor: Tensor, given: InputMessage) -> tuple[int, ...]:
+        if given.datatype != tensor.datatype:
+            raise RefusalError(
+                400,
+                f"input {tensor.name!r} has datatype {given.datatype!r}, "
+                f"expected {tensor.datatype}",
+            )
+        shape = tuple(given.shape)
+        expected = tensor.shape
+        size = 1
+        fits = len(shape) == len(expected)
+        if fits:
+            for have, want in zip(shape, expected, strict=True):
+                if have < 1 or (have != want and want != -1):
+                    fits = False
+                    break
+                size *= have
+        if not fits:
+            raise RefusalError(
+                400,
+                f"input {tensor.name!r} has shape {given.shape[:16]}, expected {list(expected)} "
+                "with at least 1 where -1 stands",
+            )
+        if size > self.limits.elements:
+            raise RefusalError(
+                413,
+                f"input {tensor.name!r} has {size} elements, the limit is {self.limits.elements}",
+            )
+        return shape
+
+    def _wanted(
+        self, message: InferMessage, parameters: InferParameters | None
+    ) -> list[tuple[Tensor, bool]]:
+        binary = parameters is not None and parameters.binary_data_output
+        if not message.outputs:
+            return self.as_binary if binary else self.as_json
+        wanted: dict[str, tuple[Tensor, bool]] = {}
+        for output in message.outputs:
+            tensor = self.outputs.get(output.name)
+            if tensor is None:
+                names = ", ".join(map(repr, self.outputs))
+                raise RefusalError(400, f"there is no output {output.name!r}; there is {names}")
+            if output.name in wanted:
+                raise RefusalError(400, f"output {output.name!r} is requested twice")
+            own = output.parameters
+            raw = binary
+            if own is not None:
+                if own.classification:
+                    raise RefusalError(501, "the classification extension is not offered")
+                if own.shared_memory_region is not None:
+                    raise RefusalError(501, "shared memory is not offered")
+                if own.binary_data is not None:
+                    raw = own.binary_data
+            wanted[output.name] = (tensor, raw)
+        return list(wanted.values())
+
+    def _expected(self) -> str:
+        return str(Signature(self.site.signature.inputs, ())).split(" -> ")[0]
+
+
+def reply(request: Request) -> None:
+    """Send what came of a request; the site calls it."""
+    wanted: Wanted = request.context
+    exchange = wanted.exchange
+    exchange.request = exchange.withdraw = None
+    if request.outcome is not Outcome.ANSWERED:
+        assert request.outcome is not None
+        extra = b""
+        if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
+            wait_s = min(LONGEST_RETRY_S, request.retry_after_s)
+            extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
+        exchange.refuse(_STATUS[request.outcome], request.reason, extra)
+        return
+    try:
+        body, tensors = answer(request, wanted)
+    except RefusalError as refusal:
+        exchange.refuse(refusal.status, refusal.reason)
+        return
+    if exchange.accept_encoding is not None:
+        _send_packed(exchange, body, tensors)
+    elif tensors is None:
+        exchange.respond(200, body)
+    else:
+        extra = b"Inference-Header-Content-Length: %d\r\n" % len(body)
+        exchange.respond(200, body, OCTETS, extra, tensors)
+
+
+def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]:
+    """Encode an answer: its JSON, and the raw outputs or None when all are in the JSON."""
+    outputs = request.outputs
+    assert outputs is not None
+    messages = []
+    tensors: list[bytes] | None = None
+    for tensor, binary in wanted.outputs:
+        name, datatype = tensor.name, tensor.datatype
+        array = outputs[name]
+        if binary:
+            raw = elements.to_bytes(datatype, array)
+            if tensors is None:
+                tensors = []
+            tensors.append(raw)
+            messages.append(OutputMessage(name, datatype, array.shape, BinarySize(len(raw))))
+        else:
+            data = elements.to_json(name, datatype, array)
+            messages.append(OutputMessage(name, datatype, array.shape, None, data))
+    parameters = AnswerParameters(
+        request.variant,
+        round(request.latency_s * 1e3, 4),
+        round(request.predicted_s * 1e3, 4),
+        request.balance,
+    )
+    message = AnswerMessage(
+        wanted.infer.site.task, request.variant, parameters, messages, wanted.id
+    )
+    return encode(message), tensors
+
+
+def _send_packed(exchange: Exchange, body: bytes, tensors: list[bytes] | None) -> None:
+    extra, kind = b"Vary: Accept-Encoding\r\n", JSON
+    if tensors is not None:
+        extra += b"Inference-Header-Content-Length: %d\r\n" % len(body)
+        kind = OCTETS
+        body = b"".join((body, *tensors))
+    if len(body) >= SMALLEST:
+        encoding = accepted(exchange.accept_encoding or b"")
+        if encoding is not None:
+            body = compress(body, encoding)
+            extra += b"Content-Encoding: %s\r\n" % encoding
+    exchange.respond(200, body, kind, extra)
+
+
+def _header_length(value: bytes, limit: int) -> int:
+    if not value.isdigit() or len(value) > 18:
+        shown = value[:32].decode("latin-1")
+        raise RefusalError(400, f"Inference-Header-Content-Length is {shown!r}, expected a number")
+    length = int(value)
+    if length > limit:
+        raise RefusalError(
+            400, f"Inference-Header-Content-Length is {length}, the body has {limit} bytes"
+        )
+    return length
+
+
+def _schedule(request: Request, parameters: InferParameters) -> None:
+    received_s = request.received_s
+    if parameters.accuracy is not None:
+        if not 0.0 <= parameters.accuracy <= 1.0:
+            raise RefusalError(400, f"accuracy is {parameters.accuracy}, expected 0 to 1")
+        request.floor = parameters.accuracy
+    if parameters.timeout is not None:
+        if parameters.timeout < 0:
+            raise RefusalError(
+                400, f"timeout is {parameters.timeout}, expected microseconds above 0"
+            )
+        if parameters.timeout > 0:  # Triton: 0 is none
+            request.deadline_s = received_s + parameters.timeout / 1e6
+    if parameters.deadline_ms is not None:
+        if not parameters.deadline_ms > 0.0:
+            raise RefusalError(400, f"deadline_ms is {parameters.deadline_ms}, expected above 0")
+        request.deadline_s = received_s + parameters.deadline_ms / 1e3
+    if parameters.priority:
+        if not 0 < parameters.priority < 2**31:
+            raise RefusalError(
+                400, f"priority is {parameters.priority}, expected 1 (highest) or more"
+            )
+        request.priority = parameters.priority

@@ -1,0 +1,33 @@
+"""What a listener accepts from a client before it says no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Caps on one request.
+
+    Attributes
+    ----------
+    body_bytes
+        Largest body, as sent and after decompression.
+    head_bytes
+        Request line and headers together.
+    elements
+        Largest number of elements in one tensor.
+    pipelined
+        Requests of one connection that may wait for their answers before reading pauses.
+    receive_s
+        Time for one request to arrive whole.
+    idle_s
+        Time that an unused connection stays open.
+    """
+
+    body_bytes: int = 64 * 1024**2
+    head_bytes: int = 64 * 1024
+    elements: int = 16 * 1024**2
+    pipelined: int = 64
+    receive_s: int = 60
+    idle_s: int = 300

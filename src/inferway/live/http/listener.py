@@ -1,0 +1,83 @@
+"""A listening port: its connections, its clock and who handles which path."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from inferway.live.http.connection import Connection
+from inferway.live.http.exchange import Clock, Exchange
+from inferway.live.http.limits import Limits
+
+Handler = Callable[[Exchange], None]
+Find = Callable[[bytes, bytes], Handler]
+
+
+class Listener:
+    """Accepts connections on one address.
+
+    Parameters
+    ----------
+    find
+        Gives the handler for a method and a request target; unknown ones get a handler too, one
+        that refuses.
+    broken
+        Told of an exception in a handler.
+    limits
+        Caps on requests.
+    """
+
+    def __init__(
+        self,
+        find: Find,
+        broken: Callable[[BaseException], None],
+        limits: Limits | None = None,
+    ) -> None:
+        self.find = find
+        self.broken = broken
+        self.limits = limits or Limits()
+        self.clock = Clock()
+        self.connections: set[Connection] = set()
+        self.draining = False
+        self.port = 0
+        self._server: asyncio.AbstractServer | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self, host: str, port: int, **options: Any) -> None:
+        """Listen; port 0 takes a free one, told in `port`.
+
+        Raises
+        ------
+        OSError
+            When the address is in use or not this machine's.
+        """
+        self.loop = asyncio.get_running_loop()
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host, port, backlog=1024, **options
+        )
+        bound: socket.socket = self._server.sockets[0]
+        self.port = bound.getsockname()[1]
+        self._timer = self.loop.call_later(1.0, self._tick)
+
+    def close(self) -> None:
+        """Accept no more; open connections end with their last answer."""
+        self.draining = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self.connections):
+            connection.drain()
+
+    def abort(self) -> None:
+        """Close what is still open."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for connection in list(self.connections):
+            connection.abort()
+
+    def _tick(self) -> None:
+        self.clock.advance()
+        for connection in list(self.connections):
+            connection.expire()
+        self._timer = self.loop.call_later(1.0, self._tick)

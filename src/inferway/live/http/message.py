@@ -1,0 +1,135 @@
+"""The JSON of the Open Inference Protocol v2, as typed messages.
+
+Unknown keys are ignored, as the protocol's extensions ask; known ones must have their type.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class TensorParameters(msgspec.Struct, gc=False):
+    """Parameters of an input or of a requested output."""
+
+    binary_data_size: int | None = None
+    binary_data: bool | None = None
+    classification: int | None = None
+    shared_memory_region: str | None = None
+
+
+class InputMessage(msgspec.Struct, gc=False):
+    """One input; `data` stays undecoded until its datatype has been checked."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: TensorParameters | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class RequestedOutput(msgspec.Struct, gc=False):
+    """One requested output."""
+
+    name: str
+    parameters: TensorParameters | None = None
+
+
+class InferParameters(msgspec.Struct, gc=False):
+    """Parameters of the whole request.
+
+    `timeout` is Triton's, in microseconds; the others are in the unit of their name.
+    """
+
+    binary_data_output: bool = False
+    accuracy: float | None = None
+    deadline_ms: float | None = None
+    timeout: int | None = None
+    priority: int = 0
+
+
+class InferMessage(msgspec.Struct, gc=False):
+    """A request for inference."""
+
+    inputs: list[InputMessage]
+    id: str = ""
+    parameters: InferParameters | None = None
+    outputs: list[RequestedOutput] | None = None
+
+
+class BinarySize(msgspec.Struct, gc=False):
+    """Parameters of an output that follows the JSON as raw bytes."""
+
+    binary_data_size: int
+
+
+class OutputMessage(msgspec.Struct, gc=False, omit_defaults=True):
+    """One output, its data here or after the JSON."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    parameters: BinarySize | None = None
+    data: list[Any] | None = None
+
+
+class AnswerParameters(msgspec.Struct, gc=False):
+    """What an answer says of itself.
+
+    Attributes
+    ----------
+    variant
+        The variant that answered.
+    latency_ms
+        From the whole request's arrival to the answer.
+    predicted_latency_ms
+        What was predicted when the request was dispatched.
+    accuracy_balance
+        The task's running sum of (accuracy - target); positive means ahead of the target.
+    """
+
+    variant: str
+    latency_ms: float
+    predicted_latency_ms: float
+    accuracy_balance: float
+
+
+class AnswerMessage(msgspec.Struct, gc=False, omit_defaults=True):
+    """The answer to a request for inference."""
+
+    model_name: str
+    model_version: str
+    parameters: AnswerParameters
+    outputs: list[OutputMessage]
+    id: str = ""
+
+
+class TensorMetadata(msgspec.Struct):
+    """An input or output in a task's metadata."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+
+
+class TaskMetadata(msgspec.Struct):
+    """A task's metadata; `versions` are its variants."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[TensorMetadata]
+    outputs: list[TensorMetadata]
+
+
+class ServerMetadata(msgspec.Struct):
+    """The server's metadata."""
+
+    name: str
+    version: str
+    extensions: list[str]
+
+
+decode_infer = msgspec.json.Decoder(InferMessage).decode
+encode = msgspec.json.Encoder().encode

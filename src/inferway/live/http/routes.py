@@ -1,0 +1,145 @@
+"""Which path is answered by what, as the Open Inference Protocol v2 names them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+from inferway import __version__
+from inferway.live.http.exchange import Exchange
+from inferway.live.http.inference import Infer
+from inferway.live.http.limits import Limits
+from inferway.live.http.message import ServerMetadata, TaskMetadata, TensorMetadata, encode
+from inferway.live.site import Site
+from inferway.runtime import Tensor
+
+Handler = Callable[[Exchange], None]
+
+EXTENSIONS: Final = ["binary_tensor_data"]
+_READ: Final = (b"GET", b"HEAD")
+
+
+class Routes:
+    """A table from paths to handlers by method.
+
+    Parameters
+    ----------
+    unknown
+        Says in a sentence why a path leads nowhere.
+    otherwise
+        Finds who answers what this table does not have; by default a 404 does.
+    """
+
+    def __init__(
+        self,
+        unknown: Callable[[str], str],
+        otherwise: Callable[[bytes, bytes], Handler] | None = None,
+    ) -> None:
+        self._unknown = unknown
+        self._otherwise = otherwise
+        self._paths: dict[bytes, dict[bytes, Handler]] = {}
+
+    def read(self, path: str, handler: Handler) -> None:
+        """Answer GET and HEAD."""
+        for method in _READ:
+            self._add(method, path, handler)
+
+    def post(self, path: str, handler: Handler) -> None:
+        """Answer POST."""
+        self._add(b"POST", path, handler)
+
+    def find(self, method: bytes, target: bytes) -> Handler:
+        """Find who answers; whoever does not know the path or the method says so."""
+        methods = self._paths.get(target)
+        if methods is None:
+            methods = self._paths.get(path := plain_path(target))
+            if methods is None:
+                if self._otherwise is not None:
+                    return self._otherwise(method, target)
+                reason = self._unknown(path.decode("utf-8", "replace")[:256])
+                return lambda exchange: exchange.refuse(404, reason)
+        handler = methods.get(method)
+        if handler is None:
+            allowed = b", ".join(methods)
+            reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
+            return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
+        return handler
+
+    def _add(self, method: bytes, path: str, handler: Handler) -> None:
+        for spelling in {path, quote(path)}:
+            self._paths.setdefault(spelling.encode(), {})[method] = handler
+
+
+def plain_path(target: bytes) -> bytes:
+    """Reduce a request target to its path: no scheme, host, query or percent signs."""
+    path = target.partition(b"?")[0]
+    if not path.startswith(b"/"):
+        _, scheme, rest = path.partition(b"://")
+        path = b"/" + rest.partition(b"/")[2] if scheme else path
+    return unquote_to_bytes(path)
+
+
+def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: Limits) -> Routes:
+    """Lay out the protocol's paths for these tasks.
+
+    Parameters
+    ----------
+    sites
+        One per task.
+    ready
+        Whether the server as a whole is.
+    limits
+        Caps on requests.
+    """
+    tasks = {site.task: site for site in sites}
+
+    def unknown(path: str) -> str:
+        parts = path.split("/")
+        if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
+            site = tasks.get(parts[3])
+            if site is None:
+                known = ", ".join(tasks) or "none yet"
+                return f"unknown task {parts[3]!r}; there is {known}"
+            if len(parts) > 5 and parts[4] == "versions" and parts[5] not in site.variants:
+                known = ", ".join(site.variants)
+                return f"task {site.task!r} has no variant {parts[5]!r}; there is {known}"
+        return f"there is nothing at {path}"
+
+    routes = Routes(unknown)
+    metadata = encode(ServerMetadata("inferway", __version__, EXTENSIONS))
+    routes.read("/v2", lambda exchange: exchange.respond(200, metadata))
+    routes.read("/v2/", lambda exchange: exchange.respond(200, metadata))
+    routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
+    routes.read("/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503))
+    for site in tasks.values():
+        _task_routes(routes, site, ready, limits)
+    return routes
+
+
+def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+    def task_ready(exchange: Exchange) -> None:
+        exchange.respond(200 if ready() and site.ready else 503)
+
+    for variant in (None, *site.variants):
+        base = f"/v2/models/{site.task}"
+        if variant is not None:
+            base += f"/versions/{variant}"
+        body = encode(_metadata(site))
+        routes.read(base, lambda exchange, body=body: exchange.respond(200, body))  # type: ignore[misc]
+        routes.read(f"{base}/ready", task_ready)
+        routes.post(f"{base}/infer", Infer(site, variant, limits))
+
+
+def _metadata(site: Site) -> TaskMetadata:
+    return TaskMetadata(
+        site.task,
+        list(site.variants),
+        "inferway",
+        [_tensor(tensor) for tensor in site.signature.inputs],
+        [_tensor(tensor) for tensor in site.signature.outputs],
+    )
+
+
+def _tensor(tensor: Tensor) -> TensorMetadata:
+    return TensorMetadata(tensor.name, tensor.datatype, tensor.shape)

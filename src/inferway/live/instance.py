@@ -1,0 +1,145 @@
+"""One running copy of a variant: a thread of its own that runs the model."""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from inferway.live.request import Arrays, Outcome, Request
+from inferway.runtime import Runtime, Signature
+
+WARM_UP_RUNS = 3
+"""The first run of a model allocates and tunes; the third is near what comes after."""
+
+
+class WarmUpError(RuntimeError):
+    """A model that cannot answer its first request."""
+
+
+class Instance:
+    """A thread that answers requests in the order in which they were put in.
+
+    The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
+    dispatcher admits none beyond the buffer.
+
+    Parameters
+    ----------
+    name
+        For the thread and for messages.
+    runtime
+        The model.
+    finished
+        Called in the instance's thread with each request that has been run, outputs or reason
+        filled in.
+    drop_late
+        Whether a request whose deadline has passed is dropped instead of run.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        runtime: Runtime,
+        finished: Callable[[Request], None],
+        drop_late: bool = True,
+    ) -> None:
+        self.name = name
+        self.runtime = runtime
+        self._finished = finished
+        self._drop_late = drop_late
+        self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
+        # A dictionary's pop is one atomic step.
+        self._waiting: dict[int, Request] = {}
+        self._serial = 0
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def put(self, request: Request) -> None:
+        """Queue a request; only the event loop does."""
+        self._serial = serial = self._serial + 1
+        request.serial = serial
+        self._waiting[serial] = request
+        self._inbox.put(serial)
+
+    def cancel(self, request: Request) -> bool:
+        """Take a request back; False when its service has begun."""
+        return self._waiting.pop(request.serial, None) is not None
+
+    def stop(self) -> None:
+        """End the thread after what is queued now."""
+        self._inbox.put(None)
+
+    def join(self, limit_s: float) -> bool:
+        """Wait for the thread's end; False when the limit passed first."""
+        if self._thread.ident is None:
+            return True
+        self._thread.join(limit_s)
+        return not self._thread.is_alive()
+
+    def warm_up(self) -> bool:
+        """Run the model on zeros; False when the signature leaves open what would fit.
+
+        Raises
+        ------
+        WarmUpError
+            When the model fails on an input that its signature describes completely.
+        """
+        inputs = zeros(self.runtime.signature)
+        try:
+            for _ in range(WARM_UP_RUNS):
+                self.runtime.run(inputs)
+        except Exception as error:  # whatever a runtime raises, the model cannot serve
+            if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
+                return False
+            reason = " ".join(str(error).split())
+            raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
+        return True
+
+    def _work(self) -> None:
+        take, waiting, run = self._inbox.get, self._waiting, self.runtime.run
+        while True:
+            serial = take()
+            if serial is None:
+                return
+            request = waiting.pop(serial, None)
+            if request is None:
+                continue
+            if self._drop_late and request.deadline_s < time.monotonic():
+                request.outcome = Outcome.EXPIRED
+                request.reason = "the deadline passed while the request was queued"
+            else:
+                started = time.perf_counter()
+                try:
+                    request.outputs = run(request.inputs)
+                    request.outcome = Outcome.ANSWERED
+                except Exception as error:  # a failing model must not end its instance
+                    request.outcome = Outcome.FAILED
+                    request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
+                request.service_s = time.perf_counter() - started
+            self._finished(request)
+            # An idle instance must not keep the last request's tensors alive.
+            del request
+
+
+def zeros(signature: Signature) -> Arrays:
+    """Make one row of zeros (empty strings for BYTES) per input; open axes get length 1."""
+    return {
+        tensor.name: np.full(
+            [abs(axis) for axis in tensor.shape],
+            _nothing(tensor.datatype),
+            dtype=tensor.dtype,
+        )
+        for tensor in signature.inputs
+    }
+
+
+def _nothing(datatype: str) -> Any:
+    return b"" if datatype == "BYTES" else 0

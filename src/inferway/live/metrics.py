@@ -1,0 +1,139 @@
+"""Prometheus metrics, rendered from plain counters when they are scraped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
+from prometheus_client.registry import Collector
+
+from inferway.live.counters import LATENCY_BOUNDS_S
+from inferway.live.request import Outcome
+from inferway.live.site import Site
+
+_TASK = ["task"]
+_VARIANT = ["task", "variant"]
+
+
+def registry_of(sites: Sequence[Site]) -> CollectorRegistry:
+    """Make a registry of these sites, to be rendered by ``generate_latest``."""
+    registry = CollectorRegistry()
+    registry.register(SiteCollector(sites))
+    return registry
+
+
+class SiteCollector(Collector):
+    """Reads the sites' counters; nothing is kept between two scrapes."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._sites = sites
+
+    def collect(self) -> Iterator[Any]:
+        """Yield every metric of every site."""
+        yield self._requests()
+        yield self._answers()
+        yield self._latency()
+        yield self._service()
+        yield from self._queues()
+        yield from self._accuracy()
+
+    def _requests(self) -> Any:
+        family = CounterMetricFamily(
+            "inferway_requests", "Requests by how they ended.", labels=[*_VARIANT, "outcome"]
+        )
+        for site in self._sites:
+            names = (*site.variants, "")
+            for outcome in Outcome:
+                for name, count in zip(names, site.counters.outcomes[outcome], strict=True):
+                    # A zero stands where such an end is usual, so that rates start from it.
+                    if count or bool(name) == (outcome is Outcome.ANSWERED):
+                        family.add_metric([site.task, name, outcome.name.lower()], count)
+        return family
+
+    def _answers(self) -> Any:
+        family = CounterMetricFamily(
+            "inferway_answers", "Rows answered; a request may have several.", labels=_VARIANT
+        )
+        for site in self._sites:
+            for name, rows in zip(site.variants, site.counters.rows, strict=True):
+                family.add_metric([site.task, name], rows)
+        return family
+
+    def _latency(self) -> Any:
+        family = HistogramMetricFamily(
+            "inferway_request_duration_seconds",
+            "From the whole request's arrival to its answer, of answered requests.",
+            labels=_VARIANT,
+        )
+        bounds = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
+        for site in self._sites:
+            counters = site.counters
+            for k, name in enumerate(site.variants):
+                buckets = list(zip(bounds, accumulate(counters.buckets[k]), strict=True))
+                family.add_metric([site.task, name], buckets, counters.latency_sum_s[k])
+        return family
+
+    def _service(self) -> Any:
+        family = CounterMetricFamily(
+            "inferway_service_seconds",
+            "Time that models have run, over answered requests.",
+            labels=_VARIANT,
+        )
+        for site in self._sites:
+            for name, total in zip(site.variants, site.counters.service_sum_s, strict=True):
+                family.add_metric([site.task, name], total)
+        return family
+
+    def _queues(self) -> Iterator[Any]:
+        length = GaugeMetricFamily(
+            "inferway_queue_length",
+            "Requests at the servers of a class, those in service included.",
+            labels=_VARIANT,
+        )
+        servers = GaugeMetricFamily(
+            "inferway_instances", "Running copies of a variant.", labels=_VARIANT
+        )
+        held = GaugeMetricFamily(
+            "inferway_held_requests", "Requests in the central queue.", labels=_TASK
+        )
+        ready = GaugeMetricFamily(
+            "inferway_task_ready", "1 when the task is served, else 0.", labels=_TASK
+        )
+        for site in self._sites:
+            for k, name in enumerate(site.variants):
+                queues = site.queues[site.first[k] : site.first[k + 1]]
+                length.add_metric([site.task, name], sum(map(len, queues)))
+                servers.add_metric([site.task, name], len(queues))
+            held.add_metric([site.task], len(site.held))
+            ready.add_metric([site.task], float(site.ready))
+        yield from (length, servers, held, ready)
+
+    def _accuracy(self) -> Iterator[Any]:
+        mean = GaugeMetricFamily(
+            "inferway_accuracy_mean_ratio",
+            "Mean profile accuracy of all answers, 0..1.",
+            labels=_TASK,
+        )
+        target = GaugeMetricFamily(
+            "inferway_accuracy_target_ratio", "Accuracy target, 0..1.", labels=_TASK
+        )
+        balance = GaugeMetricFamily(
+            "inferway_accuracy_balance",
+            "Running sum of (accuracy - target) over dispatched answers, pinned ones left out.",
+            labels=_TASK,
+        )
+        for site in self._sites:
+            rows = sum(site.counters.rows)
+            if rows:
+                mean.add_metric([site.task], site.counters.accuracy_sum / rows)
+            if site.target is not None:
+                target.add_metric([site.task], site.target)
+            balance.add_metric([site.task], site.dispatcher.balance)
+        yield from (mean, target, balance)

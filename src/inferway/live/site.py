@@ -1,0 +1,310 @@
+"""The loop-owned site: every request of one task passes here, between protocol and instances."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Protocol
+
+from inferway.live.counters import Counters
+from inferway.live.instance import Instance
+from inferway.live.request import Outcome, Request
+from inferway.runtime import Runtime, Signature
+from inferway.site import HOLD, REJECT, Fleet
+
+_HALF_WORD = 2**63
+HELD_LIMIT = 1024
+"""Requests in the central queue before it refuses more."""
+
+
+class Decisions(Protocol):
+    """What a site needs of `inferway.dispatch.Dispatcher`."""
+
+    fleet: Fleet
+
+    @property
+    def predicted_wait_s(self) -> float:
+        """Predicted wait of the last request dispatched."""
+
+    @property
+    def predicted_service_s(self) -> float:
+        """Predicted service time of the last request dispatched."""
+
+    @property
+    def balance(self) -> float:
+        """The accuracy balance."""
+
+    def arrive(
+        self,
+        now_s: float,
+        draw: int,
+        deadline_s: float,
+        floor: float,
+        priority: int,
+        classes: int,
+        rows: int,
+        counted: bool,
+    ) -> int:
+        """Choose a server and admit the request there."""
+
+    def finish(self, server: int, now_s: float, service_s: float) -> None:
+        """The request in service has been answered."""
+
+    def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
+        """A request leaves with no answer, from this place in the server's queue."""
+
+
+class Site:
+    """One task on this node: its dispatcher, its instances and what is on the way between them.
+
+    All methods but the constructor belong to the event loop.
+
+    Parameters
+    ----------
+    task
+        Name that clients ask for.
+    signature
+        What all variants of the task take and give.
+    dispatcher
+        Decides; this site is its only caller.
+    runtimes
+        One per server of the fleet, in its order; servers of a class may share one. The site
+        closes them.
+    seed
+        Of the random words.
+    target
+        Accuracy target for reports, or None.
+    deadline_s
+        From arrival, for requests that state none; or None.
+    drop_late
+        Whether a request whose deadline passes in a queue is dropped, or served late.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        signature: Signature,
+        dispatcher: Decisions,
+        runtimes: Sequence[Runtime],
+        *,
+        seed: int = 0,
+        target: float | None = None,
+        deadline_s: float | None = None,
+        drop_late: bool = True,
+    ) -> None:
+        fleet = dispatcher.fleet
+        first = [int(server) for server in fleet.first]
+        if len(runtimes) != first[-1]:
+            raise ValueError(
+                f"task {task!r} has {first[-1]} servers and {len(runtimes)} runtimes; "
+                "there must be one per server"
+            )
+        self.task = task
+        self.signature = signature
+        self.dispatcher = dispatcher
+        self.target = target
+        self.deadline_s = deadline_s
+        self.ready = False
+        self.variants = fleet.variants
+        self.accuracy = [float(value) for value in fleet.accuracy]
+        self.rate = [float(value) for value in fleet.rate]
+        self.first = first
+        self.counters = Counters(fleet.variants)
+        # Per server, as plain Python values.
+        self.class_of = [
+            k for k in range(len(fleet.variants)) for _ in range(first[k], first[k + 1])
+        ]
+        self.instances = [
+            Instance(
+                f"{task}/{fleet.variants[k]}#{server - first[k]}",
+                runtime,
+                self._finished,
+                drop_late,
+            )
+            for (server, k), runtime in zip(enumerate(self.class_of), runtimes, strict=True)
+        ]
+        # What each server holds, in the dispatcher's order: the first is in service.
+        self.queues: list[deque[Request]] = [deque() for _ in self.instances]
+        self.held: deque[Request] = deque()
+        self._word = random.Random(seed).getrandbits
+        self._done: deque[Request] = deque()
+        self._woken = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def start(self) -> list[str]:
+        """Warm every instance up and begin to serve.
+
+        Returns
+        -------
+        list of str
+            Names of instances that could not be warmed up, because their signature leaves open
+            what would fit.
+        """
+        self._loop = asyncio.get_running_loop()
+        cold = [
+            instance.name
+            for instance in self.instances
+            if not await asyncio.to_thread(instance.warm_up)
+        ]
+        for instance in self.instances:
+            instance.start()
+        self.ready = True
+        return cold
+
+    async def stop(self, limit_s: float = 1.0) -> None:
+        """Stop serving; what is queued is run first, as far as the limit allows."""
+        self.ready = False
+        for instance in self.instances:
+            instance.stop()
+        deadline = time.monotonic() + limit_s
+        ended = True
+        for instance in self.instances:
+            left_s = max(0.0, deadline - time.monotonic())
+            ended &= await asyncio.to_thread(instance.join, left_s)
+        # A thread that still runs its model keeps the runtime; the process's end frees it.
+        if ended:
+            for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
+                runtime.close()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests at the servers and in the central queue."""
+        return sum(map(len, self.queues)) + len(self.held)
+
+    def mask_of(self, variant: str) -> int:
+        """Make the bit mask that pins a request to a variant."""
+        return 1 << self.variants.index(variant)
+
+    def submit(self, request: Request) -> None:
+        """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
+        if not self.ready:
+            self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
+            return
+        server = self._dispatch(request)
+        if server >= 0:
+            return
+        if server == HOLD and len(self.held) < HELD_LIMIT:
+            self.held.append(request)
+            return
+        self._reject(request)
+
+    def cancel(self, request: Request) -> None:
+        """Forget a request whose client has gone; its place is freed unless its service began."""
+        if request.outcome is not None:
+            return
+        if request.server < 0:
+            self.held.remove(request)
+        elif self.instances[request.server].cancel(request):
+            self._leave(request)
+            self._pull()
+        else:
+            return  # its answer comes, is counted, and goes nowhere
+        request.outcome = Outcome.CANCELED
+        self.counters.ended(Outcome.CANCELED, self._class(request))
+
+    def _dispatch(self, request: Request) -> int:
+        dispatcher = self.dispatcher
+        server = dispatcher.arrive(
+            time.monotonic(),
+            self._word(64) - _HALF_WORD,
+            request.deadline_s,
+            request.floor,
+            request.priority,
+            request.classes,
+            request.rows,
+            request.counted,
+        )
+        if server >= 0:
+            request.server = server
+            request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
+            self.queues[server].append(request)
+            self.instances[server].put(request)
+        return server
+
+    def _finished(self, request: Request) -> None:
+        # In an instance's thread. One wake-up serves all requests that end before the loop looks:
+        # a request is appended before the flag is read, the loop clears it before it takes any.
+        self._done.append(request)
+        if not self._woken:
+            self._woken = True
+            try:
+                self._loop.call_soon_threadsafe(self._collect)  # type: ignore[union-attr]
+            except RuntimeError:  # the loop has been closed: nobody waits for this answer
+                self._done.clear()
+
+    def _collect(self) -> None:
+        self._woken = False
+        done = self._done
+        while done:
+            self._settle(done.popleft())
+        if self.held:
+            self._pull()
+
+    def _settle(self, request: Request) -> None:
+        now_s = time.monotonic()
+        dispatcher = self.dispatcher
+        server = request.server
+        if request.outcome is Outcome.ANSWERED:
+            self.queues[server].popleft()
+            dispatcher.finish(server, now_s, request.service_s)
+            k = self.class_of[server]
+            request.variant = self.variants[k]
+            request.latency_s = latency_s = now_s - request.received_s
+            request.balance = dispatcher.balance
+            self.counters.answered(k, request.rows, self.accuracy[k], latency_s, request.service_s)
+            request.deliver(request)
+            return
+        self._leave(request)
+        assert request.outcome is not None
+        self._end(request, request.outcome, request.reason)
+
+    def _leave(self, request: Request) -> None:
+        # Without an answer: the place is freed and the accuracy balance undone.
+        queue = self.queues[request.server]
+        position = queue.index(request)
+        del queue[position]
+        self.dispatcher.withdraw(request.server, position, time.monotonic(), request.counted)
+
+    def _pull(self) -> None:
+        # A server fell free: the head of the central queue is decided again, and stays the head
+        # when the policy still holds it.
+        while self.held:
+            request = self.held[0]
+            if request.deadline_s < time.monotonic():
+                self.held.popleft()
+                reason = "the deadline passed while the request was queued"
+                self._end(request, Outcome.EXPIRED, reason)
+                continue
+            server = self._dispatch(request)
+            if server == HOLD:
+                return
+            self.held.popleft()
+            if server == REJECT:
+                self._reject(request)
+
+    def _reject(self, request: Request) -> None:
+        request.retry_after_s = self.drain_s(request.classes)
+        reason = f"task {self.task!r} has no room for this request now; try again later"
+        self._end(request, Outcome.REJECTED, reason)
+
+    def _end(self, request: Request, outcome: Outcome, reason: str) -> None:
+        request.outcome = outcome
+        request.reason = reason
+        self.counters.ended(outcome, self._class(request))
+        request.deliver(request)
+
+    def _class(self, request: Request) -> int:
+        return self.class_of[request.server] if request.server >= 0 else -1
+
+    def drain_s(self, classes: int) -> float:
+        """Predict in how many seconds the first server of these classes is idle."""
+        times = [
+            len(queue) / self.rate[k]
+            for queue, k in zip(self.queues, self.class_of, strict=True)
+            if classes >> k & 1
+        ]
+        return min(times, default=math.inf)
