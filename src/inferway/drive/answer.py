@@ -42,7 +42,6 @@ class _Output(msgspec.Struct):
 
 
 class _Parameters(msgspec.Struct):
-    predicted_latency_s: float | None = None
     predicted_latency_ms: float | None = None
 
 
@@ -81,13 +80,9 @@ def decode(content: bytes, json_length: int) -> Answer | None:
 
 
 def _latency(parameters: _Parameters | None) -> float:
-    if parameters is None:
+    if parameters is None or parameters.predicted_latency_ms is None:
         return math.nan
-    if parameters.predicted_latency_s is not None:
-        return parameters.predicted_latency_s
-    if parameters.predicted_latency_ms is not None:
-        return parameters.predicted_latency_ms / 1e3
-    return math.nan
+    return parameters.predicted_latency_ms / 1e3
 
 
 def _class(outputs: list[_Output], raw: bytes) -> int:

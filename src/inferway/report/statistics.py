@@ -45,7 +45,11 @@ def wilson(successes: int, trials: int, confidence: float = 0.95) -> Interval:
     scale = 1 + z * z / trials
     center = (p + z * z / (2 * trials)) / scale
     half = z * float(np.sqrt(p * (1 - p) / trials + (z / (2 * trials)) ** 2)) / scale
-    return max(center - half, 0.0), min(center + half, 1.0)
+    # Rounding must not keep the ends from 0 and 1, where they belong.
+    return (
+        0.0 if successes == 0 else center - half,
+        1.0 if successes == trials else center + half,
+    )
 
 
 def cluster_bootstrap(

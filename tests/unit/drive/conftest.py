@@ -71,7 +71,7 @@ class TinyServer:
             return status, b"", b'{"error": "no"}'
         answer: dict[str, object] = {
             "model_version": "even" if number % 2 == 0 else "odd",
-            "parameters": {"predicted_latency_s": 0.25},
+            "parameters": {"predicted_latency_ms": 250.0},
         }
         output: dict[str, object] = {"name": "y", "datatype": "FP32", "shape": [1, 4]}
         length = headers.get("inference-header-content-length")

@@ -41,11 +41,9 @@ def test_class_from_binary():
     assert answer.predicted_class == 2
 
 
-@pytest.mark.parametrize("key", ["predicted_latency_s", "predicted_latency_ms"])
-def test_predicted_latency_in_either_unit(key):
-    value = 0.5 if key.endswith("_s") else 500
-    body = json.dumps({"parameters": {key: value, "accuracy_balance": 1.0}}).encode()
-    assert decode(body, -1) == Answer("", -1, 0.5)
+def test_predicted_latency_comes_in_milliseconds():
+    body = json.dumps({"parameters": {"predicted_latency_ms": 500, "accuracy_balance": 1.0}})
+    assert decode(body.encode(), -1) == Answer("", -1, 0.5)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", _body(shape=[1, 3], datatype="FP1", data=None)])
