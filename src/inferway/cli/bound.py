@@ -55,4 +55,11 @@ def _tuples(bound: Bound) -> Table:
         ]
         for one in bound.to_json()["tuples"]
     ]
-    return table("Routing tuples", ["variants", "shares", "mean service time"], rows)
+    caption = "A pair with a negative share moves accuracy between its variants only."
+    shuffles = any(part < 0 for one in bound.tuples for part in one.routing)
+    return table(
+        "Routing tuples",
+        ["variants", "shares", "mean service time"],
+        rows,
+        caption=caption if shuffles else None,
+    )

@@ -26,9 +26,11 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     path = existing(file)
     try:
         deployment = inferway.load(path)
-        warnings = [_entry(path, one) for one in inferway.check(deployment)]
+        warnings = [
+            _entry(path, one.line, one.field, one.message) for one in inferway.check(deployment)
+        ]
     except inferway.DeploymentError as error:
-        errors = [_entry(path, one) for one in error.problems]
+        errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
     unserved = deployment.unserved() if deployment is not None else []
     if json:
         terminal.document(
@@ -47,13 +49,9 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
         raise typer.Exit(1)
 
 
-def _entry(path: Path, problem: Any) -> dict[str, Any]:
-    return {
-        "file": str(path),
-        "line": problem.line or None,
-        "field": problem.field,
-        "message": problem.sentence,
-    }
+def _entry(path: Path, line: int, field: str, message: str) -> dict[str, Any]:
+    # Line 0 is the file as a whole.
+    return {"file": str(path), "line": line or None, "field": field, "message": message}
 
 
 def _tasks(deployment: Deployment | None) -> dict[str, Any]:

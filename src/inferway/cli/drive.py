@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import CommandError
+from inferway.cli.failure import INTERRUPTED, CommandError
 from inferway.cli.file import File, opened
 
 if TYPE_CHECKING:
@@ -37,13 +37,13 @@ def drive(
             duration_s=duration,
             connections=connections,
             binary=binary,
-            progress=lambda due, ended, planned: progress(f"{ended} answers", due / planned),
+            progress=progress,
         )
     summaries = {}
-    for record in records:
-        variants = deployment.tasks[record.task].variants.values()
+    for name, record in records.items():
+        variants = deployment.tasks[name].variants.values()
         accuracy = {variant.name: variant.accuracy for variant in variants}
-        summaries[record.task] = generator.summary(record, accuracy)
+        summaries[name] = generator.summary(record, accuracy)
     if json:
         tasks = {name: one.to_dict() for name, one in summaries.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})
@@ -52,6 +52,8 @@ def drive(
     for name, one in summaries.items():
         for sentence in one.warnings:
             terminal.complain(f"{name}: {sentence}")
+    if any(record.interrupted for record in records.values()):
+        raise typer.Exit(INTERRUPTED)
     if not any(one.answered for one in summaries.values()):
         raise CommandError("no request was answered")
 

@@ -52,14 +52,8 @@ def serve(
 
     def ready(server: Server) -> None:
         if json:
-            terminal.document(
-                {
-                    "schema": 1,
-                    "http_port": server.http_port,
-                    "admin_port": server.admin_port,
-                    "ready": True,
-                }
-            )
+            ports = {"http_port": server.http_port, "admin_port": server.admin_port}
+            terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
         else:
             print(f"serving {', '.join(deployment.tasks)} on http://{host}:{server.http_port}/v2")
             print(f"metrics on http://{host}:{server.admin_port}/metrics; Ctrl-C stops", flush=True)

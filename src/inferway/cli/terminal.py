@@ -21,9 +21,9 @@ Json = Annotated[
 """The option that every command has."""
 
 
-def document(content: Mapping[str, Any]) -> None:
+def document(content: Mapping[str, Any], *, indent: int | None = 2) -> None:
     """Print one JSON document on standard output; what is not a number in JSON becomes null."""
-    sys.stdout.write(json.dumps(_plain(content), indent=2, allow_nan=False) + "\n")
+    sys.stdout.write(json.dumps(_plain(content), indent=indent, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
@@ -59,8 +59,9 @@ def progress() -> Iterator[Callable[[str, float], None]]:
 
 
 def complain(sentence: str) -> None:
-    """Print a sentence on standard error, as it is."""
-    sys.stderr.write(f"inferway: {sentence}\n")
+    """Print a sentence, or several on a line each, on standard error as they are."""
+    for line in sentence.splitlines():
+        sys.stderr.write(f"inferway: {line}\n")
 
 
 def _plain(value: Any) -> Any:

@@ -41,20 +41,26 @@ def build(
     json: terminal.Json = False,
 ) -> None:
     """Train the digits zoo again, export it to ONNX and measure it (needs the extra `learn`)."""
-    from inferway.catalog import digits, zoo
+    from inferway.catalog.digits import build
+    from inferway.catalog.zoo import user_folder
 
     with terminal.progress() as progress:
-        built = digits.build(out or zoo.user_folder(), seed=seed, progress=progress)
+        built = build.build(
+            out or user_folder(), seed=seed, progress=lambda share, what: progress(what, share)
+        )
     _present([built], json)
 
 
 @app.command()
 def profile(out: Out = None, json: terminal.Json = False) -> None:
     """Measure the digits zoo on this machine: accuracy, service times, memory."""
-    from inferway.catalog import digits, zoo
+    from inferway.catalog.digits.evaluation import measure
+    from inferway.catalog.zoo import user_folder
 
     with terminal.progress() as progress:
-        measured = digits.measure(zoo.load(), out or zoo.user_folder(), progress=progress)
+        measured = measure(
+            folder=out or user_folder(), progress=lambda share, what: progress(what, share)
+        )
     _present([measured], json)
 
 

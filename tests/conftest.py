@@ -1,0 +1,43 @@
+"""What holds for every test."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+# Before NumPy and its like are imported: tests share cores, and threads that spin take them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+os.environ["MPLBACKEND"] = "Agg"
+# Consoles as wide as a person's, and no colors, whatever the terminal that the tests run in.
+os.environ["COLUMNS"] = "120"
+os.environ["NO_COLOR"] = "1"
+os.environ.pop("FORCE_COLOR", None)
+
+import pytest
+from hypothesis import settings
+
+# The same examples each time, and no limit on an example's time: machines differ.
+settings.register_profile("inferway", deadline=None, derandomize=True, print_blob=True)
+settings.load_profile("inferway")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """Give the folder of the project."""
+    return Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="session")
+def examples(root: Path) -> Path:
+    """Give the folder of the example deployment files."""
+    return root / "examples"
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Hide what was built or measured for the person who runs the tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield

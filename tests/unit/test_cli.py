@@ -1,0 +1,309 @@
+"""The command line: what it prints, where, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.cli import main
+from inferway.cli.failure import CommandError, report
+
+COMMANDS = ("demo", "serve", "drive", "bound", "check", "schema", "zoo")
+HEAVY = ("numba", "scipy", "matplotlib", "onnxruntime", "onnx", "torch", "sklearn", "pydantic")
+TWO_VARIANTS = """
+tasks:
+  words:
+    accuracy_target: 0.8
+    variants:
+      small: {accuracy: 0.7, service: {distribution: exponential, mean: 1 s}}
+      large: {accuracy: 0.9, service: {distribution: exponential, mean: 4 s}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Write a deployment file without models."""
+    path = tmp_path / "words.yaml"
+    path.write_text(TWO_VARIANTS)
+    return path
+
+
+def run(*arguments: str | Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run the program as a person does, in a process of its own."""
+    command = [sys.executable, "-m", "inferway", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, **options)
+
+
+def document(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> dict[str, Any]:
+    """Run a command with --json and return its one document."""
+    assert main([*map(str, arguments), "--json"]) == 0
+    output = capsys.readouterr()
+    assert output.err == ""
+    found = json.loads(output.out)
+    assert isinstance(found, dict)
+    return found
+
+
+def sentence(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
+    """Run a command that fails and return the one line that it prints."""
+    assert main([*map(str, arguments)]) != 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "Traceback" not in output.err
+    assert output.err.startswith("inferway: ")
+    assert output.err.count("\n") == 1
+    return output.err
+
+
+# --- as a whole
+
+
+def test_help_lists_every_command_in_under_a_second() -> None:
+    times = []
+    for _ in range(3):  # the best of three: the machine may be busy with something else
+        start = time.perf_counter()
+        done = run("--help")
+        times.append(time.perf_counter() - start)
+    assert done.returncode == 0
+    assert all(command in done.stdout for command in COMMANDS)
+    assert min(times) < 1.0
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; from inferway.cli import main; main(['--help'])\n"
+        f"print([m for m in {HEAVY} if m in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stderr.strip() == "[]"
+
+
+def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in [[one] for one in COMMANDS] + [["zoo", "build"], ["zoo", "profile"]]:
+        assert main([*words, "--help"]) == 0
+        assert "--json" in capsys.readouterr().out, words
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"inferway {inferway.__version__}\n"
+
+
+def test_shells_can_complete_commands_and_policies() -> None:
+    def completions(words: str) -> list[str]:
+        environment = os.environ | {
+            "_INFERWAY_COMPLETE": "complete_bash",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split(" ")) - 1),
+        }
+        code = "from inferway.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=environment,
+        )
+        return done.stdout.split()
+
+    assert completions("inferway bo") == ["bound"]
+    assert completions("inferway serve x.yaml --policy tad") == ["tad", "tad-op"]
+
+
+def test_a_mistyped_command_is_guessed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bund"]) == 2
+    assert "Did you mean 'bound'?" in capsys.readouterr().err
+
+
+def test_usage_errors_are_one_sentence(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert "'FILE'" in sentence(capsys, "bound")
+    assert "--nope" in sentence(capsys, "bound", file, "--nope")
+    assert "inferway serve --help" in sentence(capsys, "serve", file, "--http-port", "70000")
+    assert main(["bound"]) == 2
+
+
+def test_a_mistyped_file_is_guessed(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    error = sentence(capsys, "bound", file.with_name("word.yaml"))
+    assert "there is no file" in error
+    assert "did you mean" in error
+    assert "words.yaml" in error
+    assert main(["bound", str(file.with_name("word.yaml"))]) == 2
+    capsys.readouterr()
+    assert "is a folder" in sentence(capsys, "check", file.parent)
+
+
+def test_a_wrong_file_is_said_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yaml"
+    path.write_text(TWO_VARIANTS.replace("accuracy_target: 0.8", "accuracy_target: 0.95"))
+    done = run("bound", path, "--json")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert f"{path}:4: tasks.words.accuracy_target: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (CommandError("no", 7), 7, "inferway: no\n"),
+        (KeyboardInterrupt(), 130, ""),
+        (BrokenPipeError(), 1, ""),
+        (ValueError("the port is taken"), 1, "inferway: the port is taken\n"),
+        (PermissionError(13, "Permission denied", "a.png"), 1, "inferway: a.png: Permission"),
+        (ModuleNotFoundError("x", name="torch"), 1, "pip install 'inferway[learn]'"),
+        (ModuleNotFoundError("x", name="numba"), 1, "reinstall"),
+        (KeyError("k"), 1, "this is a bug in inferway: KeyError: 'k'"),
+    ],
+)
+def test_errors_become_a_sentence_and_a_code(
+    capsys: pytest.CaptureFixture[str], error: BaseException, code: int, words: str
+) -> None:
+    assert report(error) == code
+    assert words in capsys.readouterr().err
+
+
+def test_a_traceback_comes_on_request(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INFERWAY_DEBUG", "1")
+    report(KeyError("k"))
+    assert "KeyError" in capsys.readouterr().err.splitlines()[0]
+
+
+def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
+    pipe = tmp_path / "never.yaml"
+    os.mkfifo(pipe)
+    # `existing` wants a plain file, so the wait is made inside `load`.
+    code = (
+        "import os, sys, time, inferway.cli.file as f\n"
+        "from inferway.cli import main\n"
+        "f.existing = lambda path: (print('waiting', flush=True), time.sleep(60))\n"
+        f"sys.exit(main(['bound', {str(pipe)!r}]))"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "waiting\n"
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert errors == ""
+
+
+# --- bound
+
+
+def test_bound_of_the_paper_fleet(capsys: pytest.CaptureFixture[str], examples: Path) -> None:
+    found = document(capsys, "bound", examples / "paper-fleet.yaml")
+    assert found["schema"] == 1
+    assert found["network"] is None
+    (task,) = found["tasks"].values()
+    assert task["max_rate_normalized"] == pytest.approx(0.708333, abs=1e-6)
+    assert task["max_rate_per_s"] == pytest.approx(64 * 0.708333, abs=1e-4)
+    assert task["least_response_time_s"] == pytest.approx(0.866667, abs=1e-6)
+    assert task["rate_per_s"] == pytest.approx(0.5 * task["max_rate_per_s"])
+    assert sum(task["shares"].values()) == pytest.approx(1)
+    for one in task["tuples"]:
+        assert set(one) == {"variants", "routing", "cost_s"}
+        assert len(one["variants"]) == len(one["routing"])
+
+
+def test_bound_without_a_rate(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    task = document(capsys, "bound", file)["tasks"]["words"]
+    # One instance each: the large one runs full, 0.25/s, and pays for as much on the small one.
+    assert task["max_rate_per_s"] == pytest.approx(0.5)
+    assert task["rate_per_s"] is None
+    assert task["least_response_time_s"] is None
+
+
+def test_bound_in_words(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert main(["bound", str(file)]) == 0
+    words = capsys.readouterr().out
+    assert "0.5/s" in words
+    assert "none in the file" in words
+    assert "small + large" in words
+
+
+# --- check
+
+
+def test_check_of_a_good_file(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    found = document(capsys, "check", file)
+    assert found["errors"] == []
+    assert found["tasks"]["words"]["policy"] == "priced"
+    assert found["tasks"]["words"]["variants"] == ["small", "large"]
+    # Variants without models are for the twin.
+    assert any("words" in one for one in found["unserved"])
+
+
+def test_check_says_errors_with_file_line_and_field(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    file.write_text(TWO_VARIANTS.replace("accuracy: 0.7", "acuracy: 0.7"))
+    assert main(["check", str(file), "--json"]) == 1
+    (error, *_) = json.loads(capsys.readouterr().out)["errors"]
+    assert error["file"] == str(file)
+    assert error["line"] == 6
+    assert error["field"].startswith("tasks.words.variants.small")
+    assert main(["check", str(file)]) == 1
+    assert f"{file}:6: error: tasks.words.variants.small" in capsys.readouterr().out
+
+
+def test_check_warns_and_strict_fails(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    file.write_text(TWO_VARIANTS + "      idle: {accuracy: 0.6, service: {mean: 2 s}}\n")
+    warnings = document(capsys, "check", file)["warnings"]
+    assert any("idle" in one["field"] + one["message"] for one in warnings)
+    assert main(["check", str(file)]) == 0
+    assert "warning: " in capsys.readouterr().out
+    assert main(["check", str(file), "--strict"]) == 1
+
+
+# --- schema and zoo
+
+
+def test_schema_is_the_published_one(capsys: pytest.CaptureFixture[str], root: Path) -> None:
+    found = document(capsys, "schema")
+    assert found == json.loads((root / "docs" / "deployment.schema.json").read_text())
+
+
+def test_zoo_lists_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
+    found = document(capsys, "zoo")
+    digits = found["zoos"]["digits"]
+    times = [one["service"][0]["mean_s"] for one in digits["profiles"]]
+    assert 5 <= len(times) <= 8
+    assert times == sorted(times)
+    assert main(["zoo"]) == 0
+    words = capsys.readouterr().out
+    assert all(one["name"] in words for one in digits["profiles"])
+
+
+# --- serve
+
+
+def test_serve_says_that_grpc_is_not_offered(
+    capsys: pytest.CaptureFixture[str], file: Path
+) -> None:
+    assert "gRPC is not offered yet" in sentence(capsys, "serve", file, "--grpc-port", "8001")
+
+
+def test_serve_guesses_a_mistyped_policy(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert "did you mean 'tad-op'?" in sentence(capsys, "serve", file, "--policy", "tadop")
+    assert "unknown policy" in sentence(capsys, "serve", file, "--policy", "xyz")
+    assert "lost.py" in sentence(capsys, "serve", file, "--policy", "./lost.py:Mine")
+
+
+def test_serve_refuses_what_it_cannot_run(capsys: pytest.CaptureFixture[str], file: Path) -> None:
+    assert main(["serve", str(file), "--http-port", "0", "--admin-port", "0"]) != 0
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "words" in output.err
