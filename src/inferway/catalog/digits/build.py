@@ -1,0 +1,249 @@
+"""Building the digits zoo from scikit-learn's digits: images, training, files, profiles."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from inferway.catalog import zoo
+from inferway.catalog.digits.evaluation import ablation, profiled, right_answers
+from inferway.catalog.digits.graph import Weights, model
+from inferway.catalog.digits.images import Originals, Split, draw, originals, split
+from inferway.catalog.digits.ladder import NETWORKS, VARIANTS, Network
+from inferway.catalog.measurement import Progress, answers, machine
+
+TEST_TIMES: Final = 12
+"""Test images drawn from each original of the test part."""
+
+SEED: Final = 1
+"""The seed that the shipped zoo was built with."""
+
+_TRAIN, _TEST = 1, 2  # words of entropy that keep the images of the parts apart
+
+
+def build(
+    out: Path,
+    *,
+    seed: int = SEED,
+    workers: int = 2,
+    networks: Mapping[str, Network] = NETWORKS,
+    test_times: int = TEST_TIMES,
+    round_s: float = 0.25,
+    progress: Progress | None = None,
+) -> zoo.Zoo:
+    """Build the zoo anew: draw, train, write, measure (needs the extra ``learn``).
+
+    The same seed on the same machine with the same libraries gives the same models.
+
+    Parameters
+    ----------
+    out
+        Folder for the models, the test set and the profiles. If it is
+        `inferway.catalog.zoo.user_folder`, the new zoo takes precedence over the shipped one.
+    seed
+        Of split, images, initial weights and resampling.
+    workers
+        Networks that are trained at the same time, one thread each; results do not depend on it.
+    networks
+        Their description by name, to train for a shorter time.
+    test_times
+        Test images drawn from each original of the test part.
+    round_s
+        Least time of one round of measuring a service time, in seconds.
+    progress
+        Told the share that is done, 0..1, and what is under way.
+
+    Raises
+    ------
+    ModuleNotFoundError
+        When PyTorch or scikit-learn is missing.
+    """
+    tell = progress or (lambda share, what: None)
+    start_s, start_cpu_s = time.perf_counter(), time.process_time()
+    tell(0.0, "drawing the test set")
+    digits = originals()
+    parts = split(len(digits.labels), seed=seed)
+    out.mkdir(parents=True, exist_ok=True)
+    testset = write_testset(out / zoo.TESTSET, digits, parts, seed=seed, times=test_times)
+    weights = trained(
+        networks,
+        digits,
+        parts,
+        seed=seed,
+        workers=workers,
+        progress=lambda share, what: tell(0.02 + 0.70 * share, what),
+    )
+    paths = write_models(out, networks, weights)
+    tell(0.72, "accuracy")
+    right = right_answers(
+        paths,
+        testset,
+        workers=workers,
+        progress=lambda share, what: tell(0.72 + 0.12 * share, what),
+    )
+    taken_apart = _ablation(out, networks, weights, testset, seed=seed, workers=workers)
+    cost = {
+        "wall_s": round(time.perf_counter() - start_s, 1),
+        "cpu_s": round(time.process_time() - start_cpu_s, 1),
+    }
+    profiles, steps = profiled(
+        paths,
+        right,
+        testset,
+        parameters={
+            variant.name: _parameters(weights[name] for name in variant.networks)
+            for variant in VARIANTS
+        },
+        round_s=round_s,
+        seed=seed,
+        progress=lambda share, what: tell(0.94 + 0.06 * share, what),
+    )
+    here = machine()
+    built = zoo.Zoo(
+        name="digits",
+        origin="built",
+        profiles=profiles,
+        steps=steps,
+        ablation=taken_apart,
+        made={
+            "seed": seed,
+            "training": cost,
+            "sources": {
+                "train": len(parts.train),
+                "validation": len(parts.validation),
+                "test": len(parts.test),
+            },
+            "test_images": len(testset),
+            "built_on": here | _learning_versions(),
+            "measured_on": here,
+        },
+        folders=(out,),
+    )
+    zoo.save(built, out)
+    tell(1.0, "built")
+    return built
+
+
+def write_testset(
+    path: Path, digits: Originals, parts: Split, *, seed: int, times: int
+) -> zoo.TestSet:
+    """Draw the test set and write it, compressed, as bytes."""
+    source = np.repeat(parts.test, times)
+    images = draw(digits, source, parts.test, seed=[seed, _TEST])
+    labels = digits.labels[source]
+    np.savez_compressed(
+        path,
+        images=images,
+        labels=labels.astype(np.uint8),
+        source=source.astype(np.uint16),
+    )
+    return zoo.TestSet((images.astype(np.float32) / np.float32(255))[:, None], labels, source)
+
+
+def trained(
+    networks: Mapping[str, Network],
+    digits: Originals,
+    parts: Split,
+    *,
+    seed: int,
+    workers: int,
+    progress: Progress,
+) -> dict[str, Weights]:
+    """Train all networks, the longest first, each in a thread of its own.
+
+    Threads suffice: PyTorch and NumPy compute without holding the interpreter.
+    """
+    import torch
+
+    from inferway.catalog.digits.training import train, untrained
+
+    places = {name: place for place, name in enumerate(networks)}
+    modules = {
+        name: untrained(network, seed=seed * 1000 + places[name])
+        for name, network in networks.items()
+    }
+    work = {name: _work(network) for name, network in networks.items()}
+    total, done, lock = sum(work.values()), 0.0, threading.Lock()
+
+    def one(name: str) -> Weights:
+        def seen(images: int) -> None:
+            nonlocal done
+            with lock:
+                done += work[name] * images / networks[name].images
+                progress(min(1.0, done / total), f"training {name}")
+
+        return train(
+            modules[name],
+            networks[name],
+            digits,
+            parts.train,
+            seed=[seed, _TRAIN, places[name]],
+            progress=seen,
+        )
+
+    order = sorted(networks, key=lambda name: -work[name])
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with ThreadPoolExecutor(workers) as pool:
+            return dict(zip(order, pool.map(one, order), strict=True))
+    finally:
+        torch.set_num_threads(threads)
+
+
+def write_models(
+    out: Path, networks: Mapping[str, Network], weights: Mapping[str, Weights]
+) -> dict[str, Path]:
+    """Write all variants as ONNX files."""
+    paths = {}
+    for variant in VARIANTS:
+        members = [(networks[name].layers, weights[name]) for name in variant.networks]
+        paths[variant.name] = out / f"{variant.name}.onnx"
+        paths[variant.name].write_bytes(model(members, variant.views).SerializeToString())
+    return paths
+
+
+def _ablation(
+    out: Path,
+    networks: Mapping[str, Network],
+    weights: Mapping[str, Weights],
+    testset: zoo.TestSet,
+    *,
+    seed: int,
+    workers: int,
+) -> tuple[dict[str, object], ...]:
+    whole = VARIANTS[-1]
+    members = [(networks[name].layers, weights[name]) for name in whole.networks]
+    path = out / "votes.onnx.part"
+    path.write_bytes(model(members, whole.views, votes=True).SerializeToString())
+    try:
+        return ablation(answers(path, testset.images, workers=workers), testset, seed=seed)
+    finally:
+        path.unlink()
+
+
+def _work(network: Network) -> float:
+    """Guess the relative cost of training: multiplications, and a constant per image."""
+    channels, side, cost = 1, 32, 300_000
+    for layer in network.layers:
+        side //= {"conv": layer.stride, "residual": 1, "pool": 2, "mean": side}[layer.kind]
+        into, channels = channels, layer.channels or channels
+        times = {"conv": into * channels, "residual": 2 * channels**2}.get(layer.kind, 0)
+        cost += 9 * times * side * side
+    return float(cost * network.images)
+
+
+def _parameters(members: Iterable[Weights]) -> int:
+    return sum(weight.size + bias.size for weights in members for weight, bias in weights)
+
+
+def _learning_versions() -> dict[str, str]:
+    from importlib.metadata import version
+
+    return {name: version(name) for name in ("torch", "scikit-learn", "onnx")}

@@ -1,0 +1,224 @@
+"""What the digits zoo is worth: accuracies, the gain of each step, the ablation, the profiles."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.catalog import zoo
+from inferway.catalog.digits.ladder import VARIANTS
+from inferway.catalog.digits.significance import Estimate, estimate
+from inferway.catalog.measurement import (
+    Progress,
+    answers,
+    machine,
+    resident_bytes,
+    service_times,
+)
+from inferway.catalog.profile import Profile
+from inferway.runtime.artifact import digest_of
+
+Right = NDArray[np.bool_]
+"""Per test image, whether a model's answer was right."""
+
+
+def measure(
+    *,
+    folder: Path | None = None,
+    images: int | None = None,
+    round_s: float = 0.25,
+    workers: int = 1,
+    seed: int = 1,
+    progress: Progress | None = None,
+) -> zoo.Zoo:
+    """Measure the digits zoo on this machine.
+
+    Parameters
+    ----------
+    folder
+        Where the profiles are written, so that they take precedence over the shipped ones when
+        it is `inferway.catalog.zoo.user_folder`. None: nowhere.
+    images
+        Measure the accuracy on that many test images, drawn at random, and not on all.
+    round_s
+        Least time of one of the five rounds of each service time, in seconds.
+    workers
+        Threads that share the answering of the test set; service times are always of one thread.
+    seed
+        Of the resampling and of the choice of test images.
+    progress
+        Told the share that is done, 0..1, and what is under way.
+
+    Returns
+    -------
+    Zoo
+        As `inferway.catalog.zoo.load` would read it from `folder`.
+    """
+    tell = progress or (lambda share, what: None)
+    known = zoo.load("digits")
+    paths = {name: known.file(profile.file) for name, profile in known.profiles.items()}
+    chosen = _some(zoo.testset("digits"), images, seed)
+    right = right_answers(
+        paths, chosen, workers=workers, progress=lambda share, what: tell(0.6 * share, what)
+    )
+    profiles, steps = profiled(
+        paths,
+        right,
+        chosen,
+        parameters={name: profile.parameters for name, profile in known.profiles.items()},
+        round_s=round_s,
+        seed=seed,
+        progress=lambda share, what: tell(0.6 + 0.4 * share, what),
+    )
+    made = {**known.made, "measured_on": machine(), "test_images": len(chosen)}
+    measured = replace(known, origin="measured", profiles=profiles, steps=steps, made=made)
+    if folder is not None:
+        zoo.save(measured, folder)
+    tell(1.0, "measured")
+    return measured
+
+
+def right_answers(
+    paths: Mapping[str, Path],
+    testset: zoo.TestSet,
+    *,
+    workers: int = 1,
+    progress: Progress | None = None,
+) -> dict[str, Right]:
+    """Tell for each variant which test images it answers right."""
+    # The work of a variant is not known beforehand; its place in the ladder is a fair guess.
+    weight = {name: 2.0**place for place, name in enumerate(paths)}
+    total, done = sum(weight.values()) * len(testset), 0.0
+    right: dict[str, Right] = {}
+    for name, path in paths.items():
+
+        def told(count: int, name: str = name) -> None:
+            nonlocal done
+            done += count * weight[name]
+            if progress:
+                progress(min(1.0, done / total), f"accuracy of {name}")
+
+        said = answers(path, testset.images, workers=workers, progress=told)
+        right[name] = said.argmax(axis=1) == testset.labels
+    return right
+
+
+def profiled(
+    paths: Mapping[str, Path],
+    right: Mapping[str, Right],
+    testset: zoo.TestSet,
+    *,
+    parameters: Mapping[str, int],
+    round_s: float,
+    seed: int,
+    progress: Progress | None = None,
+) -> tuple[dict[str, Profile], tuple[dict[str, Any], ...]]:
+    """Measure service times and memory and join them with the accuracies.
+
+    Returns
+    -------
+    dict
+        Profiles by variant, fastest first.
+    tuple
+        The steps of the ladder: what each variant gains over the one before.
+    """
+    served = service_times(
+        list(paths.values()), testset.images[:256], round_s=round_s, progress=progress
+    )
+    found = {}
+    for (name, path), service in zip(paths.items(), served, strict=True):
+        accuracy = estimate(right[name], testset.source, seed=seed)
+        content = path.read_bytes()
+        found[name] = Profile(
+            name=name,
+            file=path.name,
+            digest=digest_of(content),
+            accuracy=accuracy.mean,
+            accuracy_interval=accuracy.interval,
+            size_bytes=len(content),
+            memory_bytes=resident_bytes(path),
+            parameters=parameters[name],
+            service=service,
+        )
+    ordered = dict(sorted(found.items(), key=lambda item: item[1].mean_s))
+    return ordered, ladder_steps({name: right[name] for name in ordered}, testset.source, seed=seed)
+
+
+def ladder_steps(
+    right: Mapping[str, Right], source: NDArray[np.int64], *, seed: int
+) -> tuple[dict[str, Any], ...]:
+    """Estimate what each variant gains over the one before, paired, by source."""
+    names = list(right)
+    return tuple(
+        {"from": low, "to": high, **_gain(estimate(_minus(right, high, low), source, seed=seed))}
+        for low, high in itertools.pairwise(names)
+    )
+
+
+def ablation(
+    votes: NDArray[np.float32], testset: zoo.TestSet, *, seed: int
+) -> tuple[dict[str, Any], ...]:
+    """Estimate what the slowest variant loses when members or views are taken from it.
+
+    Parameters
+    ----------
+    votes
+        What each member says of each view, shape [N, members * views, 10], members first.
+    testset
+        The N images.
+    seed
+        Of the resampling.
+
+    Returns
+    -------
+    tuple
+        One entry per reduced ensemble: how many members and views are left, its accuracy, and
+        what the whole gains over it.
+    """
+    whole = VARIANTS[-1]
+    members, views = len(whole.networks), len(whole.views)
+    said = votes.reshape(len(votes), members, views, -1)
+
+    def right(some_members: int, some_views: int) -> Right:
+        mean = said[:, :some_members, :some_views].mean(axis=(1, 2))
+        answer: Right = mean.argmax(axis=1) == testset.labels
+        return answer
+
+    kept = {(members - 1, views), (1, views), (members, views // 2), (members, 1), (1, 1)}
+    entries = []
+    for some_members, some_views in sorted(kept, reverse=True):
+        reduced = {"all": right(members, views), "some": right(some_members, some_views)}
+        found = estimate(_minus(reduced, "all", "some"), testset.source, seed=seed)
+        entries.append(
+            {
+                "variant": whole.name,
+                "members": some_members,
+                "views": some_views,
+                "accuracy": float(reduced["some"].mean()),
+                **_gain(found),
+            }
+        )
+    return tuple(entries)
+
+
+def _minus(right: Mapping[str, Right], high: str, low: str) -> NDArray[np.float64]:
+    return right[high].astype(np.float64) - right[low]
+
+
+def _gain(found: Estimate) -> dict[str, Any]:
+    return {"gain": found.mean, "interval": list(found.interval), "p": found.p}
+
+
+def _some(testset: zoo.TestSet, images: int | None, seed: int) -> zoo.TestSet:
+    if images is None or images >= len(testset):
+        return testset
+    if images < 1:
+        raise ValueError(f"images is {images}; measure on at least 1 test image")
+    chosen = np.sort(np.random.default_rng(seed).permutation(len(testset))[:images])
+    return zoo.TestSet(testset.images[chosen], testset.labels[chosen], testset.source[chosen])

@@ -1,0 +1,238 @@
+"""The zoos: ladders of real models with measured profiles, named by ``zoo://ZOO/VARIANT``.
+
+A zoo is a folder with ``profiles.json``, the model files that it names and ``testset.npz``. One
+ships in the package. What was measured or built on this machine lies in the user's data folder and
+takes precedence, as service times hold for the machine that they were measured on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.catalog.profile import Profile
+
+SCHEMA: Final = 1
+SCHEME: Final = "zoo://"
+PROFILES: Final = "profiles.json"
+TESTSET: Final = "testset.npz"
+
+_SHIPPED: Final = {"digits": Path(__file__).parent / "digits" / "data"}
+
+
+class CatalogError(ValueError):
+    """An unknown zoo or variant, or a zoo's folder that cannot be read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Zoo:
+    """All that is known of one zoo.
+
+    Attributes
+    ----------
+    name
+        As in ``zoo://NAME/variant``.
+    origin
+        ``shipped`` with the package, ``measured`` or ``built`` on this machine.
+    profiles
+        By variant, fastest first.
+    steps
+        For each variant but the fastest, what it gains over the one before: ``{"from", "to",
+        "gain", "interval", "p"}``; `p` is one-sided.
+    ablation
+        What the slowest variant loses when parts are taken from it, entries as in `steps`.
+    made
+        Machine, seed, versions and cost of the build.
+    folders
+        Where its files are looked for, in this order.
+    """
+
+    name: str
+    origin: str
+    profiles: Mapping[str, Profile]
+    steps: tuple[Mapping[str, Any], ...] = ()
+    ablation: tuple[Mapping[str, Any], ...] = ()
+    made: Mapping[str, Any] = field(default_factory=dict)
+    folders: tuple[Path, ...] = ()
+
+    def file(self, name: str) -> Path:
+        """Find one of the zoo's files.
+
+        Raises
+        ------
+        CatalogError
+            When no folder of the zoo has it.
+        """
+        for folder in self.folders:
+            if (folder / name).is_file():
+                return folder / name
+        raise CatalogError(f"the zoo {self.name!r} has lost its file {name}: reinstall inferway")
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data, as ``profiles.json`` holds it."""
+        return {
+            "schema": SCHEMA,
+            "zoo": self.name,
+            "profiles": [profile.to_json() for profile in self.profiles.values()],
+            "steps": list(self.steps),
+            "ablation": list(self.ablation),
+            "made": dict(self.made),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TestSet:
+    """Labeled images that no choice was made on.
+
+    Attributes
+    ----------
+    images
+        float32 of shape [N, 1, S, S], 0..1.
+    labels
+        int64 of shape [N], 0..9.
+    source
+        int64 of shape [N]: which original image each one was made from. Images of one source are
+        alike, so statistics resample sources, not images.
+    """
+
+    __test__ = False  # a name that pytest would collect
+
+    images: NDArray[np.float32]
+    labels: NDArray[np.int64]
+    source: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def names() -> tuple[str, ...]:
+    """Name all zoos."""
+    return tuple(_SHIPPED)
+
+
+def user_folder(zoo: str = "digits") -> Path:
+    """Tell where profiles measured and zoos built on this machine go."""
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(data) / "inferway" / "zoo" / zoo
+
+
+def load(zoo: str = "digits") -> Zoo:
+    """Read a zoo's profiles; no model is opened.
+
+    Raises
+    ------
+    CatalogError
+        When there is no such zoo or its profiles cannot be read.
+    """
+    if zoo not in _SHIPPED:
+        raise CatalogError(f"there is no zoo {zoo!r}; there is {', '.join(_SHIPPED)}")
+    shipped, own = _SHIPPED[zoo], user_folder(zoo)
+    if not (own / PROFILES).is_file():
+        return read(zoo, (shipped,), "shipped")
+    built = read(zoo, (own, shipped), "built")
+    if all((own / profile.file).is_file() for profile in built.profiles.values()):
+        return built
+    # Measured here: holds only for the models that it was measured on. After an update of the
+    # package with other models, the shipped profiles are right and the measured ones are stale.
+    original = read(zoo, (shipped,), "shipped")
+    if _digests(built) != _digests(original):
+        return original
+    return read(zoo, (own, shipped), "measured")
+
+
+def profiles(zoo: str = "digits") -> dict[str, Profile]:
+    """Tell what is known of each variant, fastest first; errors as `load`."""
+    return dict(load(zoo).profiles)
+
+
+def model_path(zoo: str, variant: str | None = None) -> Path:
+    """Find a variant's model file, by ``("digits", "tiny")`` or ``"zoo://digits/tiny"``.
+
+    Raises
+    ------
+    CatalogError
+        When there is no such zoo or variant.
+    """
+    return resolve(zoo if variant is None else f"{SCHEME}{zoo}/{variant}")[0]
+
+
+def resolve(uri: str) -> tuple[Path, Profile]:
+    """Find the model file and the profile behind ``zoo://ZOO/VARIANT``.
+
+    Raises
+    ------
+    CatalogError
+        When the URI has another form, or there is no such zoo or variant.
+    """
+    zoo, slash, variant = uri.removeprefix(SCHEME).partition("/")
+    if not uri.startswith(SCHEME) or not slash or not zoo or not variant:
+        raise CatalogError(f"{uri!r} is not of the form zoo://ZOO/VARIANT, as zoo://digits/tiny")
+    found = load(zoo)
+    profile = found.profiles.get(variant)
+    if profile is None:
+        raise CatalogError(
+            f"the zoo {zoo!r} has no variant {variant!r}; it has {', '.join(found.profiles)}"
+        )
+    return found.file(profile.file), profile
+
+
+def testset(zoo: str = "digits") -> TestSet:  # noqa: PT028 - not a test
+    """Load a zoo's test set; errors as `load`."""
+    with np.load(load(zoo).file(TESTSET), allow_pickle=False) as file:
+        images = file["images"].astype(np.float32)
+        labels, source = file["labels"].astype(np.int64), file["source"].astype(np.int64)
+    images /= np.float32(255)
+    return TestSet(images[:, None], labels, source)
+
+
+def save(zoo: Zoo, folder: Path) -> None:
+    """Write a zoo's profiles to a folder, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f"{PROFILES}.part"
+    part.write_text(json.dumps(zoo.to_json(), indent=1) + "\n", encoding="utf-8")
+    part.replace(folder / PROFILES)
+
+
+def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
+    """Read the profiles in the first of some folders.
+
+    Raises
+    ------
+    CatalogError
+        When they cannot be read.
+    """
+    path = folders[0] / PROFILES
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        if data["schema"] != SCHEMA:
+            raise CatalogError(f"{path}: schema {data['schema']} is not {SCHEMA}; measure again")
+        known = [Profile.from_json(entry) for entry in data["profiles"]]
+        return Zoo(
+            name=zoo,
+            origin=origin,
+            profiles={p.name: p for p in sorted(known, key=lambda p: p.mean_s)},
+            steps=tuple(data["steps"]),
+            ablation=tuple(data["ablation"]),
+            made=data["made"],
+            folders=folders,
+        )
+    except OSError as error:
+        raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
+    except CatalogError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
+        raise CatalogError(
+            f"{path}: the profiles are malformed ({type(error).__name__}: {error}); "
+            "remove the file or measure again"
+        ) from error
+
+
+def _digests(zoo: Zoo) -> dict[str, str]:
+    return {name: profile.digest for name, profile in zoo.profiles.items()}
