@@ -48,7 +48,7 @@ def existing(path: Path) -> Path:
 
 
 def opened(path: Path, policy: str | None = None) -> Deployment:
-    """Load a deployment file; `inferway.load` with a hint for a mistyped name.
+    """Load a deployment file, and measure the models whose service times it leaves out.
 
     Parameters
     ----------
@@ -59,8 +59,9 @@ def opened(path: Path, policy: str | None = None) -> Deployment:
         current folder, as file names on a command line do.
     """
     import inferway
+    from inferway.deployment import measured
 
-    deployment = inferway.load(existing(path))
+    deployment = measured(inferway.load(existing(path)))
     return deployment if policy is None else _redirected(deployment, policy)
 
 
