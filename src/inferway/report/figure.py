@@ -30,6 +30,8 @@ _STYLE: Final[Any] = {
     "svg.hashsalt": "inferway",
 }
 _QUIET: Final = "#555555"
+_LABEL_HEIGHT: Final = 15.0
+_LABEL_WIDTH: Final = 130.0
 
 
 @dataclass(frozen=True)
@@ -101,12 +103,12 @@ def trade_off(
             axes.axvline(target, color=_QUIET, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
             axes.annotate(
                 f"target {target:g}",
-                (target, 1.0),
+                (target, 0.0),
                 xycoords=axes.get_xaxis_transform(),
-                xytext=(4, -4),
+                xytext=(-4, 4),
                 textcoords="offset points",
-                ha="left",
-                va="top",
+                ha="right",
+                va="bottom",
                 color=_QUIET,
             )
         axes.set_xlabel("measured accuracy (95 % interval)")
@@ -115,6 +117,7 @@ def trade_off(
         axes.yaxis.set_major_formatter(FuncFormatter(_time))
         if title:
             axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+        _label(figure, axes, drawn)
         return figure
 
 
@@ -157,15 +160,32 @@ def _draw(axes: Axes, point: Point, index: int) -> None:
         capsize=3,
         zorder=3,
     )
-    axes.annotate(
-        point.label,
-        (point.accuracy, point.latency_s),
-        xytext=(-9, 7),
-        textcoords="offset points",
-        ha="right",
-        color=color,
-        fontweight="bold",
-    )
+
+
+def _label(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
+    """Write each name left of its point, moved up or down where two would overlap."""
+    figure.draw_without_rendering()  # settles where the axes are
+    scale = 72 / figure.dpi
+    at = [axes.transData.transform((p.interval[0], p.latency_s)) * scale for p in points]
+    order = sorted(range(len(points)), key=lambda i: float(at[i][1]))
+    height: dict[int, float] = {}
+    for place, i in enumerate(order):
+        near = [j for j in order[:place] if abs(at[j][0] - at[i][0]) < _LABEL_WIDTH]
+        height[i] = max([float(at[i][1]), *(height[j] + _LABEL_HEIGHT for j in near)])
+    for i, point in enumerate(points):
+        axes.annotate(
+            point.label,
+            (point.interval[0], point.latency_s),
+            xytext=(-6, height[i] - at[i][1]),
+            textcoords="offset points",
+            ha="right",
+            va="center",
+            color=COLORS[i % len(COLORS)],
+            fontweight="bold",
+            # A patch and no outline: outlined letters would be shapes in the SVG, not text.
+            bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.0},
+            zorder=4,
+        )
 
 
 def _bound(axes: Axes, bound: Sequence[tuple[float, float]]) -> None:
@@ -193,7 +213,7 @@ def _limits(
     across += [] if target is None else [target]
     if across:
         span = max(max(across) - min(across), 0.02)
-        axes.set_xlim(min(across) - 0.22 * span, max(across) + 0.08 * span)
+        axes.set_xlim(min(across) - 0.24 * span, max(across) + 0.08 * span)
     up = [p.latency_s for p in points] + [p.tail_s for p in points if p.tail_s]
     up += [latency for _, latency in bound]
     if up:

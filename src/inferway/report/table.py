@@ -93,11 +93,15 @@ def table(
         title_justify="left",
         caption_justify="left",
         title_style="bold",
-        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        show_edge=False,
     )
     for index, name in enumerate(columns):
         text = index in left
-        laid.add_column(name, justify="left" if text else "right", overflow="fold")
+        # In a narrow terminal text gives way, numbers stay whole.
+        laid.add_column(
+            name, justify="left" if text else "right", overflow="fold", no_wrap=not text
+        )
     for row in rows:
         if len(row) != len(columns):
             raise ValueError(f"a row of {len(row)} cells in a table of {len(columns)} columns")

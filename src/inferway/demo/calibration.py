@@ -1,0 +1,120 @@
+"""How fast this machine is today: the time that one request to each variant takes, alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+
+from inferway.demo.error import DemoError
+from inferway.dispatch.bound import max_rate
+from inferway.drive import Stream, replay
+from inferway.drive.process import Progress
+from inferway.site.fleet import Fleet
+
+_LEAST: Final = 20
+_MOST: Final = 300
+
+
+def calibrate(
+    url: str,
+    task: str,
+    images: NDArray[Any],
+    expected_s: Mapping[str, float],
+    *,
+    each_s: float = 0.6,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Measure the time from send to answer of requests sent one after another.
+
+    It holds the model, the server's work and the generator's, so it is also what a request takes
+    of the cores that all of them share.
+
+    Parameters
+    ----------
+    url, task
+        Whom to ask.
+    images
+        Inputs, without the batch axis.
+    expected_s
+        By variant, the service time of its profile: tells how many requests fit in `each_s`.
+    each_s
+        How long to measure each variant, seconds, roughly.
+
+    Returns
+    -------
+    service_s
+        Median by variant, seconds. The median, for a shared machine has pauses that are no part of
+        the service.
+
+    Raises
+    ------
+    DemoError
+        When a variant does not answer.
+    """
+    streams = []
+    for variant, expected in expected_s.items():
+        count = int(np.clip(each_s / (expected + 3e-4), _LEAST, _MOST))
+        # All due at once on one connection: each is sent when the one before is answered.
+        streams.append(Stream(task, np.zeros(count), images, variant=variant))
+    records = replay(url, streams, connections=1, grace_s=60.0, progress=progress)
+    service_s = {}
+    for variant, record in zip(expected_s, records, strict=True):
+        if not record.answered.all():
+            raise DemoError(f"variant {variant} did not answer {(~record.answered).sum()} requests")
+        # The first few meet cold caches.
+        times = (record.done_s - record.sent_s)[5:]
+        service_s[variant] = float(np.median(times))
+    return service_s
+
+
+def with_service(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
+    """Return the fleet with measured service times, in seconds by variant."""
+    return replace(fleet, rate=np.array([1 / service_s[name] for name in fleet.variants]))
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # not on macOS
+        return os.cpu_count() or 1
+
+
+def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
+    """Greatest arrival rate that keeps the target when all instances share a few cores.
+
+    Definition 1 of paper 002 lets every server work at its own rate at the same time. With more
+    instances than cores they cannot: the requests' total work must fit into the cores. So, with
+    x_k the rate that goes to class k: maximize sum(x) subject to sum((a_k - target) x_k) >= 0,
+    x_k <= n_k mu_k, and sum(x_k / mu_k) <= cores.
+
+    Parameters
+    ----------
+    fleet
+        With service rates that hold the whole work of a request.
+    target
+        Accuracy target, 0..1.
+    cores
+        Number of cores.
+
+    Returns
+    -------
+    rate_per_s
+        At most `inferway.dispatch.bound.max_rate`.
+    """
+    solution = linprog(
+        -np.ones(len(fleet.rate)),
+        A_ub=np.array([target - fleet.accuracy, 1 / fleet.rate]),
+        b_ub=[0.0, cores],
+        bounds=[(0.0, float(capacity)) for capacity in fleet.capacity],
+        method="highs",
+    )
+    if solution.x is None:
+        raise DemoError(f"no rate keeps the target {target:g}: {solution.message}")
+    return min(float(solution.x.sum()), max_rate(fleet, target))

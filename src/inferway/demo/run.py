@@ -1,0 +1,291 @@
+"""The demo itself: calibrate, run each policy on the same stream, compare."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.demo.calibration import calibrate, cores, with_service
+from inferway.demo.error import DemoError
+from inferway.demo.load import Load, arrivals, choose
+from inferway.demo.machine import machine
+from inferway.demo.result import DemoResult, LowerBound, PolicyResult
+from inferway.demo.server import server
+from inferway.dispatch.bound import max_rate, solve
+from inferway.drive import Record, drive, summary
+from inferway.drive.address import signature
+from inferway.drive.message import body
+from inferway.report.statistics import cluster_bootstrap
+from inferway.site.fleet import Fleet, fleet_of
+
+if TYPE_CHECKING:
+    from inferway.catalog.zoo import TestSet
+    from inferway.deployment import Deployment
+
+POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
+
+DURATION_S: Final = 20.0
+"""Length of the stream; four of them, with starts and calibration, stay below two minutes."""
+
+_FILE: Final = "digits.yaml"
+_TASK: Final = "digits"
+_LINE_POINTS: Final = 80
+
+# Guesses of how long the parts besides the streams take, for the progress bar only.
+_START_S: Final = 3.0
+_CALIBRATION_S: Final = 6.0
+
+Progress = Callable[[str, float], None]
+
+
+def run(
+    *,
+    out: Path = Path("out"),
+    seed: int = 1,
+    duration_s: float = DURATION_S,
+    policies: Sequence[str] = POLICIES,
+    progress: Progress | None = None,
+) -> DemoResult:
+    """Serve the digits zoo on this machine and compare policies on one bursty stream.
+
+    Every policy gets the same images at the same times from a generator in a process of its own.
+    All rates follow from service times measured at the start.
+
+    Parameters
+    ----------
+    out
+        Folder for the figure and the sample request; made if needed.
+    seed
+        Of arrival times and of the choice of images.
+    duration_s
+        Length of the stream for each policy, seconds.
+    policies
+        Which to run, in this order.
+    progress
+        Called with what is being done and the part of all that is done, 0..1.
+
+    Returns
+    -------
+    result
+        With `to_json` and `to_text`.
+
+    Raises
+    ------
+    DemoError
+        When a server does not start or answers nothing.
+    """
+    import inferway
+    from inferway.catalog.zoo import testset
+
+    began = time.monotonic()
+    text = files("inferway.demo").joinpath(_FILE).read_text(encoding="utf-8")
+    steps = _Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S))
+    images = testset(_TASK)
+    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
+        folder = Path(name)
+        plain = folder / _FILE
+        plain.write_text(text, encoding="utf-8")
+        deployment = inferway.load(plain)
+        target = deployment.tasks[_TASK].accuracy_target
+        assert target is not None
+        service_s, request = _calibrated(deployment, plain, images, steps)
+        fleet = with_service(fleet_of(deployment, _TASK), service_s)
+        load = choose(fleet, target, cores())
+        times_s = arrivals(load, duration_s, seed)
+        item = np.random.default_rng(seed).integers(0, len(images), len(times_s))
+        accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
+        results, warnings = [], _warnings_of(load)
+        for policy in policies:
+            path = _with_policy(text, policy, service_s, load, folder)
+            steps.begin(f"{policy}: starting the server", _START_S)
+            with server(path) as url:
+                steps.begin(policy, duration_s)
+                record = drive(
+                    url, _TASK, times_s, images.images, images.labels, item=item, progress=steps
+                )
+            results.append(_measured(policy, record, accuracies, images, seed))
+            warnings += [f"{policy}: {w}" for w in summary(record).warnings]
+            if record.interrupted:
+                raise KeyboardInterrupt
+    bound = _bound(fleet, target, len(times_s) / duration_s)
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "request.json").write_bytes(request)
+    return DemoResult(
+        _TASK,
+        target,
+        tuple(results),
+        bound,
+        load,
+        service_s,
+        accuracies,
+        _figure(out / "demo", results, bound, target),
+        out / "request.json",
+        _next_steps(out, text),
+        machine(),
+        seed,
+        time.monotonic() - began,
+        tuple(warnings),
+    )
+
+
+class _Steps:
+    """Turns the parts' own progress into one fraction of the whole."""
+
+    def __init__(self, progress: Progress | None, total_s: float) -> None:
+        self._progress = progress
+        self._total_s = total_s
+        self._before_s = 0.0
+        self._step_s = 0.0
+        self._doing = ""
+
+    def begin(self, doing: str, expected_s: float) -> None:
+        self._before_s += self._step_s
+        self._step_s = expected_s
+        self._doing = doing
+        self(0, 0, 1)
+
+    def __call__(self, due: int, ended: int, planned: int) -> None:
+        if self._progress is not None:
+            done_s = self._before_s + self._step_s * ended / max(planned, 1)
+            count = f" ({ended} of {planned} requests)" if planned > 1 else ""
+            self._progress(f"{self._doing}{count}", min(done_s / self._total_s, 1.0))
+
+
+def _calibrated(
+    deployment: Deployment, path: Path, images: TestSet, steps: _Steps
+) -> tuple[dict[str, float], bytes]:
+    """Service times of this machine, and a sample request as JSON."""
+    variants = deployment.tasks[_TASK].variants
+    fleet = fleet_of(deployment, _TASK)
+    expected = dict(zip(fleet.variants, (1 / fleet.rate).tolist(), strict=True))
+    steps.begin("measuring this machine: starting the server", _START_S / 2)
+    with server(path) as url:
+        steps.begin("measuring this machine", _CALIBRATION_S - _START_S / 2)
+        service_s = calibrate(url, _TASK, images.images[:256], expected, progress=steps)
+        request = body(signature(url, _TASK), images.images[0])
+    if missing := set(variants) - set(service_s):
+        raise DemoError(f"{path.name} runs no instance of {', '.join(sorted(missing))}")
+    return service_s, request
+
+
+def _with_policy(
+    text: str, policy: str, service_s: Mapping[str, float], load: Load, folder: Path
+) -> Path:
+    """Write the deployment with a policy, the measured service times and the stream's workload."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML(typ="safe")
+    content: dict[str, Any] = yaml.load(text)
+    task = content["tasks"][_TASK]
+    task.pop("dispatch", None)
+    for name, variant in task["variants"].items():
+        variant["service"] = {"mean": f"{service_s[name]:.9f} s"}
+    content["workload"] = {_TASK: {"arrivals": load.process().model_dump(mode="json")}}
+    content["dispatch"] = {"policy": policy}
+    written = io.StringIO()
+    yaml.dump(content, written)
+    path = folder / f"{policy}.yaml"
+    path.write_text(written.getvalue(), encoding="utf-8")
+    return path
+
+
+def _measured(
+    policy: str, record: Record, accuracies: Mapping[str, float], images: TestSet, seed: int
+) -> PolicyResult:
+    found = summary(record, accuracies)
+    answered = record.answered
+    if found.accuracy is None or found.profile_accuracy is None:
+        raise DemoError(f"{policy}: none of {found.offered} requests was answered as expected")
+    source: NDArray[np.int64] = images.source[record.item[answered]]
+    return PolicyResult(
+        policy,
+        found.accuracy,
+        cluster_bootstrap(record.correct[answered], source, seed=seed),
+        found.profile_accuracy,
+        found.mean_s,
+        found.p50_s,
+        found.p95_s,
+        found.p99_s,
+        found.rejected / found.offered,
+        found.failed / found.offered,
+        {name: found.shares[name] for name in accuracies if name in found.shares},
+        found.offered,
+        found.send_lag_p99_s,
+    )
+
+
+def _bound(fleet: Fleet, target: float, rate_per_s: float) -> LowerBound:
+    best = solve(fleet, target, rate_per_s)
+    goals = np.linspace(fleet.accuracy.min(), fleet.accuracy.max(), _LINE_POINTS).tolist()
+    line = [
+        (goal, solve(fleet, goal, rate_per_s).response_time_s)
+        for goal in goals
+        if max_rate(fleet, goal) >= rate_per_s
+    ]
+    return LowerBound(
+        rate_per_s,
+        max_rate(fleet, target),
+        best.response_time_s,
+        dict(zip(fleet.variants, best.shares.tolist(), strict=True)),
+        tuple(line),
+    )
+
+
+def _figure(
+    path: Path, results: Sequence[PolicyResult], bound: LowerBound, target: float
+) -> tuple[Path, Path]:
+    from inferway.report.figure import Point, save, trade_off
+
+    points = [Point(p.policy, p.accuracy, p.accuracy_interval, p.mean_s, p.p95_s) for p in results]
+    figure = trade_off(
+        points,
+        bound=bound.line,
+        target=target,
+        title="Latency against accuracy, one machine, the same requests",
+        latency_label="mean latency (whisker: 95th percentile)",
+    )
+    return save(figure, path)
+
+
+def _warnings_of(load: Load) -> list[str]:
+    if load.telling:
+        return []
+    return [
+        f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, more than the "
+        f"{load.mean_per_s:.0f}/s offered: on this machine the comparison shows little"
+    ]
+
+
+def _next_steps(out: Path, text: str) -> tuple[str, ...]:
+    """Commands that work as they stand, from the current folder."""
+    example = Path("examples", _FILE)
+    if not example.is_file() or example.read_text(encoding="utf-8") != text:
+        example = out / _FILE
+        example.write_text(text, encoding="utf-8")
+    # Short enough to stay on one line of a terminal, so that they can be copied.
+    return (
+        f"{_command()} serve {example}",
+        f"curl -s localhost:8000/v2/models/{_TASK}/infer -d @{out / 'request.json'}",
+    )
+
+
+def _command() -> str:
+    """How to call inferway from here: by its name if that is this one, else by its path."""
+    beside = Path(sys.executable).with_name("inferway")
+    found = shutil.which("inferway")
+    if (found is not None and Path(found) == beside) or not beside.exists():
+        return "inferway"
+    try:
+        return str(beside.relative_to(Path.cwd()))
+    except ValueError:
+        return str(beside)
