@@ -19,9 +19,13 @@ __all__ = ["complain", "nearest"]
 def complain(error: ValidationError, source: Source) -> list[Place]:
     """Note each error of `error` at its place in `source`; return the places."""
     outline = _Outline(source.data)
+    details = [(_place(d, source.data), d) for d in error.errors(include_url=False)]
     places = []
-    for detail in error.errors(include_url=False):
-        place = _place(detail, source.data)
+    for place, detail in details:
+        if detail["type"] == "too_short" and any(
+            place == other[: len(place)] and d is not detail for other, d in details
+        ):
+            continue  # pydantic counts only the items that are in order
         if detail["type"] in {"union_tag_invalid", "union_tag_not_found"}:
             place, sentence = _unknown_kind(place, detail, outline)
         else:
@@ -76,6 +80,8 @@ def _sentence(place: Place, detail: ErrorDetails, outline: _Outline) -> str:
     match detail["type"]:
         case "refused":
             return str(limits["sentence"])
+        case "missing" if isinstance(detail["loc"][-1], int):
+            return f"has too few items: number {detail['loc'][-1] + 1} is missing"
         case "missing":
             return "is needed and not given"
         case "extra_forbidden":

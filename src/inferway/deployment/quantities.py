@@ -117,7 +117,7 @@ class Quantity:
 
     def _unreadable(self, value: str) -> str:
         shown = value if len(value) <= 40 else value[:37] + "..."
-        if re.fullmatch(rf"\s*[+-]?(?:{_NUMBER})\s*", value[: _LONGEST + 1]):
+        if len(value) <= _LONGEST and re.fullmatch(rf"\s*[+-]?(?:{_NUMBER})\s*", value):
             return f'{shown.strip()} has no unit; write {self.noun} such as "{self.example}"'
         known = ", ".join(self.units)
         return (
@@ -214,10 +214,10 @@ def _reader(quantity: Quantity, *, above_zero: bool) -> Callable[[Any], float | 
 def _read_ratio(value: Any) -> float:
     try:
         number = RATIO.parse(value)
-    except QuantityError as error:
-        raise refuse(str(error).replace("a ratio", "a number in 0..1")) from None
+    except QuantityError:
+        raise refuse(f"expected a number in 0..1 such as 0.95, got {_kind(value)}") from None
     if not 0 <= number <= 1:  # also refuses nan
-        hint = f" (write {number / 100:g}, not {value})" if 1 < number <= 100 else ""
+        hint = f" (write {number / 100:g}, not {value})" if 2 <= number <= 100 else ""
         raise refuse(f"{value} is not in 0..1{hint}")
     return number
 

@@ -19,6 +19,24 @@ def schema() -> dict[str, Any]:
     }
 
 
+# Limits that pydantic leaves under its own names where a validator of ours comes first.
+_KEYWORDS = {"ge": "minimum", "gt": "exclusiveMinimum", "lt": "exclusiveMaximum"}
+
+
+def _says(key: str, node: dict[str, Any]) -> bool:
+    """Whether a keyword tells an editor anything: titles and nulls do not, nor 60.0 for 60 s."""
+    value = node[key]
+    match key:
+        case "title":
+            return not isinstance(value, str)
+        case "discriminator":
+            return "oneOf" not in node
+        case "default":
+            return value is not None and not ("pattern" in node and isinstance(value, float))
+        case _:
+            return True
+
+
 def _tidy(node: Any) -> Any:
     """Drop what pydantic adds for its own use: titles, and null for keys that are left out."""
     if isinstance(node, list):
@@ -26,10 +44,7 @@ def _tidy(node: Any) -> Any:
     if not isinstance(node, dict):
         return node
     kept = {
-        key: _tidy(value)
-        for key, value in node.items()
-        if not (key == "title" and isinstance(value, str))
-        and not (key == "default" and value is None)
+        _KEYWORDS.get(key, key): _tidy(value) for key, value in node.items() if _says(key, node)
     }
     members = [member for member in kept.get("anyOf", ()) if member != {"type": "null"}]
     if len(members) == 1:

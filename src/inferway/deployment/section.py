@@ -66,9 +66,7 @@ def _must_be_folder(path: Path) -> Path:
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
-Name = Annotated[
-    str, AfterValidator(_name), Field(min_length=1, json_schema_extra={"examples": ["digits"]})
-]
+Name = Annotated[str, AfterValidator(_name), Field(min_length=1)]
 Switch = Annotated[bool, BeforeValidator(_switch), WithJsonSchema({"type": "boolean"})]
 _TEXT = WithJsonSchema({"type": "string", "description": "A path, relative to this file."})
 # A path that something later writes or reads: it need not be there yet.

@@ -63,12 +63,13 @@ class WrittenService(Section):
         }.get(kind, ())
         for key in ("cv", "stages", "samples", "file"):
             if getattr(self, key) is not None and key not in takes:
-                raise refuse(f"`{key}` means nothing for a {kind} service time")
+                raise refuse(f"`{key}` means nothing where the distribution is {kind}")
         given = [key for key in takes if getattr(self, key) is not None]
         if takes and len(given) != 1:
-            raise refuse(f"a {kind} service time needs {' or '.join(f'`{k}`' for k in takes)}")
+            needs = " or ".join(f"`{key}`" for key in takes)
+            raise refuse(f"the distribution {kind} needs {needs}")
         if kind == "hyperexponential" and self.cv is not None and self.cv <= 1:
-            raise refuse(f"a hyperexponential service time has a `cv` above 1, not {self.cv:g}")
+            raise refuse(f"the distribution {kind} has a `cv` above 1, not {self.cv:g}")
         if self.samples is not None and not self.samples:
             raise refuse("`samples` is empty; give at least one service time")
         return self

@@ -35,6 +35,8 @@ __all__ = [
     "Workload",
 ]
 
+Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
+Matrix = Annotated[tuple[Row, ...], Field(min_length=1, max_length=1000)]
 Load = Annotated[PositiveNumber, Field(lt=10)]
 
 
@@ -93,23 +95,23 @@ class MapArrivals(Section):
     """A Markovian arrival process: phases that change at random, each with its own rate."""
 
     process: Literal["map"]
-    d0: tuple[tuple[AnyNumber, ...], ...]
+    d0: Matrix
     """Rates per second of changing phase without a request; the diagonal makes rows sum to 0."""
-    d1: tuple[tuple[AnyNumber, ...], ...]
+    d1: Matrix
     """Rates per second of a request arriving, by phase before and after it."""
 
     @model_validator(mode="after")
     def _is_a_map(self) -> MapArrivals:
-        size = len(self.d0)
         for name, matrix in (("d0", self.d0), ("d1", self.d1)):
             for i, row in enumerate(matrix):
-                if len(row) != size or len(matrix) != size or not size:
-                    raise refuse(
-                        f"d0 and d1 must be square and of one size, but {name} row {i} has "
-                        f"{len(row)} of {size} entries and {name} has {len(matrix)} rows"
-                    )
-            if not matrix:
-                raise refuse(f"{name} is empty")
+                if len(row) != len(matrix[0]):
+                    raise refuse(f"row {i} of {name} has {len(row)} entries, not {len(matrix[0])}")
+        shapes = [f"{len(matrix)} x {len(matrix[0])}" for matrix in (self.d0, self.d1)]
+        if shapes != [f"{len(self.d0)} x {len(self.d0)}"] * 2:
+            raise refuse(
+                f"d0 and d1 must be square and of one size, but d0 is {shapes[0]} and d1 is "
+                f"{shapes[1]}"
+            )
         d0, d1 = np.array(self.d0), np.array(self.d1)
         for name, matrix_ in (("d0", d0 - np.diag(np.diag(d0))), ("d1", d1)):
             for i, j in np.argwhere(matrix_ < 0):

@@ -1,0 +1,555 @@
+"""Files with a mistake, and the very line that is said about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inferway.deployment import DeploymentError, load
+
+Write = Callable[..., Path]
+
+V = "accuracy: 0.9, service: {mean: 10 ms}"
+
+
+def task(body: str) -> str:
+    return f"tasks:\n  t:\n    {body}\n"
+
+
+def variants(body: str) -> str:
+    return f"tasks:\n  t:\n    variants:\n      a: {body}\n"
+
+
+def service(body: str) -> str:
+    return variants(f"{{accuracy: 0.9, service: {body}}}")
+
+
+def after(body: str) -> str:
+    """Follow a task of two variants, which takes lines 1 to 5, with more of the file."""
+    return (
+        "tasks:\n  t:\n    variants:\n"
+        "      a: {accuracy: 0.8, size: 1 GiB, service: {mean: 10 ms}}\n"
+        "      b: {accuracy: 0.9, size: 2 GiB, service: {cpu: {mean: 40 ms}}}\n" + body
+    )
+
+
+def node(body: str) -> str:
+    return after(f"nodes:\n  n: {body}\n")
+
+
+def arrivals(body: str) -> str:
+    return after(f"workload:\n  t: {{arrivals: {body}}}\n")
+
+
+def tree(body: str) -> str:
+    return after("network:\n  tree:\n    - {tier: top, nodes: 1, repository: true}\n" + body)
+
+
+TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
+TASK = "variants, catalog, accuracy_target, deadline, count, max_instances, dispatch"
+
+MISTAKES: list[tuple[str, str]] = [
+    # the top of the file
+    ("nodes: {}\n", "1: tasks: is needed and not given"),
+    ("tasks: {}\n", "1: tasks: needs at least 1, and has 0"),
+    ("tasks: [a]\n", "1: tasks: expected keys, got a list"),
+    (after("node: {}\n"), "6: node: unknown key; did you mean nodes?"),
+    (after("xyz: 1\n"), f"6: xyz: unknown key; known here: {TOP}"),
+    (after("seed: 1.5\n"), "6: seed: expected a whole number, got 1.5"),
+    (after("seed: -1\n"), "6: seed: must be 0 or more, not -1"),
+    (after("seed: true\n"), "6: seed: expected a whole number, got true"),
+    (after("cost: {alpha: -1}\n"), "6: cost.alpha: must be 0 or more, not -1"),
+    (after("cost: {alpha: 1 ms}\n"), "6: cost.alpha: expected a plain number, got '1 ms'"),
+    # tasks
+    (
+        "tasks:\n  my task: {variants: {a: {" + V + "}}}\n",
+        '2: tasks.my task: "my task" cannot be a name; use letters, digits, dots, dashes and '
+        "underscores",
+    ),
+    (task("count: 1"), "2: tasks.t: a task needs either `variants` or `catalog`"),
+    (task("variant: {}"), "3: tasks.t.variant: unknown key; did you mean variants?"),
+    (
+        task("{x: 1, variants: {a: {" + V + "}}}"),
+        f"3: tasks.t.x: unknown key; known here: {TASK}",
+    ),
+    (
+        task("{count: 0, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.count: must be 1 or more, not 0",
+    ),
+    (
+        task("{deadline: 300, variants: {a: {" + V + "}}}"),
+        '3: tasks.t.deadline: 300 has no unit; write a time such as "300 ms"',
+    ),
+    (
+        task("{deadline: 0 ms, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.deadline: 0 ms is refused: a time must be above 0, such as 300 ms",
+    ),
+    (
+        task("{deadline: -1 s, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.deadline: -1 s is refused: a time must be above 0, such as 300 ms",
+    ),
+    (
+        task("{accuracy_target: 95, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.accuracy_target: 95 is not in 0..1 (write 0.95, not 95)",
+    ),
+    (
+        task("{accuracy_target: high, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.accuracy_target: expected a number in 0..1 such as 0.95, got 'high'",
+    ),
+    (
+        task("accuracy_target: 0.95\n    variants: {a: {" + V + "}}"),
+        "3: tasks.t.accuracy_target: 0.95 is above the best variant, a, whose accuracy is 0.9",
+    ),
+    (
+        after("  t-1: {variants: {a: {" + V + "}}}\n  t: {}\n"),
+        "7: tasks.t: t is given twice, first on line 2",
+    ),
+    (
+        "tasks:\n  t-1: {variants: {a: {"
+        + V
+        + "}}}\n  t: {count: 2, variants: {a: {"
+        + V
+        + "}}}\n",
+        "2: tasks.t-1: t-1 is also one of the tasks that t counts",
+    ),
+    (task("catalog: {}"), "3: tasks.t.catalog: a catalog needs either `name` or `timm`"),
+    (
+        task("catalog: {name: paper/yolov4, hardware: cpu}"),
+        "3: tasks.t.catalog: `hardware` chooses among timm's tables; a catalog by `name` has its "
+        "own",
+    ),
+    (task("catalog: {timm: nowhere}"), "3: tasks.t.catalog.timm: no such folder: {here}/nowhere"),
+    # variants
+    (
+        variants("{}"),
+        "4: tasks.t.variants.a: needs `accuracy` and `service`, as no zoo's profile gives them",
+    ),
+    (
+        variants("{accuracy: 0.9}"),
+        "4: tasks.t.variants.a: needs `service`, as no zoo's profile gives it",
+    ),
+    (
+        variants("{service: {mean: 1 s}}"),
+        "4: tasks.t.variants.a: needs `accuracy`, as no zoo's profile gives it",
+    ),
+    (
+        variants("0.9"),
+        "4: tasks.t.variants.a: expected keys such as model, digest, accuracy, got 0.9",
+    ),
+    (
+        "tasks:\n  t:\n    variants:\n      a: {" + V + "}\n      a: {" + V + "}\n",
+        "5: tasks.t.variants.a: a is given twice, first on line 4",
+    ),
+    (
+        variants("{" + V + ", price: -1}"),
+        "4: tasks.t.variants.a.price: must be 0 or more, not -1",
+    ),
+    (
+        variants("{" + V + ", size: 5}"),
+        '4: tasks.t.variants.a.size: 5 has no unit; write a size such as "16 GiB"',
+    ),
+    (
+        variants("{" + V + ", digest: 'sha256:12'}"),
+        '4: tasks.t.variants.a.digest: expected "sha256:" and 64 hexadecimal digits',
+    ),
+    (
+        variants("{" + V + ", digest: 'sha256:" + "0" * 64 + "'}"),
+        "4: tasks.t.variants.a.digest: a digest belongs to a `model`, and none is given",
+    ),
+    (
+        variants("{model: own.onnx, accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: no such model file: {here}/own.onnx",
+    ),
+    (
+        variants("{model: 'file:///nowhere/own.onnx', accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: no such model file: /nowhere/own.onnx",
+    ),
+    (
+        variants("{model: 's3://bucket/own.onnx', accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: models come from zoo://ZOO/VARIANT, file:///PATH or a path "
+        "relative to this file, not from s3:",
+    ),
+    (
+        variants("{model: 'file://host/own.onnx', accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: file://host/own.onnx names the host host; write file:/// and "
+        "an absolute path",
+    ),
+    # service times
+    (
+        service("10 ms"),
+        "4: tasks.t.variants.a.service: expected keys such as distribution, mean, rate, got '10 ms'",
+    ),
+    (
+        service("{maen: 10 ms}"),
+        "4: tasks.t.variants.a.service.maen: unknown key; did you mean mean?",
+    ),
+    (
+        service("{mean: 1 s, rate: 1/s}"),
+        "4: tasks.t.variants.a.service: both `mean` and `rate` are given; one says the other, so "
+        "keep one",
+    ),
+    (
+        service("{distribution: exponential}"),
+        "4: tasks.t.variants.a.service: a service time needs `mean` (such as 10.7 ms) or `rate` "
+        "(such as 0.9/s)",
+    ),
+    (
+        service("{rate: 0/s}"),
+        "4: tasks.t.variants.a.service.rate: 0/s is refused: a rate must be above 0, such as 120/s",
+    ),
+    (
+        service("{mean: 5/s}"),
+        '4: tasks.t.variants.a.service.mean: "5/s" is not a time; write a number and a unit '
+        '(ns, us, µs, μs, ms, s, min, h, d), such as "300 ms"',
+    ),
+    (
+        service("{distribution: normal, mean: 1 s}"),
+        "4: tasks.t.variants.a.service.distribution: 'normal' is not possible; did you "
+        "mean lognormal?",
+    ),
+    (
+        service("{distribution: lognormal, mean: 1 s}"),
+        "4: tasks.t.variants.a.service: the distribution lognormal needs `cv`",
+    ),
+    (
+        service("{distribution: exponential, mean: 1 s, cv: 2}"),
+        "4: tasks.t.variants.a.service: `cv` means nothing where the distribution is exponential",
+    ),
+    (
+        service("{distribution: hyperexponential, mean: 1 s, cv: 0.5}"),
+        "4: tasks.t.variants.a.service: the distribution hyperexponential has a `cv` above 1, not 0.5",
+    ),
+    (
+        service("{distribution: erlang, mean: 1 s, stages: 0}"),
+        "4: tasks.t.variants.a.service.stages: must be 1 or more, not 0",
+    ),
+    (
+        service("{distribution: empirical}"),
+        "4: tasks.t.variants.a.service: the distribution empirical needs `samples` or `file`",
+    ),
+    (
+        service("{distribution: empirical, samples: []}"),
+        "4: tasks.t.variants.a.service: `samples` is empty; give at least one service time",
+    ),
+    (
+        service("{gtx-980: {mean: 10 ms, rte: 1/s}}"),
+        "4: tasks.t.variants.a.service.gtx-980.rte: unknown key; did you mean rate?",
+    ),
+    (
+        service("{gtx-980: {mean: 10 ms}}"),
+        "4: tasks.t.variants.a.service: no service time for hardware cpu, which the default node "
+        "has; give one or describe the node under `nodes`",
+    ),
+    # batches
+    (
+        variants("{" + V + ", batch: {sizes: [1, 3, 3], service: [1 s, 2 s, 3 s]}}"),
+        "4: tasks.t.variants.a.batch.sizes: batch sizes must increase, but 3 comes after 3",
+    ),
+    (
+        variants("{" + V + ", batch: {sizes: [1, 3], service: [1 s]}}"),
+        "4: tasks.t.variants.a.batch: 2 sizes but 1 service times; give one per size",
+    ),
+    (
+        variants("{" + V + ", batch: {sizes: [1, 3], service: [1 s, 2 s], min: 3, max: 1}}"),
+        "4: tasks.t.variants.a.batch: `min` is 3, above `max`, which is 1",
+    ),
+    (
+        variants("{" + V + ", batch: {sizes: [1, 3], service: [1 s, 2 s], min: 2}}"),
+        "4: tasks.t.variants.a.batch: `min` is 2, which is not one of the sizes",
+    ),
+    (
+        variants("{" + V + ", batch: {sizes: 3, service: [1 s]}}"),
+        "4: tasks.t.variants.a.batch.sizes: expected a list, got 3",
+    ),
+    # nodes
+    (
+        node("{instances: {t/c: 1}}"),
+        "7: nodes.n.instances.t/c: task t has no variant c; known here: a, b",
+    ),
+    (node("{instances: {u/a: 1}}"), "7: nodes.n.instances.u/a: there is no task u; known here: t"),
+    (node("{pinned: {t: 1}}"), "7: nodes.n.pinned.t: t is not of the form TASK/VARIANT"),
+    (node("{instances: {t/a: 0}}"), "7: nodes.n.instances.t/a: must be 1 or more, not 0"),
+    (
+        node("{instances: {t/a: two}}"),
+        "7: nodes.n.instances.t/a: expected a whole number, got 'two'",
+    ),
+    (
+        node("{hardware: gtx-980, instances: {t/b: 1}}"),
+        "7: nodes.n.instances.t/b: b has no service time on hardware gtx-980; it has one on cpu",
+    ),
+    (
+        node("{budget: 3 GiB, instances: {t/a: 2, t/b: 1}}"),
+        "7: nodes.n.budget: 3 GiB cannot hold what runs here, which takes 4 GiB",
+    ),
+    (
+        node("{budget: 3 GiB, instances: {}, pinned: {t/b: 2}}"),
+        "7: nodes.n.budget: 3 GiB cannot hold what is pinned here, which takes 4 GiB",
+    ),
+    (
+        node("{budget: 1 GiB}"),
+        "7: nodes.n.budget: 1 GiB cannot hold what runs here, which takes 3 GiB",
+    ),
+    (
+        "tasks: {t: {variants: {a: {" + V + "}}}}\nnodes: {n: {budget: 1 GiB}}\n",
+        "1: tasks.t.variants.a: needs `size`, as node n has a budget and runs it",
+    ),
+    (node("{buffer: 0}"), "7: nodes.n.buffer: must be 1 or more, not 0"),
+    (node("{queue: centrl}"), "7: nodes.n.queue: 'centrl' is not possible; did you mean central?"),
+    (node("{repository: 1}"), "7: nodes.n.repository: expected true or false, got 1"),
+    # policies
+    (
+        after("dispatch: {policy: price}\n"),
+        "6: dispatch.policy: there is no policy price; did you mean priced?",
+    ),
+    (
+        after("dispatch: priced\n"),
+        "6: dispatch: expected keys such as {policy: fastest-only}, got 'priced'",
+    ),
+    (after("dispatch: {policy: tad, d: 2}\n"), "6: dispatch.d: unknown key; known here: policy"),
+    (after("dispatch: {policy: r-jsq-d, d: 0}\n"), "6: dispatch.d: must be 1 or more, not 0"),
+    (
+        after("dispatch: {policy: priced, stpe: 1}\n"),
+        "6: dispatch.stpe: unknown key; did you mean step?",
+    ),
+    (after("dispatch: {policy: priced, step: 0}\n"), "6: dispatch.step: must be above 0, not 0"),
+    (
+        after("dispatch: {policy: r-jiq, beta: 0.5}\n"),
+        "6: dispatch.beta: must be below 0.5, not 0.5",
+    ),
+    (
+        after("dispatch: {policy: r-jiq, rate: 5}\n"),
+        '6: dispatch.rate: 5 has no unit; write a rate such as "120/s"',
+    ),
+    (
+        after("dispatch: {policy: deadline, margin: 0.5}\n"),
+        "6: dispatch.margin: must be 1 or more, not 0.5",
+    ),
+    (
+        after("dispatch: {policy: './mine.py:Cheapest'}\n"),
+        "6: dispatch.policy: no such file: {here}/mine.py",
+    ),
+    (
+        after("scheduling: {policy: rl-po}\n"),
+        "6: scheduling.checkpoint: is needed and not given",
+    ),
+    (
+        after("scheduling: {policy: rl}\n"),
+        "6: scheduling.policy: there is no policy rl; known here: rl-po, rl-fo, rl-po-b, rl-fo-b, "
+        "lw, hw, hw-e, sq, sa, infaas",
+    ),
+    (
+        after("placement: {policy: infda}\n"),
+        "6: placement.policy: there is no policy infda; did you mean infida?",
+    ),
+    (
+        after("placement: {policy: infida, rounding: new}\n"),
+        "6: placement.rounding: 'new' is not possible; known here: coupled, fresh",
+    ),
+    # networks
+    (after("network: {}\n"), "6: network: a network needs one of `links`, `tree` and `gml`"),
+    (
+        after("network: {links: [{between: [a, b], rtt: -1 ms}]}\n"),
+        "6: network.links[0].rtt: -1 ms is refused: a time must be 0 or more, such as 300 ms",
+    ),
+    (
+        after("network: {links: [{between: [a, a], rtt: 1 ms}]}\n"),
+        "6: network.links[0].between: a link joins two nodes, but both ends are a",
+    ),
+    (
+        after("network: {links: [{between: [a], rtt: 1 ms}]}\n"),
+        "6: network.links[0].between: has too few items: number 2 is missing",
+    ),
+    (after("network: {gml: nowhere.gml}\n"), "6: network.gml: no such file: {here}/nowhere.gml"),
+    (
+        tree("    - {tier: top, nodes: 2, rtt: 1 ms}\n"),
+        "7: network.tree: two tiers are called top",
+    ),
+    (
+        tree("    - {tier: base, nodes: 2}\n"),
+        "7: network.tree: tier base needs `rtt`, the round-trip time to the tier above",
+    ),
+    (
+        tree("    - {tier: base, nodes: 0, rtt: 1 ms}\n"),
+        "9: network.tree[1].nodes: must be 1 or more, not 0",
+    ),
+    (
+        tree("    - {tier: base, nodes: 4, rtt: 1 ms, budget: [{share: 75 %, size: 1 GiB}]}\n"),
+        "9: network.tree[1].budget: the shares of a tier's nodes add up to 0.75, not to 1",
+    ),
+    (
+        after("network: {tree: [{tier: top, nodes: 1}]}\n"),
+        "6: network.tree: no tier has `repository: true`; some node must always be able to serve",
+    ),
+    # workloads
+    (
+        after("workload:\n  u: {arrivals: {process: poisson, rate: 1/s}}\n"),
+        "7: workload.u: there is no task u; known here: t",
+    ),
+    (
+        arrivals("{process: poison, rate: 1/s}"),
+        "7: workload.t.arrivals.process: there is no process poison; did you mean poisson?",
+    ),
+    (
+        arrivals("{rate: 1/s}"),
+        "7: workload.t.arrivals: `process` is needed, one of poisson, constant, sinusoidal, map, "
+        "phases, trace",
+    ),
+    (
+        arrivals("{process: poisson, rate: 0/s}"),
+        "7: workload.t.arrivals.rate: 0/s is refused: a rate must be above 0, such as 120/s",
+    ),
+    (
+        arrivals("{process: poisson, rate: 120}"),
+        '7: workload.t.arrivals.rate: 120 has no unit; write a rate such as "120/s"',
+    ),
+    (
+        arrivals("{process: poisson}"),
+        "7: workload.t.arrivals: needs either `rate` (such as 120/s) or `load` (such as 0.7)",
+    ),
+    (
+        arrivals("{process: poisson, rate: 1/s, load: 0.5}"),
+        "7: workload.t.arrivals: needs either `rate` (such as 120/s) or `load` (such as 0.7)",
+    ),
+    (
+        arrivals("{process: poisson, load: 0}"),
+        "7: workload.t.arrivals.load: must be above 0, not 0",
+    ),
+    (
+        arrivals("{process: phases, phases: []}"),
+        "7: workload.t.arrivals.phases: needs at least 1, and has 0",
+    ),
+    (
+        arrivals("{process: phases, phases: [{rate: 1/s}]}"),
+        "7: workload.t.arrivals.phases[0].for: is needed and not given",
+    ),
+    (
+        arrivals("{process: phases, phases: [{for: 1 s, rate: 1/s, accuracy_target: 0.99}]}"),
+        "7: workload.t.arrivals.phases[0].accuracy_target: 0.99 is above the best variant, b, whose "
+        "accuracy is 0.9",
+    ),
+    (
+        arrivals("{process: sinusoidal, rate: 1/s, amplitude: 1.5, period: 1 s}"),
+        "7: workload.t.arrivals.amplitude: 1.5 is not in 0..1",
+    ),
+    (
+        arrivals("{process: trace, file: nowhere.csv}"),
+        "7: workload.t.arrivals.file: no such file: {here}/nowhere.csv",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1]], d1: [[2]]}"),
+        "7: workload.t.arrivals: not a MAP: row 0 of d0 and d1 together sums to 1, not to 0; "
+        "d0[0][0] would have to be -2",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, -1], [1, -2]], d1: [[2, 0], [0, 1]]}"),
+        "7: workload.t.arrivals: not a MAP: d0[0][1] is -1, a negative rate",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, 0], [1, -2]], d1: [[2, -1], [0, 1]]}"),
+        "7: workload.t.arrivals: not a MAP: d1[0][1] is -1, a negative rate",
+    ),
+    (
+        arrivals("{process: map, d0: [[0]], d1: [[0]]}"),
+        "7: workload.t.arrivals: not a MAP: d0[0][0] is 0, it must be below 0",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, 1], [1, -1]], d1: [[0, 0]]}"),
+        "7: workload.t.arrivals: d0 and d1 must be square and of one size, but d0 is 2 x 2 and d1 "
+        "is 1 x 2",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, 1], [1]], d1: [[0, 0], [0, 0]]}"),
+        "7: workload.t.arrivals: row 1 of d0 has 1 entries, not 2",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, 0], [0, -2]], d1: [[1, 0], [0, 2]]}"),
+        "7: workload.t.arrivals: not one MAP: phases [0] and [1] never reach each other, so there "
+        "is no single mean rate",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, 1], [1, -1]], d1: [[0, 0], [0, 0]]}"),
+        "7: workload.t.arrivals: not a MAP with arrivals: in the long run d1 gives no requests",
+    ),
+    (
+        arrivals("{process: map, d0: [[-1, x], [1, -1]], d1: [[0, 0], [0, 0]]}"),
+        "7: workload.t.arrivals.d0[0][1]: expected a plain number, got 'x'",
+    ),
+    (
+        after("workload:\n  t:\n    arrivals: {process: constant, rate: 1/s}\n    entries: {}\n"),
+        "9: workload.t.entries: needs either `tier` or `nodes`",
+    ),
+    (
+        after(
+            "workload:\n  t:\n    arrivals: {process: constant, rate: 1/s}\n    popularity: {}\n"
+        ),
+        "9: workload.t.popularity.zipf: is needed and not given",
+    ),
+    (
+        tree(
+            "workload:\n  t:\n    arrivals: {process: constant, rate: 1/s}\n    entries: {tier: tip}\n"
+        ),
+        "12: workload.t.entries.tier: there is no tier tip; did you mean top?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "said"), MISTAKES, ids=[said for _, said in MISTAKES])
+def test_a_mistake_is_named_with_its_line_and_field(write: Write, text: str, said: str) -> None:
+    path = write(text)
+    with pytest.raises(DeploymentError) as caught:
+        load(path)
+    here = str(path.resolve().parent)
+    assert str(caught.value).splitlines() == [f"{path}:{said.replace('{here}', here)}"]
+
+
+def test_all_mistakes_are_said_at_once(write: Write) -> None:
+    text = """\
+tasks:
+  broken:
+    variants:
+      a: {accuracy: 95, service: {rate: 5}}
+  fine:
+    accuracy_target: 0.99
+    variants:
+      a: {accuracy: 0.9, size: 2 GiB, service: {rate: 5/s}}
+      a: {accuracy: 0.9, size: 2 GiB, service: {rate: 5/s}}
+nodes:
+  here: {budget: 1 GiB, instances: {fine/a: 1, broken/a: 1, brokn/a: 1}}
+dispatch: {policy: priced, stpe: 1}
+"""
+    path = write(text)
+    with pytest.raises(DeploymentError) as caught:
+        load(path)
+    assert [line.removeprefix(f"{path}:") for line in str(caught.value).splitlines()] == [
+        "4: tasks.broken.variants.a.accuracy: 95 is not in 0..1 (write 0.95, not 95)",
+        '4: tasks.broken.variants.a.service.rate: 5 has no unit; write a rate such as "120/s"',
+        "6: tasks.fine.accuracy_target: 0.99 is above the best variant, a, whose accuracy is 0.9",
+        "9: tasks.fine.variants.a: a is given twice, first on line 8",
+        "11: nodes.here.budget: 1 GiB cannot hold what runs here, which takes 2 GiB",
+        "11: nodes.here.instances.brokn/a: there is no task brokn; did you mean broken?",
+        "12: dispatch.stpe: unknown key; did you mean step?",
+    ]
+    assert [problem.line for problem in caught.value.problems] == [4, 4, 6, 9, 11, 11, 12]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("0.5\n1.5\n1.0\n", "line 3: the time goes back, from 1.5 s to 1 s"),
+        ("0.5\n-1.5\n", "line 2: -1.5 s is negative"),
+        ("time\n0.5\n\nsoon\n", "line 4: 'soon' is not a number of seconds"),
+        ("0.5\nnan\n", "line 2: 'nan' is not a number of seconds"),
+        ("time\n", "holds no values"),
+        ("", "holds no values"),
+        ("2023-11-16 18:17:03.9\nlater\n", "line 2: 'later' is not a timestamp"),
+        ("2023-11-16 18:17:03.9\n2023-11-16 18:17:02.9\n", "line 2: the time goes back"),
+    ],
+)
+def test_a_trace_is_read_and_its_line_named(write: Write, rows: str, said: str) -> None:
+    trace = write(rows, "trace.csv")
+    path = write(arrivals("{process: trace, file: trace.csv}"))
+    with pytest.raises(DeploymentError) as caught:
+        load(path)
+    assert f":7: workload.t.arrivals.file: {trace} {said}" in str(caught.value)
