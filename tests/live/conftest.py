@@ -1,13 +1,15 @@
-"""Real servers on loopback, in a thread of their own, over null runtimes."""
+"""Real servers on loopback, each loop in a thread of its own, and raw-socket clients."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -22,6 +24,55 @@ DIGITS = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32"
 LIMIT_S = 20.0
 
 
+class Response(NamedTuple):
+    """One response; header names in lower case."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+class Wire:
+    """A raw connection to a server."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
+        self._rest = b""
+
+    def send(self, raw: bytes) -> None:
+        self.socket.sendall(raw)
+
+    def read(self, *, head: bool = False) -> Response:
+        """Read one response; `head` when it has no body whatever its length says."""
+        while b"\r\n\r\n" not in self._rest:
+            self._more()
+        top, _, self._rest = self._rest.partition(b"\r\n\r\n")
+        line, *lines = top.decode().split("\r\n")
+        headers = {name.lower(): value for name, value in (one.split(": ", 1) for one in lines)}
+        length = 0 if head else int(headers.get("content-length", 0))
+        while len(self._rest) < length:
+            self._more()
+        body, self._rest = self._rest[:length], self._rest[length:]
+        return Response(int(line.split()[1]), headers, body)
+
+    def closed(self) -> bool:
+        """Whether the server ends the connection, with nothing more to read."""
+        return self._rest == b"" and self.socket.recv(1) == b""
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def _more(self) -> None:
+        piece = self.socket.recv(65536)
+        if not piece:
+            raise ConnectionError(f"closed after {self._rest!r}")
+        self._rest += piece
+
+
 class Running:
     """A server whose loop runs in a thread."""
 
@@ -30,35 +81,90 @@ class Running:
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
-
-    def wait(self, work: Any) -> Any:
-        return asyncio.run_coroutine_threadsafe(work, self.loop).result(LIMIT_S)
+        self._wires: list[Wire] = []
 
     def call(self, function: Callable[[], Any]) -> Any:
+        """Call on the server's loop."""
+
         async def inside() -> Any:
             return function()
 
         return self.wait(inside())
 
+    def begin(self, work: Any) -> Any:
+        """Run a coroutine on the server's loop; returns its future."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop)
+
+    def wait(self, work: Any) -> Any:
+        return self.begin(work).result(LIMIT_S)
+
     @property
     def url(self) -> str:
         return f"127.0.0.1:{self.server.http_port}"
 
-    @property
-    def admin(self) -> str:
-        return f"127.0.0.1:{self.server.admin_port}"
+    def wire(self) -> Wire:
+        """Connect; closed with the server, if not before."""
+        wire = Wire(self.server.http_port)
+        self._wires.append(wire)
+        return wire
 
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.server.http_port), LIMIT_S)
+    def ask(self, raw: bytes, *, admin: bool = False) -> Response:
+        """Send bytes on a connection of their own and read one response."""
+        wire = Wire(self.server.admin_port if admin else self.server.http_port)
+        with closing(wire):
+            wire.send(raw)
+            return wire.read(head=raw.startswith(b"HEAD"))
+
+    def get(self, path: str, *, admin: bool = False) -> Response:
+        return self.ask(f"GET {path} HTTP/1.1\r\nHost: test\r\n\r\n".encode(), admin=admin)
+
+    @staticmethod
+    def post(body: Any, headers: str = "", path: str = "/v2/models/digits/infer") -> bytes:
+        """Build an infer request; anything but bytes is sent as JSON."""
+        if not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        head = f"POST {path} HTTP/1.1\r\nHost: test\r\nContent-Length: {len(body)}\r\n{headers}"
+        return f"{head}\r\n".encode() + body
+
+    def infer(
+        self, body: Any, headers: str = "", path: str = "/v2/models/digits/infer"
+    ) -> Response:
+        return self.ask(self.post(body, headers, path))
 
     def close(self) -> None:
+        for wire in self._wires:
+            wire.close()
         self.wait(self.server.stop(grace_s=2.0))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(LIMIT_S)
         self.loop.close()
 
 
-def site_of(
+class Gate:
+    """A runtime that answers once it is opened, or fails if told to."""
+
+    def __init__(self, signature: Signature = DIGITS) -> None:
+        self.signature = signature
+        self.opened = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.runs = 0
+        self.failure: Exception | None = None
+        self._null = NullRuntime(signature)
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.runs += 1
+        self.entered.release()
+        if not self.opened.wait(LIMIT_S):
+            raise TimeoutError
+        if self.failure is not None:
+            raise self.failure
+        return self._null.run(inputs)
+
+    def close(self) -> None:
+        pass
+
+
+def build_site(
     runtimes: Sequence[Runtime] | None = None,
     *,
     task: str = "digits",
@@ -69,7 +175,7 @@ def site_of(
     target: float | None = 0.8,
     **options: Any,
 ) -> Site:
-    """Two variants: `tiny`, 1 ms and .7; `big`, 10 ms and .9."""
+    """Two variants: `tiny` (1 ms, accuracy .7) and `big` (10 ms, .9)."""
     fleet = Fleet(
         ("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array(count), buffer=buffer
     )
@@ -79,16 +185,13 @@ def site_of(
     return Site(task, signature, dispatcher, runtimes, seed=1, target=target, **options)
 
 
-Start = Callable[..., Running]
-
-
 @pytest.fixture
-def start() -> Iterator[Start]:
-    """Starts servers, and stops them after the test."""
+def start() -> Iterator[Callable[..., Running]]:
+    """Start servers, and stop them after the test."""
     running: list[Running] = []
 
     def begin(*sites: Site, wait: bool = True, **options: Any) -> Running:
-        server = Server(sites, http_port=0, admin_port=0, log_level="error", **options)
+        server = Server(sites, http_port=0, admin_port=0, log_level="critical", **options)
         one = Running(server)
         running.append(one)
         if wait:
@@ -100,29 +203,38 @@ def start() -> Iterator[Start]:
         one.close()
 
 
-def read_response(connection: socket.socket, buffer: bytes = b"") -> tuple[int, dict, bytes, bytes]:
-    """Read one response: status, headers in lower case, body, and what came after it."""
-    while b"\r\n\r\n" not in buffer:
-        piece = connection.recv(65536)
-        if not piece:
-            raise ConnectionError(f"closed after {buffer!r}")
-        buffer += piece
-    head, _, rest = buffer.partition(b"\r\n\r\n")
-    lines = head.decode().split("\r\n")
-    headers = {
-        name.lower(): value for name, value in (line.split(": ", 1) for line in lines[1:] if line)
-    }
-    length = int(headers.get("content-length", 0))
-    while len(rest) < length:
-        piece = connection.recv(65536)
-        if not piece:
-            raise ConnectionError("closed inside a body")
-        rest += piece
-    return int(lines[0].split()[1]), headers, rest[:length], rest[length:]
+@pytest.fixture(scope="module")
+def digits() -> Iterator[Running]:
+    """One server with the task `digits` for tests that leave no trace in it."""
+    running = Running(Server([build_site()], http_port=0, admin_port=0, log_level="critical"))
+    running.wait(running.server.start())
+    yield running
+    running.close()
 
 
-def ask(running: Running, raw: bytes) -> tuple[int, dict, bytes]:
-    """Send bytes on a connection of its own and read one response."""
-    with closing(running.connect()) as connection:
-        connection.sendall(raw)
-        return read_response(connection)[:3]
+@pytest.fixture
+def site_of() -> Callable[..., Site]:
+    return build_site
+
+
+@pytest.fixture
+def gates() -> Iterator[list[Gate]]:
+    """Two runtimes that wait; opened after the test in any case."""
+    made = [Gate(), Gate()]
+    yield made
+    for gate in made:
+        gate.opened.set()
+
+
+@pytest.fixture
+def until() -> Callable[[Callable[[], bool]], None]:
+    """Wait for a condition, with a deadline."""
+
+    def wait(condition: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + LIMIT_S
+        pause = threading.Event()
+        while not condition():
+            assert time.monotonic() < deadline, "the condition did not come true"
+            pause.wait(0.002)
+
+    return wait

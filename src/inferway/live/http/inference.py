@@ -164,7 +164,7 @@ class Infer:
                 continue
             if bytes(given.data):
                 raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
-            if size < 0 or binary_at + size > len(body):
+            if binary_at + size > len(body):
                 raise RefusalError(
                     400,
                     f"input {name!r} announces {size} bytes of binary data; "
@@ -332,20 +332,10 @@ def _schedule(request: Request, parameters: InferParameters) -> None:
         if not 0.0 <= parameters.accuracy <= 1.0:
             raise RefusalError(400, f"accuracy is {parameters.accuracy}, expected 0 to 1")
         request.floor = parameters.accuracy
-    if parameters.timeout is not None:
-        if parameters.timeout < 0:
-            raise RefusalError(
-                400, f"timeout is {parameters.timeout}, expected microseconds above 0"
-            )
-        if parameters.timeout > 0:  # Triton: 0 is none
-            request.deadline_s = received_s + parameters.timeout / 1e6
+    if parameters.timeout:  # Triton: 0 is none
+        request.deadline_s = received_s + parameters.timeout / 1e6
     if parameters.deadline_ms is not None:
         if not parameters.deadline_ms > 0.0:
             raise RefusalError(400, f"deadline_ms is {parameters.deadline_ms}, expected above 0")
         request.deadline_s = received_s + parameters.deadline_ms / 1e3
-    if parameters.priority:
-        if not 0 < parameters.priority < 2**31:
-            raise RefusalError(
-                400, f"priority is {parameters.priority}, expected 1 (highest) or more"
-            )
-        request.priority = parameters.priority
+    request.priority = parameters.priority

@@ -5,17 +5,20 @@ Unknown keys are ignored, as the protocol's extensions ask; known ones must have
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
+
+# Bounded, because integers in JSON may have thousands of digits.
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
 class TensorParameters(msgspec.Struct, gc=False):
     """Parameters of an input or of a requested output."""
 
-    binary_data_size: int | None = None
+    binary_data_size: Count | None = None
     binary_data: bool | None = None
-    classification: int | None = None
+    classification: Count | None = None
     shared_memory_region: str | None = None
 
 
@@ -24,7 +27,7 @@ class InputMessage(msgspec.Struct, gc=False):
 
     name: str
     datatype: str
-    shape: list[int]
+    shape: list[Count]
     parameters: TensorParameters | None = None
     data: msgspec.Raw = msgspec.Raw()
 
@@ -45,8 +48,8 @@ class InferParameters(msgspec.Struct, gc=False):
     binary_data_output: bool = False
     accuracy: float | None = None
     deadline_ms: float | None = None
-    timeout: int | None = None
-    priority: int = 0
+    timeout: Count | None = None
+    priority: Count = 0
 
 
 class InferMessage(msgspec.Struct, gc=False):

@@ -1,0 +1,159 @@
+"""Measure the CPU time that one inference request costs the server, from socket to socket.
+
+The server is a process of its own; its user and system time are read before and after a bounded
+run of requests that another process sends over keep-alive connections, each as soon as the one
+before it has been answered. The model is either nothing (a null runtime: the cost of serving) or a
+deployment file's own.
+
+Run::
+
+    python benchmarks/request_cost.py [FILE] [--requests 20000] [--connections 8] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+from http_stack import cpu_seconds, drive, machine, request_bytes
+
+TASK = "digits"
+SHAPE = (1, 160)
+PATH = f"/v2/models/{TASK}/infer".encode()
+
+
+def serve(file: str | None) -> None:
+    """Run the server until it is told to stop; print its port when it is ready."""
+    import uvloop
+
+    from inferway.live import Server
+
+    deployment: Any = null_sites() if file is None else load(file)
+    server = Server(deployment, http_port=0, admin_port=0, log_level="warning")
+
+    async def main() -> None:
+        await server.start()
+        print(json.dumps({"http_port": server.http_port}), flush=True)
+        await asyncio.Event().wait()
+
+    uvloop.run(main())
+
+
+def load(file: str) -> Any:
+    """Load a deployment file."""
+    import inferway
+
+    return inferway.load(file)
+
+
+def null_sites() -> list[Any]:
+    """Make one task of two variants that answer at once."""
+    from inferway.dispatch import Dispatcher
+    from inferway.live import Site
+    from inferway.runtime import NullRuntime, Signature, Tensor
+    from inferway.site import Fleet
+
+    signature = Signature((Tensor("x", "FP32", (-1, SHAPE[1])),), (Tensor("y", "FP32", (-1, 10)),))
+    fleet = Fleet(("tiny", "big"), np.array([1e4, 5e3]), np.array([0.7, 0.9]), np.array([1, 1]))
+    dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
+    runtime = NullRuntime(signature)
+    return [Site(TASK, signature, dispatcher, [runtime, runtime], target=0.8)]
+
+
+def requests_for(tensor: dict[str, Any], size: int) -> dict[str, bytes]:
+    """Build the same request as JSON and as binary."""
+    shape = [1, *(max(axis, 1) for axis in tensor["shape"][1:])]
+    values = np.round(np.arange(size, dtype=np.float32) / size, 4)
+    given = {"name": tensor["name"], "datatype": tensor["datatype"], "shape": shape}
+    text = msgspec.json.encode(
+        {"inputs": [given | {"data": [round(value, 4) for value in values.tolist()]}]}
+    )
+    raw = values.tobytes()
+    head = msgspec.json.encode(
+        {
+            "inputs": [given | {"parameters": {"binary_data_size": len(raw)}}],
+            "parameters": {"binary_data_output": True},
+        }
+    )
+    length = b"Inference-Header-Content-Length: %d\r\n" % len(head)
+    return {
+        "json": request_bytes(PATH, text),
+        "binary": request_bytes(PATH, head + raw, length),
+    }
+
+
+def input_of(port: int) -> dict[str, Any]:
+    """Ask the server for the task's first input."""
+    from urllib.request import urlopen
+
+    with urlopen(f"http://127.0.0.1:{port}/v2/models/{TASK}") as response:
+        found: dict[str, Any] = json.load(response)["inputs"][0]
+    return found
+
+
+def measure(file: str | None, count: int, connections: int) -> list[dict[str, Any]]:
+    """Run the server and the clients; return one row per wire format."""
+    command = [sys.executable, __file__, "--serve", *([file] if file else [])]
+    rows = []
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+        try:
+            assert server.stdout is not None
+            port = json.loads(server.stdout.readline())["http_port"]
+            tensor = input_of(port)
+            size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
+            for form, request in requests_for(tensor, size).items():
+                drive(port, request, max(500, count // 10), connections)
+                before = cpu_seconds(server.pid)
+                wall_s = drive(port, request, count, connections)
+                cpu_s = cpu_seconds(server.pid) - before
+                rows.append(
+                    {
+                        "form": form,
+                        "request_bytes": len(request),
+                        "cpu_us_per_request": round(cpu_s / count * 1e6, 1),
+                        "requests_per_s": round(count / wall_s),
+                    }
+                )
+        finally:
+            server.kill()
+    return rows
+
+
+def main() -> None:
+    """Run the measurement, or the server."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("file", nargs="?", help="deployment file; a null runtime without one")
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        serve(options.file)
+        return
+    model = Path(options.file).name if options.file else "null runtime"
+    rows = [
+        {"connections": connections} | row
+        for connections in options.connections
+        for row in measure(options.file, options.requests, connections)
+    ]
+    if options.json:
+        print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))
+        return
+    print(f"{machine()}; {model}; {options.requests} requests")
+    for row in rows:
+        print(
+            f"{row['form']:7} {row['request_bytes']:6d} bytes, {row['connections']:3d} connections:"
+            f" {row['cpu_us_per_request']:6.1f} µs CPU each, {row['requests_per_s']:6d} requests/s"
+        )
+
+
+if __name__ == "__main__":
+    main()

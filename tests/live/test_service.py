@@ -1,0 +1,368 @@
+"""Requests on their way through a site: refusals, failures, departures, warm-up, the end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import closing
+from typing import Any
+
+import numpy as np
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from inferway.live import ServeError, Site, WarmUpError
+from inferway.runtime import NullRuntime, Signature, Tensor
+
+ONE = {
+    "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
+}
+TINY = "/v2/models/digits/versions/tiny/infer"
+
+
+@pytest.fixture
+def gated(start: Any, site_of: Any, gates: Any) -> Any:
+    """A warm server whose models wait for their gates; two places per server."""
+    for gate in gates:
+        gate.opened.set()
+    running = start(site_of(gates, buffer=2))
+    for gate in gates:
+        gate.opened.clear()
+    return running
+
+
+def metric(running: Any, name: str, **labels: str) -> float | None:
+    """The value of a metric, from the admin listener."""
+    text = running.get("/metrics", admin=True).body.decode()
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return float(sample.value)
+    return None
+
+
+def test_a_full_site_rejects_with_429(gated: Any, gates: Any, until: Any) -> None:
+    site = gated.server.sites[0]
+    waiting = [gated.wire() for _ in range(2)]
+    for wire in waiting:
+        wire.send(gated.post(ONE, path=TINY))
+    until(lambda: site.in_flight == 2)
+    refused = gated.infer(ONE, path=TINY)
+    assert refused.status == 429
+    assert int(refused.headers["retry-after"]) >= 1
+    assert "no room" in refused.json["error"]
+    assert metric(gated, "inferway_queue_length", variant="tiny") == 2
+    gates[0].opened.set()
+    for wire in waiting:
+        assert wire.read().status == 200
+        wire.close()
+    assert gated.infer(ONE, path=TINY).status == 200
+    assert metric(gated, "inferway_requests_total", outcome="rejected") == 1
+    assert metric(gated, "inferway_requests_total", outcome="answered", variant="tiny") == 3
+
+
+def test_a_failing_model_gives_500_and_undoes_the_balance(gated: Any, gates: Any) -> None:
+    gates[0].failure = RuntimeError("the model\nis broken")
+    gates[0].opened.set()
+    failed = gated.infer(ONE)
+    assert (failed.status, failed.json) == (
+        500,
+        {"error": "digits/tiny#0 failed: the model is broken"},
+    )
+    assert gated.call(lambda: gated.server.sites[0].dispatcher.balance) == pytest.approx(0.0)
+    gates[0].failure = None
+    assert gated.infer(ONE).status == 200
+    assert metric(gated, "inferway_requests_total", outcome="failed", variant="tiny") == 1
+
+
+def test_a_client_that_goes_frees_its_place(gated: Any, gates: Any, until: Any) -> None:
+    site = gated.server.sites[0]
+    first, second = gated.wire(), gated.wire()
+    first.send(gated.post(ONE))
+    gates[0].entered.acquire(timeout=10)
+    while gates[0].entered.acquire(timeout=0.01):
+        pass
+    until(lambda: site.in_flight == 1)
+    second.send(gated.post(ONE))
+    until(lambda: site.in_flight == 2)
+    second.close()
+    until(lambda: site.in_flight == 1)
+    runs = gates[0].runs
+    gates[0].opened.set()
+    assert first.read().json["parameters"]["accuracy_balance"] == pytest.approx(0.7 - 0.8)
+    first.close()
+    assert gated.infer(ONE).status == 200
+    assert gates[0].runs == runs + 1
+    assert metric(gated, "inferway_requests_total", outcome="canceled") == 1
+
+
+def test_a_deadline_that_passes_in_the_queue_gives_504(gated: Any, gates: Any, until: Any) -> None:
+    site = gated.server.sites[0]
+    with closing(gated.wire()) as first, closing(gated.wire()) as late:
+        first.send(gated.post(ONE, path=TINY))
+        until(lambda: site.in_flight == 1)
+        late.send(gated.post(ONE | {"parameters": {"deadline_ms": 50}}, path=TINY))
+        until(lambda: site.in_flight == 2)
+        request = site.queues[0][1]
+        until(lambda: gated.loop.time() > 0 and _passed(request.deadline_s))
+        gates[0].opened.set()
+        assert first.read().status == 200
+        answer = late.read()
+        assert answer.status == 504
+        assert "deadline" in answer.json["error"]
+
+
+def _passed(deadline_s: float) -> bool:
+    import time
+
+    return time.monotonic() > deadline_s
+
+
+def test_a_request_that_cannot_be_in_time_is_refused_at_once(digits: Any) -> None:
+    refused = digits.infer(ONE | {"parameters": {"deadline_ms": 0.01}})
+    assert refused.status == 429
+
+
+def test_an_accuracy_floor_is_kept(digits: Any) -> None:
+    answer = digits.infer(ONE | {"parameters": {"accuracy": 0.85}})
+    assert answer.json["model_version"] == "big"
+    assert digits.infer(ONE | {"parameters": {"accuracy": 0.95}}).status == 429
+
+
+def test_ready_only_after_warm_up(start: Any, site_of: Any, gates: Any, until: Any) -> None:
+    running = start(site_of(gates), wait=False)
+    starting = running.begin(running.server.start())
+    until(lambda: gates[0].runs > 0)
+    assert running.get("/v2/health/live").status == 200
+    assert running.get("/v2/health/ready").status == 503
+    assert running.get("/v2/models/digits/ready").status == 503
+    refused = running.infer(ONE)
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    for gate in gates:
+        gate.opened.set()
+    starting.result(20)
+    assert min(gate.runs for gate in gates) >= 1
+    assert running.get("/v2/health/ready").status == 200
+    assert running.infer(ONE).status == 200
+
+
+def test_a_model_that_fails_its_warm_up_ends_the_start(
+    start: Any, site_of: Any, gates: Any
+) -> None:
+    gates[1].failure = RuntimeError("no kernel")
+    for gate in gates:
+        gate.opened.set()
+    running = start(site_of(gates), wait=False)
+    with pytest.raises(WarmUpError, match="digits/big#0 failed its warm-up: no kernel"):
+        running.wait(running.server.start())
+
+
+def test_free_axes_may_stay_cold(start: Any, site_of: Any, gates: Any) -> None:
+    signature = Signature((Tensor("x", "FP32", (-1, -1)),), (Tensor("y", "FP32", (-1, 1)),))
+    for gate in gates:
+        gate.signature = signature
+        gate.failure = RuntimeError("too short")
+        gate.opened.set()
+    running = start(site_of(gates, signature=signature))
+    assert running.get("/v2/health/ready").status == 200
+
+
+def test_stopping_finishes_what_is_in_flight(gated: Any, gates: Any, until: Any) -> None:
+    with closing(gated.wire()) as busy, closing(gated.wire()) as idle:
+        idle.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n")
+        assert idle.read().status == 200
+        busy.send(gated.post(ONE))
+        until(lambda: gated.server.sites[0].in_flight == 1)
+        stopping = gated.begin(gated.server.stop(grace_s=20))
+        assert idle.closed()
+        assert not stopping.done()
+        gates[0].opened.set()
+        answer = busy.read()
+        assert (answer.status, answer.headers["connection"]) == (200, "close")
+        stopping.result(20)
+    with pytest.raises(ConnectionRefusedError):
+        gated.wire()
+
+
+def test_several_tasks_have_each_their_own_site(start: Any, site_of: Any) -> None:
+    other = Signature((Tensor("text", "BYTES", (-1, 1)),), (Tensor("echo", "BYTES", (-1, 1)),))
+    running = start(site_of(), site_of(task="words", signature=other))
+    words = {"name": "text", "datatype": "BYTES", "shape": [2, 1], "data": ["a, b", "é"]}
+    answer = running.infer({"inputs": [words]}, path="/v2/models/words/infer")
+    assert answer.json["outputs"][0] == {
+        "name": "echo",
+        "datatype": "BYTES",
+        "shape": [2, 1],
+        "data": ["", ""],
+    }
+    assert running.infer(ONE).json["parameters"]["accuracy_balance"] == pytest.approx(-0.1)
+    assert metric(running, "inferway_answers_total", task="words", variant="tiny") == 2
+    assert metric(running, "inferway_answers_total", task="digits", variant="tiny") == 1
+
+
+def test_metrics_and_status(start: Any, site_of: Any) -> None:
+    running = start(site_of())
+    for rows in (1, 3):
+        tensor = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
+        assert running.infer({"inputs": [tensor]}).status == 200
+    assert running.infer({}).status == 400
+    page = running.get("/metrics", admin=True)
+    assert page.headers["content-type"].startswith("text/plain")
+    families = list(text_string_to_metric_families(page.body.decode()))
+    assert families
+    assert all(family.name.startswith("inferway_") for family in families)
+    assert metric(running, "inferway_request_duration_seconds_count", variant="tiny") == 2
+    assert metric(running, "inferway_answers_total", variant="tiny") == 4
+    assert metric(running, "inferway_accuracy_mean_ratio") == pytest.approx(0.7)
+    assert metric(running, "inferway_accuracy_target_ratio") == 0.8
+    assert metric(running, "inferway_accuracy_balance") == pytest.approx(4 * (0.7 - 0.8))
+    assert metric(running, "inferway_requests_total", outcome="invalid") == 1
+    status = running.get("/status", admin=True).json
+    assert status["ready"] is True
+    assert status["tasks"]["digits"]["variants"]["tiny"]["answers"] == 4
+    assert running.get("/v2", admin=True).status == 404
+
+
+def test_runtimes_match_the_servers(site_of: Any) -> None:
+    with pytest.raises(ValueError, match="2 servers and 1 runtimes"):
+        site_of([NullRuntime(Signature((), ()))])
+
+
+_PROGRAM = """
+import json, sys
+import numpy as np
+from inferway.dispatch import Dispatcher
+from inferway.live import Server, Site
+from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.site import Fleet
+
+signature = Signature(
+    (Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),)
+)
+fleet = Fleet(("tiny",), np.array([10.0]), np.array([0.7]), np.array([1]))
+site = Site(
+    "digits",
+    signature,
+    Dispatcher(fleet, "fastest-only", target=None),
+    [NullRuntime(signature, service_s=0.3)],
+)
+Server([site], http_port=0, admin_port=0).run(
+    lambda server: print(json.dumps(server.http_port), flush=True)
+)
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_cleanly(number: int) -> None:
+    import socket
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"PYTHONWARNINGS": "error"},
+    )
+    try:
+        assert process.stdout is not None
+        port = json.loads(process.stdout.readline())
+        body = json.dumps(ONE).encode()
+        with socket.create_connection(("127.0.0.1", port), 20) as connection:
+            head = f"POST {TINY} HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+            # Live asked behind the request shows, once the signal is sent, that it had arrived.
+            connection.sendall(head.encode() + body)
+            process.send_signal(number)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
+        _, log = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    assert b"Traceback" not in log
+    events = [json.loads(line)["event"] for line in log.splitlines()]
+    assert events == ["ready", "stopped"]
+
+
+def test_a_taken_port_is_an_error_without_leftovers(start: Any, site_of: Any) -> None:
+    running = start(site_of())
+    other = start(site_of(), wait=False)
+    other.server.http_port = running.server.http_port
+    with pytest.raises(OSError, match="address already in use"):
+        other.wait(other.server.start())
+
+
+def test_what_cannot_be_served_is_refused() -> None:
+    from inferway.live import Server
+
+    class Refused:
+        path = "file.yaml"
+
+        @staticmethod
+        def unserved() -> list[str]:
+            return ["network: not yet", "placement: not yet"]
+
+    with pytest.raises(ServeError, match=r"file.yaml: network: not yet\nfile.yaml: placement"):
+        Server(Refused())  # type: ignore[arg-type]
+
+
+def test_a_held_request_is_served_when_a_server_falls_free(
+    start: Any, gates: Any, until: Any, site_of: Any
+) -> None:
+    site: Site = site_of(gates)
+    site.dispatcher = Holding(site.dispatcher)
+    for gate in gates:
+        gate.opened.set()
+    running = start(site)
+    for gate in gates:
+        gate.opened.clear()
+    wires = [running.wire() for _ in range(3)]
+    for wire in wires:
+        wire.send(running.post(ONE))
+    until(lambda: len(site.held) == 2)
+    wires[2].close()
+    until(lambda: len(site.held) == 1)
+    gates[0].opened.set()
+    assert [wire.read().status for wire in wires[:2]] == [200, 200]
+    for wire in wires[:2]:
+        wire.close()
+
+
+class Holding:
+    """A dispatcher whose policy holds what finds the first server busy."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def arrive(self, *arguments: Any) -> int:
+        if self._inner.site.queue[0] > 0:
+            return -2
+        return int(self._inner.arrive(*arguments))
+
+
+def test_concurrent_requests_each_get_their_own_answer(start: Any, site_of: Any) -> None:
+    class Double(NullRuntime):
+        def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            return {"scores": np.ascontiguousarray(inputs["image"][:, :3] * 2)}
+
+    signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),))
+    running = start(
+        site_of([Double(signature) for _ in range(4)], count=(2, 2), policy="jiq-accurate")
+    )
+    wires = [running.wire() for _ in range(20)]
+    for turn in range(10):
+        for i, wire in enumerate(wires):
+            tensor = ONE["inputs"][0] | {"data": [float(i), float(turn), 1.0, 0.0]}
+            wire.send(running.post({"inputs": [tensor], "id": f"{i}/{turn}"}))
+        for i, wire in enumerate(wires):
+            answer = wire.read().json
+            assert answer["id"] == f"{i}/{turn}"
+            assert answer["outputs"][0]["data"] == [2.0 * i, 2.0 * turn, 2.0]
+    for wire in wires:
+        wire.close()
