@@ -30,9 +30,11 @@ class Optimum(NamedTuple):
     price_s: float
     """Dual price of the accuracy constraint: s per unit of accuracy, at least 0."""
     capacity_price: Floats
-    """(K,) dual prices of the classes' capacities, s per unit of share, at most 0."""
+    """(K,) dual prices of ``p <= room``, s per unit of share, at most 0."""
     level_s: float
-    """Dual price of sum(p) = 1, s."""
+    """Dual price of ``sum(p) = 1``, s: the response time that unlimited capacities would give."""
+    room: Floats
+    """(K,) greatest share that each class can carry, min(capacity / rate, 1)."""
 
 
 @dataclass(frozen=True)
@@ -168,7 +170,7 @@ def solve(fleet: Fleet, target: float | None, rate_per_s: float) -> Optimum:
         b_ub=[0.0],
         A_eq=np.ones((1, len(room))),
         b_eq=[1.0],
-        bounds=np.column_stack([np.zeros(len(room)), room]),
+        bounds=[(0.0, float(most)) for most in room],
         method="highs-ds",
         options={
             "primal_feasibility_tolerance": _TOLERANCE,
@@ -185,6 +187,7 @@ def solve(fleet: Fleet, target: float | None, rate_per_s: float) -> Optimum:
         price_s=max(0.0, -float(solution.ineqlin.marginals[0]) * unit_s),
         capacity_price=solution.upper.marginals * unit_s,
         level_s=float(solution.eqlin.marginals[0]) * unit_s,
+        room=room,
     )
 
 
@@ -207,5 +210,6 @@ def relaxed(fleet: Fleet, target: float | None) -> Optimum:
         response_time_s=best.cost_s,
         price_s=price_s,
         capacity_price=np.zeros(len(fleet.rate)),
-        level_s=best.cost_s - price_s * (target or 0.0),
+        level_s=best.cost_s,
+        room=np.ones(len(fleet.rate)),
     )

@@ -1,8 +1,8 @@
 """The policy contract: a policy is a NamedTuple of arrays and numbers with up to three functions.
 
-    choose(policy, site, request, draw) -> server | REJECT | HOLD     writes nothing
-    learn(policy, site, event) -> None                                optional; writes its own arrays
-    pull(policy, site, server, draw) -> (drop, take)                  optional; a server falls free
+    choose(policy, site, request, draw) -> server | REJECT | HOLD    writes nothing
+    learn(policy, site, event) -> None                  optional; writes the policy's own arrays
+    pull(policy, site, server, draw) -> (drop, take)    optional; when a server falls free
 
 They are the methods of the policy's class, so that plain Python calls ``policy.choose(...)``, and
 the stubs below find the same functions by type when compiled. Each policy's class also has
@@ -39,7 +39,7 @@ class Policy(Protocol):
 
 def choose(policy: Any, site: Site, request: Request, draw: int) -> int:
     """The policy's decision for one request: a server, REJECT or HOLD."""
-    return policy.choose(site, request, draw)  # type: ignore[no-any-return]
+    return policy.choose(site, request, draw)
 
 
 def learn(policy: Any, site: Site, event: Event) -> None:
@@ -51,7 +51,7 @@ def learn(policy: Any, site: Site, event: Event) -> None:
 def pull(policy: Any, site: Site, server: int, draw: int) -> tuple[int, int]:
     """How many requests a free server drops from the head of its queue, and takes as one batch."""
     if hasattr(policy, "pull"):
-        return policy.pull(site, server, draw)  # type: ignore[no-any-return]
+        return policy.pull(site, server, draw)
     return 0, 1
 
 

@@ -19,6 +19,7 @@ from inferway.dispatch.contract import choose, learn, pull
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.compiled import entry, fingerprint, jit
 from inferway.site.fleet import Fleet
+from inferway.site.selection import predicted_wait
 from inferway.site.transitions import abandon, admit, narrow, release, set_health
 from inferway.site.view import (
     ALL_CLASSES,
@@ -52,21 +53,35 @@ class Binding(NamedTuple):
 
 
 @structref.register
-class _HandleType(types.StructRef):  # type: ignore[misc]
+class _BindingType(types.StructRef):  # type: ignore[misc, name-defined]
     """A `Binding` behind one pointer: unpacking thirty arrays at every call would cost 8 us."""
+
+
+@structref.register
+class _SiteType(types.StructRef):  # type: ignore[misc, name-defined]
+    """A `Site` behind one pointer, for the same reason."""
 
 
 if numba.config.DISABLE_JIT:
 
-    class _Handle(NamedTuple):
-        binding: Binding
+    def _bind(binding: Binding) -> Any:
+        return binding
 
 else:
 
-    class _Handle(structref.StructRefProxy):  # type: ignore[misc, no-redef]
+    class _BindingRef(structref.StructRefProxy):  # type: ignore[misc]
         pass
 
-    structref.define_proxy(_Handle, _HandleType, ["binding"])
+    class _SiteRef(structref.StructRefProxy):  # type: ignore[misc]
+        pass
+
+    structref.define_proxy(_BindingRef, _BindingType, list(Binding._fields))
+    structref.define_proxy(_SiteRef, _SiteType, list(Site._fields))
+
+    def _bind(binding: Binding) -> Any:
+        return _BindingRef(
+            binding.policy, _SiteRef(*binding.site), binding.allowed, binding.decision
+        )
 
 
 @jit
@@ -107,7 +122,7 @@ def arrive(
 def _dispatch(bound: Binding, server: int, rows: int, counted: bool) -> None:
     site = bound.site
     k = site.server_class[server]
-    wait_s = max(0.0, site.free_s[server] - site.clock_s[0])
+    wait_s = predicted_wait(site, server)
     service_s = rows / site.rate[k]
     bound.decision[PREDICTED_WAIT] = wait_s
     bound.decision[PREDICTED_SERVICE] = service_s
@@ -260,7 +275,7 @@ class Dispatcher:
         int
             A server, REJECT or HOLD.
         """
-        return self._arrive(  # type: ignore[no-any-return]
+        return self._arrive(
             self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted
         )
 
@@ -278,7 +293,7 @@ class Dispatcher:
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
-        return self._pull(self._bound, server, now_s, draw)  # type: ignore[no-any-return]
+        return self._pull(self._bound, server, now_s, draw)
 
     def retune(self, rate_per_s: float) -> None:
         """Tell the policy another arrival rate, if it wants one; call it off the request path."""
@@ -321,12 +336,8 @@ def _calls(sources: tuple[Path, ...], _fingerprint: str) -> dict[str, Any]:
     return {call.__name__[1:]: entry(call, sources=sources) for call in entries}
 
 
-def _bind(binding: Binding) -> _Handle:
-    return _Handle(binding)
-
-
 def _arrive(
-    handle: _Handle,
+    bound: Any,
     now_s: float,
     draw: int,
     deadline_s: float,
@@ -336,23 +347,21 @@ def _arrive(
     rows: int,
     counted: bool,
 ) -> int:
-    return arrive(  # type: ignore[no-any-return]
-        handle.binding, now_s, draw, deadline_s, floor, priority, classes, rows, counted
-    )
+    return int(arrive(bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted))
 
 
-def _finish(handle: _Handle, server: int, now_s: float, service_s: float) -> None:
-    finish(handle.binding, server, now_s, service_s)
+def _finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
+    finish(bound, server, now_s, service_s)
 
 
-def _withdraw(handle: _Handle, server: int, position: int, now_s: float, counted: bool) -> None:
-    withdraw(handle.binding, server, position, now_s, counted)
+def _withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
+    withdraw(bound, server, position, now_s, counted)
 
 
-def _mark(handle: _Handle, server: int, healthy: bool, now_s: float) -> None:
-    handle.binding.site.clock_s[0] = now_s
-    set_health(handle.binding.site, server, healthy)
+def _mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
+    bound.site.clock_s[0] = now_s
+    set_health(bound.site, server, healthy)
 
 
-def _pull(handle: _Handle, server: int, now_s: float, draw: int) -> tuple[int, int]:
-    return draw_from_queue(handle.binding, server, now_s, draw)  # type: ignore[no-any-return]
+def _pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
+    return draw_from_queue(bound, server, now_s, draw)

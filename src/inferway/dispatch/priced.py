@@ -1,13 +1,19 @@
 """Priced idle queue: accuracy has a price in seconds, and the price follows the target.
 
 Not in the papers. Paper 002's LP has a dual price for accuracy: at the optimum a request goes
-where 1/mu_k - price * a_k is least. Here the price is learned by dual ascent, one small step per
-request, and idle servers come first, as in join-the-idle-queue. Since
+where 1/mu_k - price * a_k is least. Here the same rule runs on the queues as they are,
+
+    least (1 + wait * queue) / mu_k - price * a_k,
+
+and the price is learned by dual ascent, one small step per answer. Idle servers (queue 0) come
+first as long as the price is moderate; a fleet too small to find an accurate server idle often
+enough pays a higher price, and waits for one. (Taking idle servers always before busy ones is the
+same on large fleets and cannot hold the target on small ones.) Since
 
     price_end - price_start = step * (target - mean accuracy) * N,
 
-a run of N requests misses the target by no more than the price has moved over (step * N): the
-price starts above the LP's, so that it falls while it learns and the accuracy stays above.
+a run of N answers misses the target by what the price has moved over step * N: the price starts
+above the LP's, and the step is sized for runs of a few thousand.
 """
 
 from __future__ import annotations
@@ -20,16 +26,16 @@ from inferway.dispatch.bound import max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats
 
-STEP = 0.05
-"""Of the price's scale, for a request that misses the target by the whole span of accuracies."""
+STEP = 0.5
+"""Of the price's scale, for an answer that misses the target by the whole span of accuracies."""
 WAIT = 3.0
-"""How many service times a place in a queue counts; above 1 since queues form in bursts."""
+"""Service times that a place in a queue counts; above 1, since who waits makes others wait too."""
 HEADROOM = 1.25
 """The start over the LP's price."""
 
 
 class Priced(NamedTuple):
-    """To the idle server with the least service time less the price of its accuracy."""
+    """To the server with the least expected response time less the price of its accuracy."""
 
     price: Floats
     """(1,) s per unit of accuracy, at least 0: the policy's memory."""
@@ -55,7 +61,8 @@ class Priced(NamedTuple):
         ----------
         price
             Where the price starts, s per unit of accuracy; by default 1.25 times the LP's dual
-            price at the rate, or at low load where no rate is known.
+            price, taken halfway between the rate and the greatest feasible one, since queues make
+            a finite fleet behave like a fuller one; at low load where no rate is known.
         step
             Without a dimension: the part of the price's scale by which it moves when an answer
             misses the target by the whole span of the fleet's accuracies.
@@ -68,18 +75,17 @@ class Priced(NamedTuple):
             Without a target, or with a target out of reach.
         """
         if target is None:
-            raise ValueError("policy priced tracks an accuracy target: give the task accuracy_target")
+            raise ValueError(
+                "policy priced tracks an accuracy target: give the task accuracy_target"
+            )
         span = float(np.ptp(fleet.accuracy)) or 1.0
         scale = _scale(fleet, target)
         if price is None:
-            dual = relaxed(fleet, target).price_s
-            if rate_per_s is not None and rate_per_s < max_rate(fleet, target):
-                dual = max(dual, solve(fleet, target, rate_per_s).price_s)
-            price = HEADROOM * dual
+            price = HEADROOM * _dual(fleet, target, rate_per_s)
         return cls(np.array([price]), step * scale / span, wait, len(fleet.rate))
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
-        """The cheapest idle server; where none is idle, the cheapest by its queue."""
+        """The cheapest server, the idle ones looked at first."""
         best, least = -1, np.inf
         for k in range(self.classes):
             cost = 1.0 / site.rate[k] - self.price[0] * site.accuracy[k]
@@ -87,14 +93,14 @@ class Priced(NamedTuple):
                 server = idle_in(site, request, k)
                 if server >= 0:
                     best, least = server, cost
-        if best >= 0:
-            return best
-        for server in range(site.queue.size):
-            k = site.server_class[server]
-            places = 1.0 + self.wait * site.queue[server]
-            cost = places / site.rate[k] - self.price[0] * site.accuracy[k]
-            if cost < least and request.allowed[server]:
-                best, least = server, cost
+        for k in range(self.classes):
+            worth = self.price[0] * site.accuracy[k]
+            if (1.0 + self.wait) / site.rate[k] - worth >= least:
+                continue  # no queue of this class can be the cheapest
+            for server in range(site.first[k], site.first[k + 1]):
+                cost = (1.0 + self.wait * site.queue[server]) / site.rate[k] - worth
+                if cost < least and request.allowed[server]:
+                    best, least = server, cost
         return best
 
     def learn(self, site: Site, event: Event) -> None:
@@ -105,6 +111,14 @@ class Priced(NamedTuple):
         if event.kind == WITHDRAWN:
             miss = -miss
         self.price[0] = max(0.0, self.price[0] + self.step * miss)
+
+
+def _dual(fleet: Fleet, target: float, rate_per_s: float | None) -> float:
+    low = relaxed(fleet, target).price_s
+    if rate_per_s is None:
+        return low
+    greatest = max_rate(fleet, target)
+    return max(low, solve(fleet, target, min(0.99 * greatest, (rate_per_s + greatest) / 2)).price_s)
 
 
 def _scale(fleet: Fleet, target: float) -> float:

@@ -8,7 +8,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, cast
 
 from inferway.dispatch.contract import Policy
 
@@ -42,15 +42,16 @@ def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], t
         Where there is no such name, file or class, or the class has no `choose` or `build`.
     """
     if name in POLICIES:
-        module, attribute = POLICIES[name].split(":")
-        return getattr(importlib.import_module(f"inferway.dispatch.{module}"), attribute), ()
+        file, attribute = POLICIES[name].split(":")
+        return getattr(importlib.import_module(f"inferway.dispatch.{file}"), attribute), ()
     file, colon, attribute = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise ValueError(
             f"unknown policy {name!r}: expected one of {', '.join(POLICIES)}, or ./file.py:Class"
         )
     path = ((folder or Path()) / file).resolve()
-    found = getattr(_module(path), attribute, None)
+    module = _module(path)
+    found = getattr(module, attribute, None)
     if not isinstance(found, type):
         raise ValueError(f"{path} has no class {attribute!r}")
     if not (issubclass(found, tuple) and hasattr(found, "_fields")):
@@ -58,7 +59,9 @@ def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], t
     for method in ("build", "choose"):
         if not hasattr(found, method):
             raise ValueError(f"{path}: {attribute} has no `{method}`, which a policy needs")
-    return found, (path,)
+    # Numba tells types apart by their printed name: two files' classes may share theirs.
+    found.__name__ = f"{attribute}_{module.__name__}"
+    return cast("type[Policy]", found), (path,)
 
 
 def build_policy(

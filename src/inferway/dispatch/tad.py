@@ -11,7 +11,7 @@ _SLACK = 1e-9
 
 
 class Tad(NamedTuple):
-    """The fastest idle server among the classes that keep the accuracy balance from falling below 0.
+    """The fastest idle server among the classes that keep the accuracy balance at 0 or above.
 
     The set of such classes is never empty in the paper. Here it may be, where requests are
     restricted to some classes; then the most accurate of those stands for it.

@@ -96,7 +96,7 @@ class TadOp(NamedTuple):
 
 @jit
 def scan(policy: TadOp, idle: int, busy: int, ahead: bool) -> int:
-    """The class of the first routable tuple, else the most accurate idle class by number; -1 if none."""
+    """The class of the first routable tuple, else the idle class of the highest number, else -1."""
     for t in range(policy.needs_idle.size):
         lacks = (policy.needs_idle[t] & ~idle) | (policy.needs_busy[t] & ~busy)
         if lacks == 0:

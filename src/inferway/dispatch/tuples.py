@@ -1,4 +1,4 @@
-"""Routing tuples: one or two classes, how traffic is split over them, at which cost (paper 002, Sec. 5.2)."""
+"""Routing tuples: one or two classes, a split of traffic over them, its cost (paper 002, 5.2)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RoutingTuple(NamedTuple):
     classes: tuple[int, ...]
     """One class or two, faster first."""
     routing: Floats
-    """(K,) sums to 1; one entry is negative for a pair that shuffles traffic between its classes."""
+    """(K,) sums to 1; a pair that shuffles traffic between its classes has a negative entry."""
     cost_s: float
     """Mean service time that it adds per request, s."""
 

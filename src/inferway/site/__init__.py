@@ -16,6 +16,7 @@ from inferway.site.selection import (
     has_class,
     idle_classes,
     idle_in,
+    predicted_wait,
     shortest_in,
 )
 from inferway.site.view import (
@@ -50,6 +51,7 @@ __all__ = [
     "has_class",
     "idle_classes",
     "idle_in",
+    "predicted_wait",
     "shortest_in",
     "uniform",
 ]

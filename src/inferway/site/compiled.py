@@ -25,7 +25,7 @@ _INLINED = ("site", "dispatch", "twin")
 
 def jit(function: F) -> F:
     """Compile a kernel that other kernels call; it is inlined there and cached with them."""
-    return numba.njit(function)  # type: ignore[no-any-return]
+    return numba.njit(function)
 
 
 def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
@@ -48,9 +48,9 @@ def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
     before = numba.config.CACHE_DIR
     numba.config.CACHE_DIR = str(_cache_root() / fingerprint(sources))
     try:
-        return numba.njit(cache=True, nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(cache=True, nogil=True)(function)
     except (RuntimeError, OSError):  # no writable folder: compile in memory only
-        return numba.njit(nogil=True)(function)  # type: ignore[no-any-return]
+        return numba.njit(nogil=True)(function)
     finally:
         numba.config.CACHE_DIR = before
 

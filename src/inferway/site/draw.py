@@ -13,7 +13,7 @@ _UNIT = 2.0**-53
 
 
 def mix(word: int) -> int:
-    """Scramble a 64-bit word, one to one: SplitMix64's output function (doi 10.1145/2660193.2660195)."""
+    """Scramble a 64-bit word, one to one, as SplitMix64 does (doi 10.1145/2660193.2660195)."""
     word = ((word ^ (word >> 30)) * _MIX_1) & _WORD
     word = ((word ^ (word >> 27)) * _MIX_2) & _WORD
     return word ^ (word >> 31)

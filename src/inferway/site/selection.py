@@ -9,6 +9,20 @@ from __future__ import annotations
 from inferway.site.compiled import jit
 from inferway.site.view import Request, Site
 
+
+@jit
+def predicted_wait(site: Site, server: int) -> float:
+    """Time until the server has emptied its queue, s, by predicted service times.
+
+    A service that has outlived its prediction is taken to end now.
+    """
+    if site.queue[server] == 0:
+        return 0.0
+    now_s = site.clock_s[0]
+    left_s = max(0.0, site.ends_s[server] - now_s)
+    return left_s + (site.free_s[server] - site.ends_s[server])
+
+
 @jit
 def has_class(mask: int, k: int) -> bool:
     """Whether class k is in a bit mask of classes."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import jit
+from inferway.site.selection import predicted_wait
 from inferway.site.view import Site
 
 
@@ -29,7 +30,7 @@ def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, row
             fits = (
                 in_class
                 and site.open[server]
-                and max(site.free_s[server], now_s) + service_s <= deadline_s
+                and now_s + predicted_wait(site, server) + service_s <= deadline_s
             )
             allowed[server] = fits
             found = found or fits
@@ -46,11 +47,13 @@ def admit(site: Site, server: int, rows: int) -> None:
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
     service_s = rows / site.rate[k]
-    site.free_s[server] = max(site.free_s[server], now_s) + service_s
     site.queue[server] += 1
-    if site.queue[server] == 1:
+    if site.queue[server] > 1:
+        site.free_s[server] += service_s
+    else:
         site.started_s[server] = now_s
         site.ends_s[server] = now_s + service_s
+        site.free_s[server] = now_s + service_s
         _leave_idle(site, server)
         site.busy[k] += 1
         site.busy_classes[0] |= 1 << k

@@ -53,7 +53,7 @@ class Site(NamedTuple):
     ends_s: Floats
     """(n,) predicted end of the service in progress; nan when idle."""
     free_s: Floats
-    """(n,) predicted time at which the server has emptied its queue; in the past when idle."""
+    """(n,) `ends_s` and the predicted services of the queue behind it; in the past when idle."""
     arrived_s: Floats
     """(n, B) arrival time by place in the buffer."""
     rows: Ints
