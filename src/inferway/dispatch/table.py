@@ -27,7 +27,7 @@ POLICIES = {
 
 
 def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], tuple[Path, ...]]:
-    """The class of a policy, and the user's file that it comes from, if any.
+    """The class of a policy, and the user's files that it is made of, if any.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], t
             raise ValueError(f"{path}: {attribute} has no `{method}`, which a policy needs")
     # Numba tells types apart by their printed name: two files' classes may share theirs.
     found.__name__ = f"{attribute}_{module.__name__}"
-    return cast("type[Policy]", found), (path,)
+    return cast("type[Policy]", found), (path, *_beside(path))
 
 
 def build_policy(
@@ -79,6 +79,17 @@ def build_policy(
         return found.build(fleet, target=target, rate_per_s=rate_per_s, **options)
     except TypeError as error:
         raise ValueError(f"policy {name}: {error}") from error
+
+
+def _beside(path: Path) -> list[Path]:
+    """Other files of the user's that are loaded from the policy's folder: it may call into them."""
+    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    files = {Path(file) for file in loaded if file and file.endswith(".py")}
+    return sorted(
+        file
+        for file in files
+        if file != path and path.parent in file.parents and "site-packages" not in file.parts
+    )
 
 
 def _module(path: Path) -> ModuleType:

@@ -58,8 +58,8 @@ def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
 def fingerprint(sources: tuple[Path, ...] = ()) -> str:
     """Hash of all code that an entry may contain, 16 hexadecimal digits."""
     digest = hashlib.sha256(_package_digest())
-    for source in sources:
-        digest.update(source.read_bytes())
+    for source in sources:  # the path too: a cached type names the module, and so the file
+        digest.update(str(source).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
