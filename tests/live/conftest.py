@@ -81,6 +81,7 @@ class Running:
         self.loop = uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
+        self.deployment: Any = None
         self._wires: list[Wire] = []
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -190,9 +191,11 @@ def start() -> Iterator[Callable[..., Running]]:
     """Start servers, and stop them after the test."""
     running: list[Running] = []
 
-    def begin(*sites: Site, wait: bool = True, **options: Any) -> Running:
-        server = Server(sites, http_port=0, admin_port=0, log_level="critical", **options)
+    def begin(*sites: Site, wait: bool = True, deployment: Any = None, **options: Any) -> Running:
+        served = deployment or sites
+        server = Server(served, http_port=0, admin_port=0, log_level="critical", **options)
         one = Running(server)
+        one.deployment = deployment
         running.append(one)
         if wait:
             one.wait(server.start())

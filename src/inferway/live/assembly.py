@@ -60,6 +60,7 @@ def _site(deployment: Deployment, task: Task) -> Site:
             )
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes += [runtime] * int(count)
+    options = deployment.policy_of(task).options
     return Site(
         task.name,
         runtimes[0].signature,
@@ -69,6 +70,7 @@ def _site(deployment: Deployment, task: Task) -> Site:
         target=task.accuracy_target,
         deadline_s=task.deadline_s,
         drop_late=node.late == "drop",
+        window_s=None if options.get("rate") else options.get("window"),
     )
 
 

@@ -57,6 +57,9 @@ class Decisions(Protocol):
     def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
         """A request leaves with no answer, from this place in the server's queue."""
 
+    def retune(self, rate_per_s: float) -> None:
+        """Plan for another arrival rate."""
+
 
 class Site:
     """One task on this node: its dispatcher, its instances and what is on the way between them.
@@ -82,6 +85,9 @@ class Site:
         From arrival, for requests that state none; or None.
     drop_late
         Whether a request whose deadline passes in a queue is dropped, or served late.
+    window_s
+        Over which the arrival rate is estimated for the policy, again and again; None where the
+        policy needs none or has it from the file.
     """
 
     def __init__(
@@ -95,6 +101,7 @@ class Site:
         target: float | None = None,
         deadline_s: float | None = None,
         drop_late: bool = True,
+        window_s: float | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -133,6 +140,9 @@ class Site:
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
         self._woken = False
+        self._arrived = 0
+        self._window_s = window_s
+        self._estimating: asyncio.Task[None] | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def start(self) -> list[str]:
@@ -153,11 +163,15 @@ class Site:
         for instance in self.instances:
             instance.start()
         self.ready = True
+        if self._window_s is not None:
+            self._estimating = asyncio.create_task(self._estimate_rate(self._window_s))
         return cold
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready = False
+        if self._estimating is not None:
+            self._estimating.cancel()
         for instance in self.instances:
             instance.stop()
         deadline = time.monotonic() + limit_s
@@ -184,6 +198,7 @@ class Site:
         if not self.ready:
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
+        self._arrived += request.rows
         server = self._dispatch(request)
         if server >= 0:
             return
@@ -285,6 +300,17 @@ class Site:
             self.held.popleft()
             if server == REJECT:
                 self._reject(request)
+
+    async def _estimate_rate(self, window_s: float) -> None:
+        seen, seen_s = 0, time.monotonic()
+        while True:
+            await asyncio.sleep(window_s)
+            arrived, now_s = self._arrived, time.monotonic()
+            rate_per_s = (arrived - seen) / (now_s - seen_s)
+            seen, seen_s = arrived, now_s
+            if rate_per_s > 0.0:
+                # In another thread: linear programs take milliseconds, the loop has none to give.
+                await asyncio.to_thread(self.dispatcher.retune, rate_per_s)
 
     def _reject(self, request: Request) -> None:
         request.retry_after_s = self.drain_s(request.classes)

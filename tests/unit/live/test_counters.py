@@ -1,0 +1,26 @@
+from __future__ import annotations
+
+from inferway.live.counters import LATENCY_BOUNDS_S, Counters
+from inferway.live.request import Outcome
+
+
+def test_answers_and_their_latency() -> None:
+    counters = Counters(("tiny", "big"))
+    counters.answered(1, 3, 0.9, LATENCY_BOUNDS_S[2], 0.5)
+    counters.answered(1, 1, 0.9, LATENCY_BOUNDS_S[-1] + 1, 0.5)
+    counters.answered(0, 1, 0.7, 0.0, 0.25)
+    assert counters.rows == [1, 4]
+    assert counters.total(Outcome.ANSWERED) == 3
+    assert counters.accuracy_sum == 0.9 * 3 + 0.9 + 0.7
+    assert counters.buckets[0][0] == 1
+    # A bucket's upper end belongs to it, as Prometheus has it.
+    assert counters.buckets[1][2] == counters.buckets[1][-1] == 1
+    assert counters.service_sum_s == [0.25, 1.0]
+
+
+def test_ends_without_a_variant_are_counted_apart() -> None:
+    counters = Counters(("tiny", "big"))
+    counters.ended(Outcome.REJECTED)
+    counters.ended(Outcome.FAILED, 1)
+    assert counters.outcomes[Outcome.REJECTED] == [0, 0, 1]
+    assert counters.outcomes[Outcome.FAILED] == [0, 1, 0]

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.live.instance import WARM_UP_RUNS, Instance, WarmUpError, zeros
+from inferway.live.request import Outcome, Request
+from inferway.runtime import Signature, Tensor
+
+SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+
+
+class Model:
+    def __init__(self) -> None:
+        self.signature = SIGNATURE
+        self.failure: Exception | None = None
+        self.begun = threading.Semaphore(0)
+        self.opened = threading.Event()
+        self.opened.set()
+        self.seen: list[dict[str, Any]] = []
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.begun.release()
+        assert self.opened.wait(10)
+        self.seen.append(inputs)
+        if self.failure is not None:
+            raise self.failure
+        return {"y": inputs["x"] * 2}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def model() -> Model:
+    return Model()
+
+
+@pytest.fixture
+def done() -> queue.Queue[Request]:
+    return queue.Queue()
+
+
+@pytest.fixture
+def instance(model: Model, done: queue.Queue[Request]) -> Iterator[Instance]:
+    made = Instance("task/tiny#0", model, done.put)
+    made.start()
+    yield made
+    model.opened.set()
+    made.stop()
+    assert made.join(10)
+
+
+def request(value: float = 1.0) -> Request:
+    return Request({"x": np.full((1, 2), value, np.float32)}, 1, lambda _: None)
+
+
+def test_requests_are_answered_in_order(instance: Instance, done: queue.Queue[Request]) -> None:
+    given = [request(i) for i in range(5)]
+    for one in given:
+        instance.put(one)
+    found = [done.get(timeout=10) for _ in given]
+    assert found == given
+    assert [one.outcome for one in found] == [Outcome.ANSWERED] * 5
+    assert found[3].outputs is not None
+    assert found[3].outputs["y"].tolist() == [[6.0, 6.0]]
+    assert all(one.service_s > 0 for one in found)
+
+
+def test_a_failure_ends_the_request_and_not_the_instance(
+    instance: Instance, model: Model, done: queue.Queue[Request]
+) -> None:
+    model.failure = ValueError("bad\n  weights")
+    instance.put(request())
+    failed = done.get(timeout=10)
+    assert failed.outcome is Outcome.FAILED
+    assert failed.reason == "task/tiny#0 failed: bad weights"
+    model.failure = None
+    instance.put(request())
+    assert done.get(timeout=10).outcome is Outcome.ANSWERED
+
+
+def test_only_what_waits_can_be_canceled(
+    instance: Instance, model: Model, done: queue.Queue[Request]
+) -> None:
+    model.opened.clear()
+    running, waiting, last = request(1), request(2), request(3)
+    for one in (running, waiting, last):
+        instance.put(one)
+    assert model.begun.acquire(timeout=10)
+    assert instance.cancel(waiting)
+    assert not instance.cancel(waiting)
+    assert not instance.cancel(running)
+    model.opened.set()
+    assert [done.get(timeout=10), done.get(timeout=10)] == [running, last]
+    assert len(model.seen) == 2
+
+
+@pytest.mark.parametrize("drop", [True, False])
+def test_late_requests(model: Model, done: queue.Queue[Request], drop: bool) -> None:
+    instance = Instance("i", model, done.put, drop_late=drop)
+    instance.start()
+    late = request()
+    late.deadline_s = 0.0
+    instance.put(late)
+    found = done.get(timeout=10)
+    instance.stop()
+    assert instance.join(10)
+    assert found.outcome is (Outcome.EXPIRED if drop else Outcome.ANSWERED)
+    assert len(model.seen) == (0 if drop else 1)
+
+
+def test_warm_up(model: Model) -> None:
+    instance = Instance("i", model, lambda _: None)
+    assert instance.warm_up()
+    assert len(model.seen) == WARM_UP_RUNS
+    assert model.seen[0]["x"].shape == (1, 2)
+    model.failure = RuntimeError("no")
+    with pytest.raises(WarmUpError, match="i failed its warm-up: no"):
+        instance.warm_up()
+    model.signature = Signature((Tensor("x", "FP32", (-1, -1)),), ())
+    assert not instance.warm_up()
+    assert instance.join(0.0)
+
+
+def test_zeros_fit_every_datatype() -> None:
+    signature = Signature((Tensor("a", "BYTES", (-1, 2)), Tensor("b", "BOOL", (-1, -1, 3))), ())
+    made = zeros(signature)
+    assert made["a"].tolist() == [[b"", b""]]
+    assert made["b"].shape == (1, 1, 3)
+    assert made["b"].dtype == np.bool_

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.dispatch import Dispatcher
+from inferway.live import Outcome, Request, Site
+from inferway.live.instance import WarmUpError
+from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.site import Fleet
+
+SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+LIMIT_S = 10.0
+
+
+def site_of(*runtimes: Any, **options: Any) -> Site:
+    fleet = Fleet(
+        ("tiny", "big"),
+        np.array([1e3, 1e2]),
+        np.array([0.7, 0.9]),
+        np.array([1, 1]),
+        buffer=options.pop("buffer", None),
+    )
+    dispatcher = Dispatcher(fleet, options.pop("policy", "fastest-only"), target=0.8, rate_per_s=50)
+    given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
+    return Site("task", SIGNATURE, dispatcher, given, target=0.8, **options)
+
+
+def request(rows: int = 1, received_s: float = 0.0) -> tuple[Request, asyncio.Future[Request]]:
+    """A request and what tells of its end."""
+    ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
+    inputs = {"x": np.zeros((rows, 2), np.float32)}
+    return Request(inputs, rows, ended.set_result, received_s=received_s), ended
+
+
+class Gate(NullRuntime):
+    """Waits to be opened, after its warm-up."""
+
+    def __init__(self) -> None:
+        super().__init__(SIGNATURE)
+        self.opened = threading.Event()
+        self.opened.set()
+        self.closed = 0
+        self.runs: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        self.runs.put(len(inputs["x"]))
+        assert self.opened.wait(LIMIT_S)
+        return super().run(inputs)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_an_answer_carries_what_was_predicted_and_measured() -> None:
+    async def main() -> None:
+        site = site_of()
+        assert await site.start() == []
+        one, ended = request(rows=2)
+        site.submit(one)
+        assert await asyncio.wait_for(ended, LIMIT_S) is one
+        assert (one.outcome, one.variant, one.server) == (Outcome.ANSWERED, "tiny", 0)
+        assert one.predicted_s == pytest.approx(0.002)
+        assert one.balance == pytest.approx(2 * (0.7 - 0.8))
+        assert one.latency_s >= one.service_s > 0
+        assert one.outputs is not None
+        assert one.outputs["y"].shape == (2, 2)
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_places_are_freed_and_the_balance_undone_whoever_leaves() -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, NullRuntime(SIGNATURE))
+        await site.start()
+        while not gate.runs.empty():
+            gate.runs.get()
+        gate.opened.clear()
+        given = [request(rows) for rows in (1, 2, 3)]
+        for one, _ in given:
+            site.submit(one)
+        assert await asyncio.to_thread(gate.runs.get, True, LIMIT_S) == 1
+        # The one in service stays, whoever asks; one from the middle of the queue goes.
+        site.cancel(given[0][0])
+        site.cancel(given[1][0])
+        site.cancel(given[1][0])
+        assert site.in_flight == 2
+        assert site.dispatcher.balance == pytest.approx(4 * (0.7 - 0.8))
+        gate.opened.set()
+        await asyncio.wait_for(given[0][1], LIMIT_S)
+        await asyncio.wait_for(given[2][1], LIMIT_S)
+        assert not given[1][1].done()
+        assert gate.runs.get() == 3
+        assert site.in_flight == 0
+        assert site.dispatcher.site.queue.tolist() == [0, 0]  # type: ignore[attr-defined]
+        assert [site.counters.total(outcome) for outcome in Outcome] == [2, 0, 0, 0, 1, 0, 0]
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_the_buffer_bounds_the_queue() -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, NullRuntime(SIGNATURE), buffer=3)
+        await site.start()
+        gate.opened.clear()
+        given = [request() for _ in range(4)]
+        for one, _ in given:
+            one.classes = site.mask_of("tiny")
+            site.submit(one)
+        refused = await asyncio.wait_for(given[3][1], LIMIT_S)
+        assert refused.outcome is Outcome.REJECTED
+        assert refused.retry_after_s == pytest.approx(3 / 1e3)
+        assert "no room" in refused.reason
+        gate.opened.set()
+        for _, ended in given[:3]:
+            assert (await asyncio.wait_for(ended, LIMIT_S)).outcome is Outcome.ANSWERED
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_a_site_that_is_not_ready_says_so() -> None:
+    async def main() -> None:
+        site = site_of()
+        one, ended = request()
+        site.submit(one)
+        assert (await ended).outcome is Outcome.UNAVAILABLE
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_stop_closes_each_runtime_once() -> None:
+    async def main() -> None:
+        shared = Gate()
+        site = site_of(shared, shared)
+        await site.start()
+        await site.stop()
+        assert shared.closed == 1
+
+    asyncio.run(main())
+
+
+def test_a_failed_warm_up_leaves_nothing_behind() -> None:
+    class Broken(NullRuntime):
+        def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+            raise RuntimeError("no kernel")
+
+    async def main() -> None:
+        site = site_of(NullRuntime(SIGNATURE), Broken(SIGNATURE))
+        with pytest.raises(WarmUpError, match="task/big#0"):
+            await site.start()
+        assert not site.ready
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_the_arrival_rate_is_estimated_for_the_policy() -> None:
+    class Told(Dispatcher):
+        def retune(self, rate_per_s: float) -> None:
+            rates.put(rate_per_s)
+
+    rates: queue.SimpleQueue[float] = queue.SimpleQueue()
+
+    async def main() -> None:
+        site = site_of(policy="r-jiq", window_s=0.05)
+        site.dispatcher.__class__ = Told
+        await site.start()
+        given = [request(rows=5) for _ in range(4)]
+        for one, _ in given:
+            site.submit(one)
+        for _, ended in given:
+            await asyncio.wait_for(ended, LIMIT_S)
+        rate_per_s = await asyncio.to_thread(rates.get, True, LIMIT_S)
+        assert 0 < rate_per_s <= 20 / 0.05
+        await site.stop()
+
+    asyncio.run(main())
