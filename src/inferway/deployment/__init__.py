@@ -1,6 +1,6 @@
 """The deployment file: load, validate, explain."""
 
-from inferway.deployment.check import Caution, check
+from inferway.deployment.cautions import Caution, check
 from inferway.deployment.deployment import (
     Batch,
     Deployment,

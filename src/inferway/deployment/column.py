@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
 
@@ -117,6 +117,6 @@ def _nanoseconds(cell: str) -> int | None:
         moment = datetime.fromisoformat(whole + zone)
     except ValueError:
         return None
-    epoch = datetime(1970, 1, 1, tzinfo=moment.tzinfo)
+    epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
     seconds = (moment - epoch).days * 86400 + (moment - epoch).seconds
     return seconds * 10**9 + int(digits[:9].ljust(9, "0") or 0)

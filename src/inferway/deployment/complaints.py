@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from inferway.deployment.error import Place
-from inferway.deployment.schema import schema
+from inferway.deployment.schema import outline
 from inferway.deployment.source import Source
 
 __all__ = ["complain", "nearest"]
@@ -18,7 +18,7 @@ __all__ = ["complain", "nearest"]
 
 def complain(error: ValidationError, source: Source) -> list[Place]:
     """Note each error of `error` at its place in `source`; return the places."""
-    outline = _Outline(source.data)
+    allowed = _Allowed(source.data)
     details = [(_place(d, source.data), d) for d in error.errors(include_url=False)]
     places = []
     for place, detail in details:
@@ -27,9 +27,9 @@ def complain(error: ValidationError, source: Source) -> list[Place]:
         ):
             continue  # pydantic counts only the items that are in order
         if detail["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-            place, sentence = _unknown_kind(place, detail, outline)
+            place, sentence = _unknown_kind(place, detail, allowed)
         else:
-            sentence = _sentence(place, detail, outline)
+            sentence = _sentence(place, detail, allowed)
         source.note(place, sentence)
         places.append(place)
     return places
@@ -59,10 +59,10 @@ def _place(detail: ErrorDetails, data: Any) -> Place:
     return tuple(place)
 
 
-def _unknown_kind(place: Place, detail: ErrorDetails, outline: _Outline) -> tuple[Place, str]:
+def _unknown_kind(place: Place, detail: ErrorDetails, allowed: _Allowed) -> tuple[Place, str]:
     """Say that no member of a tagged union (a policy, an arrival process) was named."""
     key = "process" if "arrivals" in place else "policy"
-    known = outline.words(place, key)
+    known = allowed.words(place, key)
     given = detail["input"]
     if not isinstance(given, dict):
         return place, f"expected keys such as {{{key}: {known[0]}}}, got {_shown(given)}"
@@ -74,7 +74,7 @@ def _unknown_kind(place: Place, detail: ErrorDetails, outline: _Outline) -> tupl
     return (*place, key), f"there is no {key} {name}; {nearest(name, known)}"
 
 
-def _sentence(place: Place, detail: ErrorDetails, outline: _Outline) -> str:
+def _sentence(place: Place, detail: ErrorDetails, allowed: _Allowed) -> str:
     given = detail["input"]
     limits: Mapping[str, Any] = detail.get("ctx", {})
     match detail["type"]:
@@ -85,7 +85,7 @@ def _sentence(place: Place, detail: ErrorDetails, outline: _Outline) -> str:
         case "missing":
             return "is needed and not given"
         case "extra_forbidden":
-            return f"unknown key; {nearest(str(place[-1]), outline.keys(place[:-1]))}"
+            return f"unknown key; {nearest(str(place[-1]), allowed.keys(place[:-1]))}"
         case "literal_error":
             known = [str(word).strip("'") for word in _words(limits["expected"])]
             return f"{_shown(given)} is not possible; {nearest(str(given), known)}"
@@ -100,7 +100,7 @@ def _sentence(place: Place, detail: ErrorDetails, outline: _Outline) -> str:
         case "string_type":
             return f"expected a word, got {_shown(given)}"
         case "model_type" | "dict_type" | "model_attributes_type" | "mapping_type":
-            keys = outline.keys(place)
+            keys = allowed.keys(place)
             such = f" such as {', '.join(keys[:3])}" if keys else ""
             return f"expected keys{such}, got {_shown(given)}"
         case "tuple_type" | "list_type":
@@ -136,12 +136,12 @@ def _shown(value: Any) -> str:
             return text if len(text) <= 40 else text[:37] + "..."
 
 
-class _Outline:
+class _Allowed:
     """The published JSON Schema, walked along the data to see what is allowed at a place."""
 
     def __init__(self, data: Any) -> None:
         self.data = data
-        self.schema = schema()
+        self.schema = outline()
 
     def keys(self, place: Place) -> list[str]:
         """List the keys known at `place`."""

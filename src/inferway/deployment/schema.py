@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 from inferway.deployment.document import Document
 
-__all__ = ["schema"]
+__all__ = ["outline", "schema"]
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that ``docs/deployment.schema.json`` publishes."""
+    return copy.deepcopy(outline())
+
+
+@functools.cache
+def outline() -> dict[str, Any]:
+    """Return the schema itself, made once, for those who only read it."""
     tidy: dict[str, Any] = _tidy(Document.model_json_schema(by_alias=True))
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -10,7 +10,6 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
-    Field,
     ValidationInfo,
     WithJsonSchema,
 )
@@ -33,7 +32,8 @@ class Section(BaseModel):
 
 
 def _name(value: str) -> str:
-    if len(value) > 200 or not all(c.isalnum() or c in "._-" for c in value) or value[0] in ".-":
+    plain = all(c.isalnum() or c in "._-" for c in value)
+    if not plain or not 0 < len(value) <= 200 or value[0] in ".-":
         raise refuse(
             f'"{value[:40]}" cannot be a name; use letters, digits, dots, dashes and underscores'
         )
@@ -66,7 +66,7 @@ def _must_be_folder(path: Path) -> Path:
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
-Name = Annotated[str, AfterValidator(_name), Field(min_length=1)]
+Name = Annotated[str, AfterValidator(_name)]
 Switch = Annotated[bool, BeforeValidator(_switch), WithJsonSchema({"type": "boolean"})]
 _TEXT = WithJsonSchema({"type": "string", "description": "A path, relative to this file."})
 # A path that something later writes or reads: it need not be there yet.

@@ -174,7 +174,7 @@ class _Reading:
                     self.source.path, line, "YAML 1.2 has no merge key (<<); write the keys out"
                 )
             # A name such as 1 or true is still a name here.
-            key = str(key_node.value)
+            key = self.text(key_node)
             inner = (*place, key)
             if key in result:
                 first = self.source.line(inner)
@@ -202,10 +202,19 @@ class _Reading:
 
     def scalar(self, node: ScalarNode, place: Place) -> str | int | float | bool | None:
         self.check_tag(node, place)
-        text = str(node.value)
+        text = self.text(node)
         if node.style is not None or node.tag == "tag:yaml.org,2002:str":
             return text
         return _plain_scalar(text)
+
+    def text(self, node: ScalarNode) -> str:
+        """Join escaped halves of a character, as JSON writes them; refuse a half alone."""
+        try:
+            return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            line = node.start_mark.line + 1
+            sentence = "an escape (\\u...) names half a character"
+            raise _unreadable(self.source.path, line, sentence) from None
 
     def check_tag(self, node: Node, place: Place) -> None:
         tag = str(node.tag)

@@ -135,7 +135,7 @@ class MapArrivals(Section):
         equations = np.vstack([generator.T, np.ones(len(generator))])
         right = np.append(np.zeros(len(generator)), 1.0)
         # Scaled to the fastest phase, or rates of 1e5 and 1e-4 in one matrix lose digits.
-        equations[:-1] /= np.abs(generator).max()
+        equations[:-1] /= np.abs(np.array(self.d0)).max()
         shares = np.linalg.lstsq(equations, right)[0].clip(0)
         return np.asarray(shares / shares.sum())
 

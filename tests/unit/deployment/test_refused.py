@@ -179,7 +179,8 @@ MISTAKES: list[tuple[str, str]] = [
     # service times
     (
         service("10 ms"),
-        "4: tasks.t.variants.a.service: expected keys such as distribution, mean, rate, got '10 ms'",
+        "4: tasks.t.variants.a.service: expected keys such as distribution, mean, rate, "
+        "got '10 ms'",
     ),
     (
         service("{maen: 10 ms}"),
@@ -219,7 +220,8 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         service("{distribution: hyperexponential, mean: 1 s, cv: 0.5}"),
-        "4: tasks.t.variants.a.service: the distribution hyperexponential has a `cv` above 1, not 0.5",
+        "4: tasks.t.variants.a.service: the distribution hyperexponential has a `cv` "
+        "above 1, not 0.5",
     ),
     (
         service("{distribution: erlang, mean: 1 s, stages: 0}"),
@@ -426,7 +428,8 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         arrivals("{process: phases, phases: [{for: 1 s, rate: 1/s, accuracy_target: 0.99}]}"),
-        "7: workload.t.arrivals.phases[0].accuracy_target: 0.99 is above the best variant, b, whose "
+        "7: workload.t.arrivals.phases[0].accuracy_target: 0.99 is above the best "
+        "variant, b, whose "
         "accuracy is 0.9",
     ),
     (
@@ -488,7 +491,8 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         tree(
-            "workload:\n  t:\n    arrivals: {process: constant, rate: 1/s}\n    entries: {tier: tip}\n"
+            "workload:\n  t:\n    arrivals: {process: constant, rate: 1/s}\n    entries: "
+            "{tier: tip}\n"
         ),
         "12: workload.t.entries.tier: there is no tier tip; did you mean top?",
     ),

@@ -1,0 +1,154 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inferway.deployment import Caution, check, load
+from inferway.deployment.cautions import cores
+
+Write = Callable[..., Path]
+
+
+@pytest.fixture(autouse=True)
+def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inferway.deployment.cautions.cores", lambda: 2)
+
+
+def ladder(*, task: str = "", third: str = "", more: str = "") -> str:
+    """Write a sound file of lines 1 to 6, with something added."""
+    return (
+        f"tasks:\n  t:\n    {task or 'accuracy_target: 0.8'}\n    variants:\n"
+        "      fast: {accuracy: 0.7, service: {mean: 10 ms}}\n"
+        "      slow: {accuracy: 0.9, service: {mean: 40 ms}}\n" + third + more
+    )
+
+
+def test_a_sound_file_gets_no_advice(write: Write) -> None:
+    assert check(load(write(ladder()))) == []
+
+
+def test_advice_is_data_and_text(write: Write) -> None:
+    third = "      poor: {accuracy: 0.65, service: {mean: 20 ms}}\n"
+    nodes = "nodes: {n: {instances: {t/fast: 1, t/slow: 1}}}\n"
+    (caution,) = check(load(write(ladder(third=third, more=nodes))))
+    assert caution == Caution(
+        "dominated",
+        "tasks.t.variants.poor",
+        7,
+        "dominated by fast, which is no less accurate (0.7 against 0.65) and no slower (10 ms "
+        "against 20 ms on cpu)",
+    )
+    assert str(caution) == f"{caution.field}: {caution.message}"
+
+
+def kinds(write: Write, text: str) -> list[tuple[str, int]]:
+    return [(caution.kind, caution.line) for caution in check(load(write(text)))]
+
+
+NODES = "nodes: {n: {instances: {t/fast: 1, t/slow: 1}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("variant", "dominated"),
+    [
+        ("{accuracy: 0.7, service: {mean: 11 ms}}", True),  # as accurate as fast, and slower
+        ("{accuracy: 0.69, service: {mean: 10 ms}}", True),  # as fast, and less accurate
+        ("{accuracy: 0.7, service: {mean: 10 ms}}", False),  # a twin: neither is better
+        ("{accuracy: 0.71, service: {mean: 11 ms}}", False),
+        ("{accuracy: 0.95, service: {mean: 50 ms}}", False),
+        ("{accuracy: 0.6, service: {gtx-980: {mean: 50 ms}}}", False),  # cannot run on this node
+    ],
+)
+def test_dominated_variants(write: Write, variant: str, dominated: bool) -> None:
+    text = ladder(third=f"      x: {variant}\n", more=NODES)
+    assert kinds(write, text) == ([("dominated", 7)] if dominated else [])
+
+
+def test_a_variant_that_wins_on_one_hardware_is_not_dominated(write: Write) -> None:
+    text = """\
+tasks:
+  t:
+    variants:
+      a: {accuracy: 0.8, service: {cpu: {mean: 10 ms}, gtx-980: {mean: 9 ms}}}
+      b: {accuracy: 0.7, service: {cpu: {mean: 20 ms}, gtx-980: {mean: 3 ms}}}
+nodes: {m: {hardware: cpu}, n: {hardware: gtx-980}}
+"""
+    assert kinds(write, text) == []
+    assert kinds(write, text.replace("gtx-980}", "cpu}")) == [("dominated", 5)]
+
+
+@pytest.mark.parametrize(
+    ("node", "found"),
+    [
+        ("{instances: {t/fast: 1, t/slow: 1}}", []),
+        ("{instances: {t/fast: 2, t/slow: 1}}", [("oversubscribed", 7)]),
+        ("{hardware: gtx-980, instances: {t/fast: 2, t/slow: 1}}", []),
+    ],
+)
+def test_more_cpu_instances_than_cores(
+    write: Write, node: str, found: list[tuple[str, int]]
+) -> None:
+    assert kinds(write, ladder(more=f"nodes: {{n: {node}}}\n")) == found
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "found"),
+    [
+        ("{process: poisson, rate: 124/s}", []),
+        ("{process: poisson, rate: 125/s}", [("overloaded", 7)]),
+        ("{process: poisson, load: 0.9}", []),
+        ("{process: poisson, load: 1.1}", [("overloaded", 7)]),
+        (
+            "{process: phases, phases: [{for: 1 s, rate: 9/s}, {for: 1 s, rate: 500/s}]}",
+            [("overloaded", 7)],
+        ),
+        ("{process: map, d0: [[-130]], d1: [[130]]}", [("overloaded", 7)]),
+        ("{process: map, d0: [[-200, 100], [100, -100]], d1: [[100, 0], [0, 0]]}", []),
+    ],
+)
+def test_more_load_than_all_instances_serve(
+    write: Write, arrivals: str, found: list[tuple[str, int]]
+) -> None:
+    """The fleet serves 100 + 25 requests per second."""
+    assert kinds(write, ladder(more=f"workload: {{t: {{arrivals: {arrivals}}}}}\n")) == found
+
+
+@pytest.mark.parametrize(
+    ("task", "more", "found"),
+    [
+        ("accuracy_target: 0.9", "", [("target-at-best", 3)]),
+        ("accuracy_target: 0.6", "", [("target-for-free", 3)]),
+        (
+            "accuracy_target: 0.8",
+            "nodes: {n: {instances: {t/fast: 1}}}\n",
+            [("target-out-of-reach", 3)],
+        ),
+        ("deadline: 9 ms", "", [("deadline-too-short", 3)]),
+        ("deadline: 10 ms", "", []),
+        (
+            "count: 1",
+            "workload: {t: {arrivals: {process: poisson, rate: 1/s}, entries: {tier: base}}}\n",
+            [("no-tiers", 7)],
+        ),
+        (
+            "count: 1",
+            "network: {links: [{between: [n, m], rtt: 1 ms}]}\nnodes: {n: {}}\n",
+            [("undescribed-node", 7)],
+        ),
+        ("count: 1", "scheduling: {policy: rl-po, checkpoint: p.npz}\n", [("no-checkpoint", 7)]),
+    ],
+)
+def test_other_advice(write: Write, task: str, more: str, found: list[tuple[str, int]]) -> None:
+    assert kinds(write, ladder(task=task, more=more)) == found
+
+
+def test_models_without_a_service_time(write: Write, model: Callable[..., Path]) -> None:
+    model("own.onnx")
+    text = ladder(third="      own: {model: own.onnx, accuracy: 0.95}\n", more=NODES)
+    assert kinds(write, text) == [("unmeasured", 7)]
+
+
+def test_cores_are_counted() -> None:
+    assert cores() >= 1

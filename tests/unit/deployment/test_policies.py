@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inferway.deployment import DeploymentError, PolicySpec, load
+
+Write = Callable[..., Path]
+TASK = "tasks: {t: {variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("written", "options"),
+    [
+        ("fastest-only", {}),
+        ("most-accurate-only", {}),
+        ("jiq-fast", {}),
+        ("jiq-accurate", {}),
+        ("tad", {}),
+        ("tad-op", {}),
+        ("r-jiq, rate: 2/s", {"rate": 2.0, "window": None, "beta": None}),
+        ("r-jsq, window: 5 s", {"rate": None, "window": 5.0, "beta": None}),
+        ("r-jsq-d, beta: 0.25", {"rate": None, "window": None, "beta": 0.25, "d": 2}),
+        ("priced, price: 0", {"price": 0.0, "step": None, "wait": 3.0}),
+        ("deadline", {"margin": 1.5}),
+    ],
+)
+def test_dispatch(write: Write, written: str, options: dict[str, object]) -> None:
+    deployment = load(write(f"{TASK}dispatch: {{policy: {written}}}\n"))
+    assert deployment.dispatch == PolicySpec(written.partition(",")[0], options)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["infida", "infida-offline", "static-greedy", "olag", "greedy", "exact", "repository-only"],
+)
+def test_placement(write: Write, name: str) -> None:
+    placement = load(write(f"{TASK}placement: {{policy: {name}, slot: 30 s}}\n")).placement
+    assert placement is not None
+    assert (placement.policy, placement.options["slot"]) == (name, 30.0)
+
+
+@pytest.mark.parametrize("name", ["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"])
+def test_learned_scheduling(write: Write, name: str) -> None:
+    path = write(f"{TASK}scheduling: {{policy: {name}, checkpoint: p.npz}}\n")
+    assert load(path).scheduling == PolicySpec(
+        name, {"checkpoint": path.resolve().parent / "p.npz", "slot": 1.0}
+    )
+
+
+@pytest.mark.parametrize("name", ["lw", "hw", "hw-e", "sq", "sa", "infaas"])
+def test_scheduling_by_rule(write: Write, name: str) -> None:
+    scheduling = load(write(f"{TASK}scheduling: {{policy: {name}}}\n")).scheduling
+    assert scheduling == PolicySpec(name, {"slot": None})
+
+
+MINE = "from typing import NamedTuple\n\nclass Cheapest(NamedTuple):\n    cap: float = 1.0\n"
+
+
+def test_a_policy_in_a_file_takes_any_options(write: Write) -> None:
+    write(MINE, "mine.py")
+    text = TASK + "dispatch: {policy: './mine.py:Cheapest', cap: 2.5, names: [a, b]}\n"
+    assert load(write(text)).dispatch == PolicySpec(
+        "./mine.py:Cheapest", {"cap": 2.5, "names": ["a", "b"]}
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        (MINE, "mine.py has no Cheaper; it has NamedTuple, Cheapest"),
+        ("def f(:\n", "mine.py is not Python in line 1"),
+        ("", "mine.py has no Cheaper; it has nothing"),
+    ],
+)
+def test_a_file_without_the_policy(write: Write, code: str, said: str) -> None:
+    write(code, "mine.py")
+    with pytest.raises(DeploymentError, match=r"d\.yaml:2: dispatch\.policy: ") as caught:
+        load(write(TASK + "dispatch: {policy: 'mine.py:Cheaper'}\n"))
+    assert said in str(caught.value)
+
+
+def test_reading_a_policys_file_does_not_run_it(write: Write) -> None:
+    write("raise SystemExit\nclass Cheapest: ...\n", "mine.py")
+    load(write(TASK + "dispatch: {policy: 'mine.py:Cheapest'}\n"))

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from inferway.deployment import load
+
+Write = Callable[..., Path]
+V = "variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}"
+
+
+@pytest.mark.parametrize(
+    ("name", "reasons"),
+    [
+        (
+            "topology-1.yaml",
+            [
+                "network: a network of nodes is not served yet; one node is",
+                "placement: infida is not run live yet; list `instances` under the node",
+                "tasks.detection.catalog: catalogs have no models to serve; list `variants`",
+                "tasks.detection.count: 20 identical tasks are not served yet; one is",
+                "tasks.detection.dispatch: the policy deadline, the default without a target, is "
+                "not run live yet; name another",
+            ],
+        ),
+        (
+            "edge-burst.yaml",
+            [
+                "tasks.recognise.variants: light, heavy have no `model`, so nothing can answer "
+                "requests",
+                "tasks.recognise.dispatch: the policy deadline is not run live yet; name another",
+            ],
+        ),
+        (
+            "paper-fleet.yaml",
+            [
+                "tasks.classify.variants: fast, middle, careful, exact have no `model`, so nothing "
+                "can answer requests"
+            ],
+        ),
+    ],
+)
+def test_what_later_parts_bring_is_refused_in_a_sentence(
+    examples: Path, name: str, reasons: list[str]
+) -> None:
+    assert load(examples / name).unserved() == reasons
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ("scheduling: {policy: sq}\n", "scheduling: sq is not run live yet"),
+        ("nodes: {m: {}, n: {}}\n", "nodes: m, n are several nodes"),
+        ("nodes: {m: {instances: {}}}\n", "tasks.t: no node has an instance"),
+        ("dispatch: {policy: tad-op}\n", "tasks.t.accuracy_target: tad-op needs one to steer to"),
+    ],
+)
+def test_other_reasons(write: Write, more: str, reason: str) -> None:
+    found = load(write(f"tasks: {{t: {{{V}}}}}\n{more}")).unserved()
+    assert any(sentence.startswith(reason) for sentence in found), found
+
+
+def test_models_under_a_plain_policy_are_served(write: Write, model: Callable[..., Path]) -> None:
+    model("own.onnx")
+    text = "tasks: {t: {variants: {a: {model: own.onnx, accuracy: 0.8}}}}\n"
+    assert load(write(text + "dispatch: {policy: jiq-fast}\n")).unserved() == []
+    batched = text.replace("0.8}", "0.8, batch: {sizes: [1], service: [1 s]}}")
+    assert load(write(batched + "dispatch: {policy: jiq-fast}\n")).unserved() == [
+        "tasks.t.variants.a.batch: batches are not formed live yet; leave it out"
+    ]
