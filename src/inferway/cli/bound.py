@@ -55,7 +55,7 @@ def _tuples(bound: Bound) -> Table:
         ]
         for one in bound.to_json()["tuples"]
     ]
-    caption = "A pair with a negative share moves accuracy between its variants only."
+    caption = "A negative share takes traffic off a variant that is busy."
     shuffles = any(part < 0 for one in bound.tuples for part in one.routing)
     return table(
         "Routing tuples",

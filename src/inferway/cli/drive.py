@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -59,24 +60,22 @@ def drive(
 
 
 def _table(url: str, summaries: dict[str, Summary]) -> Table:
-    from inferway.report.table import accuracy, milliseconds, shares, table
+    from inferway.report.table import accuracy, seconds, shares, table
 
-    columns = ["task", "requests", "per s", "accuracy", "profile accuracy", "p50 ms", "p95 ms"]
-    columns += ["p99 ms", "rejected", "failed", "shares"]
-    rows = [
-        [
-            name,
-            str(one.offered),
-            f"{one.rate_per_s:.1f}",
-            accuracy(one.accuracy),
-            accuracy(one.profile_accuracy),
-            milliseconds(one.p50_s),
-            milliseconds(one.p95_s),
-            milliseconds(one.p99_s),
-            str(one.rejected),
-            str(one.failed),
-            shares(one.shares),
-        ]
-        for name, one in summaries.items()
-    ]
-    return table(f"Answers of {url}", columns, rows, left=(0, 10))
+    # A column per task: there are few tasks, and many numbers.
+    lines: dict[str, Callable[[Summary], str]] = {
+        "requests": lambda one: str(one.offered),
+        "per second": lambda one: f"{one.rate_per_s:.1f}",
+        "answered": lambda one: str(one.answered),
+        "rejected": lambda one: str(one.rejected),
+        "failed": lambda one: str(one.failed),
+        "accuracy, by labels": lambda one: accuracy(one.accuracy),
+        "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
+        "latency, mean": lambda one: seconds(one.mean_s),
+        "latency, p50": lambda one: seconds(one.p50_s),
+        "latency, p95": lambda one: seconds(one.p95_s),
+        "latency, p99": lambda one: seconds(one.p99_s),
+        "shares": lambda one: shares(one.shares).replace(", ", "\n"),
+    }
+    rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
+    return table(f"Answers of {url}", ["task", *summaries], rows)
