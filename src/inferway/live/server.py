@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -178,6 +179,9 @@ class Server:
         finally:
             if not asked.is_set() and starting.exception() is not None:
                 waiting.cancel()
+        # What stands now stays: the collector need not look at it again during requests.
+        gc.collect()
+        gc.freeze()
         if ready is not None:
             ready(self)
         await waiting

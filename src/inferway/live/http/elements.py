@@ -22,7 +22,10 @@ _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
     "BOOL": bool, "FP16": float, "FP32": float, "FP64": float, "BYTES": str,
 }  # fmt: skip
-_NARROW: Final = frozenset({"FP16", "FP32"})
+_FORMAT: Final = {
+    "BOOL": "?", "UINT8": "B", "UINT16": "H", "UINT32": "I", "UINT64": "Q", "INT8": "b",
+    "INT16": "h", "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
+}  # fmt: skip
 _LENGTH: Final = struct.Struct("<I")
 
 
@@ -67,12 +70,14 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
     if datatype == "BYTES":
         return _strings(name, shape, values, depth)
     try:
-        if datatype in _NARROW:
+        if depth == 1:
+            # Half the time of np.array, and it refuses what is out of range.
+            packed = struct.pack(f"<{len(values)}{_FORMAT[datatype]}", *values)
+            array = np.frombuffer(packed, _WIRE[datatype])
+        else:
             with np.errstate(over="raise"):
                 array = np.array(values, _WIRE[datatype])
-        else:
-            array = np.array(values, _WIRE[datatype])
-    except (OverflowError, FloatingPointError):
+    except (OverflowError, FloatingPointError, struct.error):
         raise RefusalError(
             400, f"the data of input {name!r} is out of the range of {datatype}"
         ) from None
