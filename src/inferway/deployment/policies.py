@@ -86,7 +86,7 @@ class RandomizedDispatchD(RandomizedDispatch):
 
 
 class PricedDispatch(_Policy):
-    """The priced idle queue: least service time less the price of the accuracy delivered."""
+    """The priced idle queue: least response time less the price of the accuracy delivered."""
 
     policy: Literal["priced"]
     price: Number | None = None
@@ -94,7 +94,7 @@ class PricedDispatch(_Policy):
     step: PositiveNumber | None = None
     """How fast the price moves, relative to its scale; if not given, set for the fleet."""
     wait: Number = 3.0
-    """Weight of each request waiting, in service times, when no server is idle."""
+    """Service times that each request at a server counts."""
 
 
 class DeadlineDispatch(_Policy):

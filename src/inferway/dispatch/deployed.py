@@ -48,9 +48,11 @@ def dispatcher_of(deployment: Deployment, task: str, node: str | None = None) ->
     fleet = fleet_of(deployment, task, node)
     target = deployment.tasks[task].accuracy_target
     spec = deployment.policy_of(task)
-    options = dict(spec.options)
-    options.pop("window", None)  # the world estimates the rate and calls `retune`
+    options = {name: value for name, value in spec.options.items() if value is not None}
     rate_per_s = options.pop("rate", None) or arrival_rate(deployment, fleet, target)
+    if options.pop("window", None) is not None and rate_per_s is None:
+        # The world estimates the rate and calls `retune`; until then, half of what is feasible.
+        rate_per_s = 0.5 * max_rate(fleet, target)
     return Dispatcher(
         fleet,
         spec.policy,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from inferway.dispatch.routing import class_by, routing
@@ -14,6 +15,8 @@ class RJsq(NamedTuple):
 
     probabilities: Floats
     """(K,) routing probabilities of eq. 4."""
+    beta: float
+    """Of eq. 4's weight; nan where it follows from the load."""
 
     @classmethod
     def build(
@@ -22,14 +25,14 @@ class RJsq(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        beta: float | None = None,
+        beta: float = math.nan,
     ) -> RJsq:
         """Solve the LP; ValueError without a rate or with a target out of reach."""
-        return cls(routing(fleet, target=target, rate_per_s=rate_per_s, beta=beta))
+        return cls(routing(fleet, target=target, rate_per_s=rate_per_s, beta=beta), beta)
 
     def retune(self, fleet: Fleet, *, target: float | None, rate_per_s: float) -> None:
         """Solve the LP again for another arrival rate."""
-        self.probabilities[:] = routing(fleet, target=target, rate_per_s=rate_per_s)
+        self.probabilities[:] = routing(fleet, target=target, rate_per_s=rate_per_s, beta=self.beta)
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The shortest queue of the class drawn."""

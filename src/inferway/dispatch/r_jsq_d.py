@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 from inferway.dispatch.routing import class_by, routing
@@ -14,6 +15,8 @@ class RJsqD(NamedTuple):
 
     probabilities: Floats
     """(K,) routing probabilities of eq. 4."""
+    beta: float
+    """Of eq. 4's weight; nan where it follows from the load."""
     d: int
     """Servers looked at, drawn with replacement."""
 
@@ -24,17 +27,17 @@ class RJsqD(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        beta: float | None = None,
+        beta: float = math.nan,
         d: int = 2,
     ) -> RJsqD:
         """Solve the LP; ValueError without a rate, with a target out of reach, or with d < 1."""
         if d < 1:
             raise ValueError(f"r-jsq-d looks at d >= 1 servers, not {d}")
-        return cls(routing(fleet, target=target, rate_per_s=rate_per_s, beta=beta), d)
+        return cls(routing(fleet, target=target, rate_per_s=rate_per_s, beta=beta), beta, d)
 
     def retune(self, fleet: Fleet, *, target: float | None, rate_per_s: float) -> None:
         """Solve the LP again for another arrival rate."""
-        self.probabilities[:] = routing(fleet, target=target, rate_per_s=rate_per_s)
+        self.probabilities[:] = routing(fleet, target=target, rate_per_s=rate_per_s, beta=self.beta)
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The shortest of d servers of the class drawn; the first drawn where they are equal."""

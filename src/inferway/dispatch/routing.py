@@ -13,7 +13,7 @@ from inferway.site.view import Floats
 
 
 def routing(
-    fleet: Fleet, *, target: float | None, rate_per_s: float | None, beta: float | None = None
+    fleet: Fleet, *, target: float | None, rate_per_s: float | None, beta: float = math.nan
 ) -> Floats:
     """Routing probabilities of R-JIQ, paper 002 eq. 4.
 
@@ -26,7 +26,7 @@ def routing(
     rate_per_s
         Arrival rate of the whole site, 1/s.
     beta
-        How close to the greatest rate the site runs, load = 1 - n**-beta; by default from the
+        How close to the greatest rate the site runs, load = 1 - n**-beta; nan takes it from the
         load. gamma = (1/2 - beta)/2 as in Lemma 2, and the weight n**-gamma is at most 1.
 
     Returns
@@ -48,7 +48,7 @@ def routing(
     load = rate_per_s / greatest
     if load >= 1:
         return at_greatest
-    if beta is None:
+    if math.isnan(beta):
         beta = -math.log1p(-load) / math.log(fleet.servers) if fleet.servers > 1 else 0.5
     gamma = 0.5 * (0.5 - beta)
     weight = min(1.0, fleet.servers**-gamma)
