@@ -25,6 +25,7 @@ __all__ = [
     "AnyNumber",
     "Bytes",
     "Count",
+    "Load",
     "Number",
     "PositiveNumber",
     "PositiveRate",
@@ -222,6 +223,13 @@ def _read_ratio(value: Any) -> float:
     return number
 
 
+def _read_load(value: Any) -> float:
+    try:
+        return RATIO.parse(value)
+    except QuantityError:
+        raise refuse(f"expected a load such as 0.7 or 70 %, got {_kind(value)}") from None
+
+
 def _read_number(value: Any) -> float:
     number = _plain(value)
     if number is None or not math.isfinite(number):
@@ -259,7 +267,49 @@ Ratio = Annotated[
         }
     ),
 ]
+Load = Annotated[
+    float,
+    BeforeValidator(_read_load),
+    Field(gt=0, lt=10),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+                {"type": "string", "pattern": RATIO.pattern},
+            ],
+            "examples": [0.7, "70 %"],
+        }
+    ),
+]
 Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
-PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
-AnyNumber = Annotated[float, BeforeValidator(_read_number)]
+PositiveLoad = Annotated[
+    float,
+    BeforeValidator(_read_load),
+    Field(gt=0, lt=10),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+                {"type": "string", "pattern": RATIO.pattern},
+            ],
+            "examples": [0.7, "70 %"],
+        }
+    ),
+]
+Number = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
+AnyLoad = Annotated[
+    float,
+    BeforeValidator(_read_load),
+    Field(gt=0, lt=10),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
+                {"type": "string", "pattern": RATIO.pattern},
+            ],
+            "examples": [0.7, "70 %"],
+        }
+    ),
+]
+Number = Annotated[float, BeforeValidator(_read_number)]
 Count = Annotated[int, Strict(), Field(ge=1)]

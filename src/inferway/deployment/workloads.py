@@ -11,6 +11,7 @@ from pydantic import Field, model_validator
 from inferway.deployment.quantities import (
     AnyNumber,
     Count,
+    Load,
     Number,
     PositiveNumber,
     PositiveRate,
@@ -37,7 +38,6 @@ __all__ = [
 
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
 Matrix = Annotated[tuple[Row, ...], Field(min_length=1, max_length=1000)]
-Load = Annotated[PositiveNumber, Field(lt=10)]
 
 
 class _Rated(Section):

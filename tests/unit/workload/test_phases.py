@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from inferway.deployment.workloads import PhasedArrivals
+from inferway.workload import Span, phase_of, spans
+
+
+@pytest.fixture
+def arrivals() -> PhasedArrivals:
+    return PhasedArrivals.model_validate(
+        {
+            "process": "phases",
+            "phases": [
+                {"for": "100 ms", "rate": "120/s", "accuracy_target": 0.95},
+                {"for": "200 ms", "load": 0.5},
+            ],
+        }
+    )
+
+
+def test_spans_cycle_and_end_at_the_horizon(arrivals: PhasedArrivals) -> None:
+    found = list(spans(arrivals, horizon_s=0.65, capacity_per_s=10))
+    assert found[0] == Span(0, 0.0, 0.1, 120.0, 0.95)
+    assert (found[1].rate_per_s, found[1].accuracy_target) == (5.0, None)
+    assert [span.phase for span in found] == [0, 1, 0, 1, 0]
+    assert [span.end_s for span in found] == pytest.approx([0.1, 0.3, 0.4, 0.6, 0.65])
+    assert all(one.end_s == other.start_s for one, other in pairwise(found))
+
+
+def test_the_rate_is_unknown_without_a_capacity(arrivals: PhasedArrivals) -> None:
+    assert [s.rate_per_s for s in spans(arrivals, horizon_s=0.3)] == [120.0, None]
+
+
+def test_the_phase_at_a_time(arrivals: PhasedArrivals) -> None:
+    at = np.array([0.0, 0.05, 0.1, 0.29, 0.301, 0.55, 0.601])
+    assert phase_of(arrivals, at).tolist() == [0, 0, 1, 1, 0, 1, 0]
+
+
+def test_late_phases_do_not_drift(arrivals: PhasedArrivals) -> None:
+    *_, last = spans(arrivals, horizon_s=3000.05)
+    assert last.start_s == pytest.approx(3000, abs=1e-9)
