@@ -282,34 +282,6 @@ Load = Annotated[
     ),
 ]
 Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
-PositiveLoad = Annotated[
-    float,
-    BeforeValidator(_read_load),
-    Field(gt=0, lt=10),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
-                {"type": "string", "pattern": RATIO.pattern},
-            ],
-            "examples": [0.7, "70 %"],
-        }
-    ),
-]
-Number = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
-AnyLoad = Annotated[
-    float,
-    BeforeValidator(_read_load),
-    Field(gt=0, lt=10),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
-                {"type": "string", "pattern": RATIO.pattern},
-            ],
-            "examples": [0.7, "70 %"],
-        }
-    ),
-]
-Number = Annotated[float, BeforeValidator(_read_number)]
+PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
+AnyNumber = Annotated[float, BeforeValidator(_read_number)]
 Count = Annotated[int, Strict(), Field(ge=1)]
