@@ -19,10 +19,15 @@ QUIET_S: Final = 1.4
 BURST_S: Final = 0.7
 """Mean length of a burst."""
 
-_BURST_LOAD: Final = 0.75
-_QUIET_LOAD: Final = (0.3, 0.65)
-_OVERLOAD: Final = 1.25
 _PART: Final = BURST_S / (QUIET_S + BURST_S)
+_OVERLOAD: Final = 1.4
+"""Mean rate over what the most accurate variant carries alone."""
+_SWING: Final = 2.5
+"""Rate of a burst over the quiet one, where the fleet can carry it."""
+_PEAK_LOAD: Final = 0.75
+"""Rate of a burst over the greatest feasible rate, at most."""
+_CALM: Final = 0.9
+"""Quiet rate over that of a burst, at most."""
 _TYPICAL: Final = 0.02
 _TRIES: Final = 200
 
@@ -81,9 +86,13 @@ def choose(fleet: Fleet, target: float, cores: int) -> Load:
     feasible = feasible_rate(fleet, target, cores)
     best = int(np.argmax(fleet.accuracy))
     alone = float(min(fleet.count[best], cores) * fleet.rate[best])
-    wanted = (_OVERLOAD * alone / feasible - _PART * _BURST_LOAD) / (1 - _PART)
-    quiet = float(np.clip(wanted, *_QUIET_LOAD))
-    return Load(feasible, alone, quiet * feasible, _BURST_LOAD * feasible)
+    mean = _OVERLOAD * alone
+    quiet = mean / ((1 - _PART) + _PART * _SWING)
+    burst = _SWING * quiet
+    if burst > _PEAK_LOAD * feasible:
+        burst = _PEAK_LOAD * feasible
+        quiet = min((mean - _PART * burst) / (1 - _PART), _CALM * burst)
+    return Load(feasible, alone, quiet, burst)
 
 
 def arrivals(load: Load, duration_s: float, seed: int) -> NDArray[np.float64]:

@@ -8,6 +8,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,12 +16,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.demo.calibration import calibrate, cores, with_service
+from inferway.demo.calibration import Calibration, calibrate, cores, with_service
 from inferway.demo.error import DemoError
 from inferway.demo.load import Load, arrivals, choose
 from inferway.demo.machine import machine
 from inferway.demo.result import DemoResult, LowerBound, PolicyResult
-from inferway.demo.server import server
+from inferway.demo.server import launch
 from inferway.dispatch.bound import max_rate, solve
 from inferway.drive import Record, drive, summary
 from inferway.drive.address import signature
@@ -40,10 +41,11 @@ DURATION_S: Final = 20.0
 _FILE: Final = "digits.yaml"
 _TASK: Final = "digits"
 _LINE_POINTS: Final = 80
+_LATE_S: Final = 2e-3
 
 # Guesses of how long the parts besides the streams take, for the progress bar only.
-_START_S: Final = 3.0
-_CALIBRATION_S: Final = 6.0
+_START_S: Final = 1.5
+_CALIBRATION_S: Final = 8.0
 
 Progress = Callable[[str, float], None]
 
@@ -98,26 +100,31 @@ def run(
         deployment = inferway.load(plain)
         target = deployment.tasks[_TASK].accuracy_target
         assert target is not None
-        service_s, request = _calibrated(deployment, plain, images, steps)
-        fleet = with_service(fleet_of(deployment, _TASK), service_s)
+        calibration, request = _calibrated(deployment, plain, images, steps)
+        fleet = with_service(fleet_of(deployment, _TASK), calibration.service_s)
         load = choose(fleet, target, cores())
         times_s = arrivals(load, duration_s, seed)
         item = np.random.default_rng(seed).integers(0, len(images), len(times_s))
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
-        results, warnings = [], _warnings_of(load)
-        for policy in policies:
-            path = _with_policy(text, policy, service_s, load, folder)
-            steps.begin(f"{policy}: starting the server", _START_S)
-            with server(path) as url:
+        results = []
+        used, item = np.unique(item, return_inverse=True)
+        inputs, labels, source = images.images[used], images.labels[used], images.source[used]
+        with ExitStack() as servers:
+            # All start at once, and each waits idle for its turn.
+            steps.begin("starting a server for each policy", len(policies) * _START_S)
+            paths = [
+                _with_policy(text, policy, calibration.service_s, load, folder)
+                for policy in policies
+            ]
+            launched = [servers.enter_context(launch(path)) for path in paths]
+            urls = [one.url() for one in launched]
+            for policy, url in zip(policies, urls, strict=True):
                 steps.begin(policy, duration_s)
-                record = drive(
-                    url, _TASK, times_s, images.images, images.labels, item=item, progress=steps
-                )
-            results.append(_measured(policy, record, accuracies, images, seed))
-            warnings += [f"{policy}: {w}" for w in summary(record).warnings]
-            if record.interrupted:
-                raise KeyboardInterrupt
-    bound = _bound(fleet, target, len(times_s) / duration_s)
+                record = drive(url, _TASK, times_s, inputs, labels, item=item, progress=steps)
+                if record.interrupted:
+                    raise KeyboardInterrupt
+                results.append(_measured(policy, record, accuracies, source, seed))
+    bound = _bound(with_service(fleet, calibration.least_s), target, len(times_s) / duration_s)
     out.mkdir(parents=True, exist_ok=True)
     (out / "request.json").write_bytes(request)
     return DemoResult(
@@ -126,7 +133,7 @@ def run(
         tuple(results),
         bound,
         load,
-        service_s,
+        calibration.service_s,
         accuracies,
         _figure(out / "demo", results, bound, target),
         out / "request.json",
@@ -134,7 +141,7 @@ def run(
         machine(),
         seed,
         time.monotonic() - began,
-        tuple(warnings),
+        tuple(_warnings(load, results)),
     )
 
 
@@ -163,19 +170,17 @@ class _Steps:
 
 def _calibrated(
     deployment: Deployment, path: Path, images: TestSet, steps: _Steps
-) -> tuple[dict[str, float], bytes]:
+) -> tuple[Calibration, bytes]:
     """Service times of this machine, and a sample request as JSON."""
-    variants = deployment.tasks[_TASK].variants
     fleet = fleet_of(deployment, _TASK)
     expected = dict(zip(fleet.variants, (1 / fleet.rate).tolist(), strict=True))
-    steps.begin("measuring this machine: starting the server", _START_S / 2)
-    with server(path) as url:
-        steps.begin("measuring this machine", _CALIBRATION_S - _START_S / 2)
-        service_s = calibrate(url, _TASK, images.images[:256], expected, progress=steps)
+    steps.begin("measuring this machine: starting a server", 2 * _START_S)
+    with launch(path) as launched:
+        url = launched.url()
+        steps.begin("measuring this machine", _CALIBRATION_S - 2 * _START_S)
+        calibration = calibrate(url, _TASK, images.images[:256], expected, progress=steps)
         request = body(signature(url, _TASK), images.images[0])
-    if missing := set(variants) - set(service_s):
-        raise DemoError(f"{path.name} runs no instance of {', '.join(sorted(missing))}")
-    return service_s, request
+    return calibration, request
 
 
 def _with_policy(
@@ -200,17 +205,20 @@ def _with_policy(
 
 
 def _measured(
-    policy: str, record: Record, accuracies: Mapping[str, float], images: TestSet, seed: int
+    policy: str,
+    record: Record,
+    accuracies: Mapping[str, float],
+    source: NDArray[np.int64],
+    seed: int,
 ) -> PolicyResult:
     found = summary(record, accuracies)
     answered = record.answered
     if found.accuracy is None or found.profile_accuracy is None:
         raise DemoError(f"{policy}: none of {found.offered} requests was answered as expected")
-    source: NDArray[np.int64] = images.source[record.item[answered]]
     return PolicyResult(
         policy,
         found.accuracy,
-        cluster_bootstrap(record.correct[answered], source, seed=seed),
+        cluster_bootstrap(record.correct[answered], source[record.item[answered]], seed=seed),
         found.profile_accuracy,
         found.mean_s,
         found.p50_s,
@@ -257,13 +265,24 @@ def _figure(
     return save(figure, path)
 
 
-def _warnings_of(load: Load) -> list[str]:
-    if load.telling:
-        return []
-    return [
-        f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, more than the "
-        f"{load.mean_per_s:.0f}/s offered: on this machine the comparison shows little"
-    ]
+def _warnings(load: Load, results: Sequence[PolicyResult]) -> list[str]:
+    found = []
+    if not load.telling:
+        found.append(
+            f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
+            f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
+        )
+    latest = max(results, key=lambda p: p.send_lag_p99_s)
+    if latest.send_lag_p99_s > _LATE_S:
+        found.append(
+            f"the generator sent 1 request in 100 more than {latest.send_lag_p99_s * 1e3:.1f} ms "
+            f"late ({latest.policy}), so latencies are partly its own: this machine is busy with "
+            "other things"
+        )
+    failed = [p.policy for p in results if p.failed > 0]
+    if failed:
+        found.append(f"some requests had no answer at all: {', '.join(failed)}")
+    return found
 
 
 def _next_steps(out: Path, text: str) -> tuple[str, ...]:

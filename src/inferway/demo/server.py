@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final
 
@@ -30,29 +31,50 @@ class _Ready(msgspec.Struct):
     ready: bool
 
 
+@dataclass(frozen=True)
+class Launched:
+    """A server's process, which may still be starting."""
+
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+
+    def url(self, ready_s: float = READY_S) -> str:
+        """Wait until the server is ready and return its address; ask once.
+
+        Parameters
+        ----------
+        ready_s
+            How long to wait, seconds.
+
+        Raises
+        ------
+        DemoError
+            When it ends or is not ready in time; the message has the end of its log.
+        """
+        assert self.process.stdout is not None
+        port = _port(self.process.stdout, time.monotonic() + ready_s)
+        if port is None:
+            why = "ended" if _ended(self.process) else f"was not ready within {ready_s:g} s"
+            raise DemoError(f"the server {why}; the end of its log:\n{_end_of(self.log)}")
+        return f"http://127.0.0.1:{port}"
+
+
 @contextmanager
-def server(deployment: Path, *, ready_s: float = READY_S) -> Iterator[str]:
+def launch(deployment: Path) -> Iterator[Launched]:
     """Serve a deployment file on free ports of this machine while the block runs.
 
     Parameters
     ----------
     deployment
         The file.
-    ready_s
-        How long to wait until the server is ready, seconds.
 
     Yields
     ------
-    url
-        The server's address.
-
-    Raises
-    ------
-    DemoError
-        When it ends or is not ready in time; the message has the end of its log.
+    launched
+        At once; several can start at the same time.
     """
     command = [sys.executable, "-m", "inferway", "serve", str(deployment), "--json"]
-    command += ["--http-port", "0", "--admin-port", "0"]
+    command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -63,13 +85,7 @@ def server(deployment: Path, *, ready_s: float = READY_S) -> Iterator[str]:
         )
         assert process.stdout is not None
         try:
-            port = _port(process.stdout, time.monotonic() + ready_s)
-            if port is None:
-                raise DemoError(
-                    f"the server for {deployment} was not ready within {ready_s:g} s; "
-                    f"the end of its log:\n{_end_of(log)}"
-                )
-            yield f"http://127.0.0.1:{port}"
+            yield Launched(process, log)
         finally:
             _stop(process)
             process.stdout.close()
@@ -91,6 +107,15 @@ def _port(output: IO[bytes], deadline: float) -> int | None:
             continue
         return found.http_port if found.ready else None
     return None
+
+
+def _ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether it ends now: its output is closed a moment before it is gone."""
+    try:
+        process.wait(0.5)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,0 +1,115 @@
+"""The demo, a few seconds of it: real processes, real models, real images."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+from importlib.resources import files
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from inferway import demo
+from inferway.catalog import zoo
+from inferway.demo.error import DemoError
+from inferway.demo.server import launch
+
+_EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    seen: list[float] = []
+    out = tmp_path_factory.mktemp("demo") / "out"
+    found = demo.run(
+        out=out,
+        duration_s=3.0,
+        policies=("fastest-only", "tad-op"),
+        progress=lambda doing, part: seen.append(part),
+    )
+    assert seen == sorted(seen)
+    assert 0.8 < seen[-1] <= 1.0
+    return found
+
+
+def test_both_policies_got_the_same_requests_and_answered(result):
+    fastest, tad_op = result.policies
+    assert (fastest.policy, tad_op.policy) == ("fastest-only", "tad-op")
+    assert fastest.offered == tad_op.offered > 100
+    for policy in result.policies:
+        assert policy.failed == 0
+        assert sum(policy.shares.values()) == pytest.approx(1)
+        assert 0 < policy.p50_s <= policy.p95_s <= policy.p99_s
+        low, high = policy.accuracy_interval
+        assert low <= policy.accuracy <= high
+
+
+def test_measured_accuracy_is_the_profiles(result):
+    """The labels, the images and the answers belong together: a mix-up would show chance, 0.1."""
+    fastest, tad_op = result.policies
+    assert fastest.shares == {next(iter(result.accuracies)): 1.0}
+    for policy in (fastest, tad_op):
+        low, high = policy.accuracy_interval
+        margin = high - low
+        assert low - margin < policy.profile_accuracy < high + margin
+    assert tad_op.accuracy > fastest.accuracy + 0.2
+
+
+def test_the_load_follows_from_the_machine(result):
+    assert result.load.telling
+    assert result.load.burst_per_s < result.load.feasible_per_s
+    assert result.bound.rate_per_s == pytest.approx(result.load.mean_per_s, rel=0.05)
+    assert result.bound.rate_per_s < result.bound.max_rate_per_s
+    line = [latency for _, latency in result.bound.line]
+    assert line == sorted(line)
+
+
+def test_what_it_wrote(result):
+    for path in result.figure:
+        assert path.stat().st_size > 5_000
+    json.dumps(result.to_json(), allow_nan=False)
+    serve, curl = result.next_steps
+    assert Path(serve.split()[-1]).read_text() == _EXAMPLE.read_text()
+    assert curl.endswith(f"-d @{result.request}")
+
+
+def test_the_sample_request_works_as_curl_would_send_it(result):
+    with launch(_EXAMPLE) as launched:
+        parts = urlsplit(launched.url())
+        connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=20)
+        connection.request(
+            "POST",
+            "/v2/models/digits/infer",
+            result.request.read_bytes(),
+            {"Content-Type": "application/x-www-form-urlencoded"},
+        )
+        answer = json.loads(connection.getresponse().read())
+        connection.close()
+    scores = answer["outputs"][0]["data"]
+    assert len(scores) == 10
+    assert answer["model_name"] == "digits"
+
+
+def test_the_shipped_file_is_the_example():
+    shipped = files("inferway.demo").joinpath("digits.yaml").read_text(encoding="utf-8")
+    assert shipped == _EXAMPLE.read_text(encoding="utf-8")
+    assert len(zoo.testset()) > 1000
+
+
+def test_a_server_that_cannot_start_says_why(tmp_path):
+    path = tmp_path / "wrong.yaml"
+    path.write_text("tasks: {}\n")
+    with launch(path) as launched, pytest.raises(DemoError, match=r"ended.*\n.*wrong\.yaml"):
+        launched.url()
+
+
+def test_a_server_that_is_stuck_is_given_up(tmp_path):
+    with launch(_EXAMPLE) as launched:
+        os.kill(launched.process.pid, signal.SIGSTOP)
+        with pytest.raises(DemoError, match=r"not ready within 0\.2 s"):
+            launched.url(0.2)
+        os.kill(launched.process.pid, signal.SIGCONT)
+    assert launched.process.returncode is not None

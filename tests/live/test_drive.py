@@ -1,0 +1,102 @@
+"""The generator against the real server: every request accounted for, on both sides."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway import drive
+from inferway.cli import main
+
+_FILE = """
+tasks:
+  digits:
+    accuracy_target: 0.8
+    variants:
+      tiny: {accuracy: 0.7, size: 1 MB, service: {mean: 1 ms}}
+      big: {accuracy: 0.9, size: 1 MB, service: {mean: 10 ms}}
+workload:
+  digits: {arrivals: {process: poisson, rate: 400/s}}
+"""
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    path = tmp_path / "digits.yaml"
+    path.write_text(_FILE)
+    return inferway.load(path)
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_every_request_is_answered_once(digits, binary):
+    images = np.random.default_rng(0).random((8, 4))
+    before = sum(digits.server.sites[0].counters.rows)
+    record = drive.drive(
+        f"http://{digits.url}", "digits", np.arange(200) * 0.002, images, binary=binary
+    )
+    assert record.answered.all()
+    assert sum(digits.server.sites[0].counters.rows) - before == 200
+    assert record.variants == ("tiny",)
+    # The server predicts what the file says: 1 ms of service, and more behind a queue.
+    assert record.predicted_s.min() == pytest.approx(1e-3)
+    assert np.all(record.latency_s > 0)
+
+
+def test_a_pinned_stream_is_answered_by_its_variant(digits):
+    record = drive.drive(
+        f"http://{digits.url}", "digits", np.zeros(20), np.zeros((1, 4)), variant="big"
+    )
+    assert record.variants == ("big",)
+
+
+def test_refusals_are_counted_as_rejected(start, site_of, gates):
+    for gate in gates:
+        gate.opened.set()  # for the warm-up
+    running = start(site_of(gates, buffer=2))
+    for gate in gates:
+        gate.opened.clear()
+    record = drive.drive(
+        f"http://{running.url}", "digits", np.zeros(12), np.zeros((1, 4)), grace_s=0.3
+    )
+    found = drive.summary(record)
+    # The gates are shut: two have a place and get no answer in time.
+    for gate in gates:
+        gate.opened.set()
+    assert (found.rejected, found.failed, found.answered) == (10, 2, 0)
+
+
+def test_a_deployments_own_workload(digits, deployment):
+    seen = []
+    records = drive.run(
+        deployment,
+        f"http://{digits.url}",
+        duration_s=1.0,
+        progress=lambda doing, part: seen.append((doing, part)),
+    )
+    found = drive.summary(records["digits"], {"tiny": 0.7, "big": 0.9})
+    assert 300 < found.offered < 500
+    assert found.answered == found.offered
+    assert found.profile_accuracy == pytest.approx(0.7)
+    assert found.accuracy is None
+    assert all(0 <= part <= 1 for _, part in seen)
+    again = drive.run(deployment, f"http://{digits.url}", duration_s=1.0)
+    np.testing.assert_array_equal(again["digits"].intended_s, records["digits"].intended_s)
+
+
+def test_a_file_without_workload_is_told_what_to_add(digits, deployment, tmp_path):
+    path = tmp_path / "bare.yaml"
+    path.write_text(_FILE.partition("workload:")[0])
+    with pytest.raises(drive.DriveError, match="has no `workload`"):
+        drive.run(inferway.load(path), f"http://{digits.url}")
+
+
+def test_the_command_prints_one_document(digits, deployment, capsys):
+    url = f"http://{digits.url}"
+    code = main(["drive", str(deployment.path), "--url", url, "--duration", "0.5", "--json"])
+    document = json.loads(capsys.readouterr().out)
+    assert code == 0
+    assert document["schema"] == 1
+    assert document["tasks"]["digits"]["answered"] > 100
