@@ -1,0 +1,143 @@
+"""`inferway serve` and `inferway drive` as two processes, as people run them."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.catalog import zoo
+
+POLICY = '''
+from typing import NamedTuple
+
+class Last(NamedTuple):
+    """Always the last server."""
+    last: int
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s):
+        return cls(int(fleet.first[-1]) - 1)
+
+    def choose(self, site, request, draw):
+        return self.last
+'''
+
+
+@contextmanager
+def served(*arguments: str | Path, cwd: Path) -> Iterator[dict[str, Any]]:
+    """Run `inferway serve` on free ports; it must end with 0 and print one line."""
+    command = [sys.executable, "-m", "inferway", "serve", *map(str, arguments), "--json"]
+    command += ["--http-port", "0", "--admin-port", "0", "--log-level", "error"]
+    with subprocess.Popen(
+        command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+            assert line, process.communicate(timeout=10)[1]
+            yield json.loads(line)
+        finally:
+            process.send_signal(signal.SIGTERM)
+            rest, errors = process.communicate(timeout=30)
+    assert (process.returncode, rest, errors) == (0, "", "")
+
+
+def get(port: int, path: str) -> bytes:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        assert answer.status == 200
+        content = answer.read()
+        assert isinstance(content, bytes)
+        return content
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Write a deployment file with the zoo's fastest and slowest variants."""
+    fast, *_, slow = zoo.profiles().values()
+    path = tmp_path / "digits.yaml"
+    path.write_text(
+        "tasks:\n  digits:\n"
+        f"    accuracy_target: {(fast.accuracy + slow.accuracy) / 2:.3f}\n"
+        "    variants:\n"
+        f"      {fast.name}: {{model: zoo://digits/{fast.name}}}\n"
+        f"      {slow.name}: {{model: zoo://digits/{slow.name}}}\n"
+        "workload:\n  digits: {arrivals: {process: poisson, rate: 100/s}}\n"
+    )
+    return path
+
+
+def test_serve_and_drive(file: Path, tmp_path: Path) -> None:
+    with served(file.name, cwd=tmp_path) as ready:
+        assert ready["schema"] == 1
+        assert ready["ready"] is True
+        get(ready["http_port"], "/v2/health/ready")
+        assert b"inferway_accuracy_target_ratio" in get(ready["admin_port"], "/metrics")
+        url = f"http://127.0.0.1:{ready['http_port']}"
+        command = [sys.executable, "-m", "inferway", "drive", str(file), "--url", url]
+        done = subprocess.run(
+            [*command, "--duration", "2", "--json"], capture_output=True, text=True, timeout=60
+        )
+        assert done.returncode == 0, done.stderr
+        task = json.loads(done.stdout)["tasks"]["digits"]
+        assert task["answered"] + task["rejected"] == task["offered"] > 100
+        assert 0 < task["accuracy"] <= 1
+        assert sum(task["shares"].values()) == pytest.approx(1)
+        words = subprocess.run(
+            [*command, "--duration", "0.5"], capture_output=True, text=True, timeout=60
+        )
+        assert words.returncode == 0, words.stderr
+        assert "accuracy, by labels" in words.stdout
+
+
+def test_a_policy_on_the_command_line_starts_from_the_current_folder(
+    file: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "mine.py").write_text(POLICY)
+    with served(file, "--policy", "./mine.py:Last", cwd=elsewhere) as ready:
+        url = f"http://127.0.0.1:{ready['http_port']}"
+        command = [sys.executable, "-m", "inferway", "drive", str(file), "--url", url]
+        done = subprocess.run(
+            [*command, "--duration", "0.5", "--json"], capture_output=True, text=True, timeout=60
+        )
+    (slowest,) = json.loads(done.stdout)["tasks"]["digits"]["shares"]
+    variants = inferway.load(file).tasks["digits"].variants.values()
+    assert slowest == max(variants, key=lambda one: one.service_on("cpu").mean_s).name
+
+
+def test_a_taken_port_is_said(file: Path, tmp_path: Path) -> None:
+    with served(file, cwd=tmp_path) as ready:
+        command = [sys.executable, "-m", "inferway", "serve", str(file), "--admin-port", "0"]
+        done = subprocess.run(
+            [*command, "--http-port", str(ready["http_port"]), "--log-level", "error"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert str(ready["http_port"]) in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_driving_nothing_is_said(file: Path) -> None:
+    command = [sys.executable, "-m", "inferway", "drive", str(file)]
+    done = subprocess.run(
+        [*command, "--url", "http://127.0.0.1:9", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("inferway: no server answers at http://127.0.0.1:9")
