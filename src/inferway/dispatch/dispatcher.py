@@ -85,8 +85,8 @@ else:
 
 
 @jit
-def arrive(
-    bound: Binding,
+def decide(
+    bound: Any,
     now_s: float,
     draw: int,
     deadline_s: float,
@@ -94,9 +94,8 @@ def arrive(
     priority: int,
     classes: int,
     rows: int,
-    counted: bool,
 ) -> int:
-    """Decide for a request and do as decided: server, REJECT or HOLD."""
+    """What the policy says of a request: server, REJECT or HOLD. Moves the clock, nothing else."""
     site, allowed = bound.site, bound.allowed
     site.clock_s[0] = now_s
     mask = classes
@@ -111,15 +110,12 @@ def arrive(
     request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)
     server = choose(bound.policy, site, request, draw)
     # A full server takes nothing, whatever the policy says.
-    if server >= 0 and not site.open[server]:
-        server = REJECT
-    if server >= 0:
-        _dispatch(bound, server, rows, counted)
-    return server
+    return REJECT if server >= 0 and not site.open[server] else server
 
 
 @jit
-def _dispatch(bound: Binding, server: int, rows: int, counted: bool) -> None:
+def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
+    """Send a request to a server: admit it, move the balance, let the policy learn."""
     site = bound.site
     k = site.server_class[server]
     wait_s = predicted_wait(site, server)
@@ -133,7 +129,7 @@ def _dispatch(bound: Binding, server: int, rows: int, counted: bool) -> None:
 
 
 @jit
-def finish(bound: Binding, server: int, now_s: float, service_s: float) -> None:
+def finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
     """The request in service at the server is answered; the next in its queue starts."""
     site = bound.site
     site.clock_s[0] = now_s
@@ -145,7 +141,7 @@ def finish(bound: Binding, server: int, now_s: float, service_s: float) -> None:
 
 
 @jit
-def withdraw(bound: Binding, server: int, position: int, now_s: float, counted: bool) -> None:
+def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
     """A request leaves without an answer: the one in service (position 0) or a queued one."""
     site = bound.site
     site.clock_s[0] = now_s
@@ -161,7 +157,7 @@ def withdraw(bound: Binding, server: int, position: int, now_s: float, counted: 
 
 
 @jit
-def draw_from_queue(bound: Binding, server: int, now_s: float, draw: int) -> tuple[int, int]:
+def draw_from_queue(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
     """What the policy's `pull` says for a server that has fallen free: (drop, take)."""
     bound.site.clock_s[0] = now_s
     return pull(bound.policy, bound.site, server, draw)
@@ -208,7 +204,10 @@ class Dispatcher:
         self.fleet = fleet
         self.policy_name = policy
         self.target = target
-        _, sources = policy_class(policy, folder)
+        self.rate_per_s = rate_per_s
+        self.folder = folder
+        self.options = options
+        _, self.sources = policy_class(policy, folder)
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
@@ -217,7 +216,7 @@ class Dispatcher:
             self.policy, self.site, np.zeros(fleet.servers, np.bool_), np.full(2, np.nan)
         )
         self._decision = binding.decision
-        calls = _calls(sources, fingerprint(sources))
+        calls = _calls(self.sources, fingerprint(self.sources))
         try:
             self._bound = calls["bind"](binding)
             self._compile(calls)
@@ -225,6 +224,7 @@ class Dispatcher:
             raise ValueError(f"policy {policy} does not compile: {error}") from error
         self._arrive, self._finish = calls["arrive"], calls["finish"]
         self._withdraw, self._mark, self._pull = calls["withdraw"], calls["mark"], calls["pull"]
+        self._follow = calls["follow"]
 
     def _compile(self, calls: dict[str, Any]) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
@@ -277,6 +277,29 @@ class Dispatcher:
         """
         return self._arrive(
             self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted
+        )
+
+    def follow(
+        self,
+        now_s: float,
+        draw: int,
+        deadline_s: float,
+        floor: float,
+        priority: int,
+        classes: int,
+        rows: int,
+        counted: bool,
+        taken: int,
+    ) -> int:
+        """As `arrive`, but what happens is `taken`: how a decision is compared with a recorded one.
+
+        Returns
+        -------
+        int
+            What this policy would have decided.
+        """
+        return self._follow(
+            self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted, taken
         )
 
     def finish(self, server: int, now_s: float, service_s: float) -> None:
@@ -332,7 +355,7 @@ def _copy(policy: Any, fleet: Fleet, target: float | None) -> Binding:
 @lru_cache(maxsize=64)
 def _calls(sources: tuple[Path, ...], _fingerprint: str) -> dict[str, Any]:
     """The compiled entries; the package's policies share one set, a user's file has its own."""
-    entries = (_bind, _arrive, _finish, _withdraw, _mark, _pull)
+    entries = (_bind, _arrive, _follow, _finish, _withdraw, _mark, _pull)
     return {call.__name__[1:]: entry(call, sources=sources) for call in entries}
 
 
@@ -347,7 +370,28 @@ def _arrive(
     rows: int,
     counted: bool,
 ) -> int:
-    return int(arrive(bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted))
+    server = decide(bound, now_s, draw, deadline_s, floor, priority, classes, rows)
+    if server >= 0:
+        dispatch(bound, server, rows, counted)
+    return int(server)
+
+
+def _follow(
+    bound: Any,
+    now_s: float,
+    draw: int,
+    deadline_s: float,
+    floor: float,
+    priority: int,
+    classes: int,
+    rows: int,
+    counted: bool,
+    taken: int,
+) -> int:
+    server = decide(bound, now_s, draw, deadline_s, floor, priority, classes, rows)
+    if taken >= 0:
+        dispatch(bound, taken, rows, counted)
+    return int(server)
 
 
 def _finish(bound: Any, server: int, now_s: float, service_s: float) -> None:

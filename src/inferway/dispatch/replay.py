@@ -1,0 +1,195 @@
+"""Replay: a recording's events through the same policy, on a view built from them alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.recording import (
+    ARRIVE,
+    EVENT,
+    FINISH,
+    MARK,
+    PULL,
+    RETUNE,
+    SCHEMA,
+    WITHDRAW,
+    restore,
+)
+from inferway.site.compiled import fingerprint
+from inferway.site.fleet import Fleet
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A decision that came out otherwise."""
+
+    request: int
+    """Which request of the recording, from 0."""
+    time_s: float
+    recorded: int
+    """Server, REJECT or HOLD."""
+    replayed: int
+
+
+@dataclass(frozen=True)
+class Replay:
+    """What a replay found."""
+
+    task: str
+    policy: str
+    requests: int
+    """Decisions compared."""
+    events: int
+    differences: tuple[Difference, ...]
+    same_code: bool
+    """Whether the recording was made by this very code of policies and site."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway replay DIR --json` prints it under ``tasks.NAME``."""
+        return {
+            "policy": self.policy,
+            "requests": self.requests,
+            "events": self.events,
+            "differing": len(self.differences),
+            "same_code": self.same_code,
+            "differences": [vars(difference) for difference in self.differences],
+        }
+
+
+def recordings(folder: Path) -> list[Path]:
+    """The recordings at a folder: itself, or one per task below it, by name.
+
+    Raises
+    ------
+    ValueError
+        Where there is none.
+    """
+    found = [folder] if (folder / "recording.json").is_file() else []
+    found += sorted(path.parent for path in folder.glob("*/recording.json"))
+    if not found:
+        raise ValueError(f"{folder} holds no recording: there is no recording.json in it")
+    return found
+
+
+def events(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+    """Each file's state at its start and its events, `EVENT` rows, in order.
+
+    A last row that was cut off is left out.
+    """
+    for file in sorted(folder.glob("*.events")):
+        with np.load(file.with_suffix(".state.npz")) as state:
+            arrays = dict(state)
+        content = file.read_bytes()
+        whole = len(content) // EVENT.itemsize
+        yield arrays, np.frombuffer(content, EVENT, count=whole)
+
+
+def replay(
+    folder: Path,
+    *,
+    requests: int | None = 10_000,
+    progress: Callable[[int], None] | None = None,
+) -> Replay:
+    """Run recorded requests through the recorded policy and compare every decision.
+
+    Parameters
+    ----------
+    folder
+        Of one recording.
+    requests
+        How many, from the oldest on; None for all.
+    progress
+        Called now and then with the number of requests done.
+
+    Raises
+    ------
+    ValueError
+        Where the folder holds no recording that this version reads, or the policy's file is gone.
+    """
+    head = _head(folder)
+    dispatcher = _dispatcher(head)
+    compared, handled = 0, 0
+    differences = []
+    for state, rows in events(folder):
+        restore(dispatcher, state)
+        for row in rows.tolist():
+            handled += 1
+            if row[0] != ARRIVE:
+                _repeat(dispatcher, row)
+                continue
+            _, counted, priority, size, taken, floor, time_s, word, deadline_s, classes = row
+            decided = dispatcher.follow(
+                time_s, word, deadline_s, floor, priority, classes, size, bool(counted), taken
+            )
+            if decided != taken:
+                differences.append(Difference(compared, time_s, taken, decided))
+            compared += 1
+            if progress is not None and compared % 1000 == 0:
+                progress(compared)
+            if compared == requests:
+                break
+        if compared == requests:
+            break
+    return Replay(
+        task=head["fleet"]["task"],
+        policy=head["policy"],
+        requests=compared,
+        events=handled,
+        differences=tuple(differences),
+        same_code=head["code"] == fingerprint(dispatcher.sources),
+    )
+
+
+def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
+    kind, flag, _, count, server, _, time_s, word, value, _ = row
+    if kind == FINISH:
+        dispatcher.finish(server, time_s, value)
+    elif kind == WITHDRAW:
+        dispatcher.withdraw(server, count, time_s, bool(flag))
+    elif kind == MARK:
+        dispatcher.mark(server, bool(flag), time_s)
+    elif kind == PULL:
+        dispatcher.pull(server, time_s, word)
+    elif kind == RETUNE:
+        dispatcher.retune(value)
+
+
+def _head(folder: Path) -> dict[str, Any]:
+    file = folder / "recording.json"
+    try:
+        head = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"{folder} holds no recording: there is no recording.json in it") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{file} cannot be read: {error}") from error
+    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+        raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
+    return head
+
+
+def _dispatcher(head: dict[str, Any]) -> Dispatcher:
+    fleet = head["fleet"]
+    return Dispatcher(
+        Fleet(
+            variants=tuple(fleet["variants"]),
+            rate=np.array(fleet["rate"]),
+            accuracy=np.array(fleet["accuracy"]),
+            count=np.array(fleet["count"]),
+            price=np.array(fleet["price"]),
+            buffer=fleet["buffer"],
+            task=fleet["task"],
+            node=fleet["node"],
+        ),
+        head["policy"],
+        target=head["target"],
+        rate_per_s=head["rate_per_s"],
+        folder=None if head["folder"] is None else Path(head["folder"]),
+        **head["options"],
+    )

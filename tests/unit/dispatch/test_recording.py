@@ -1,0 +1,103 @@
+"""Recordings: what is written is what was decided, and a replay finds every difference."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from inferway.dispatch import Dispatcher
+from inferway.dispatch.recording import EVENT, Recording
+from inferway.dispatch.replay import events, recordings, replay
+from inferway.site import ALL_CLASSES, Fleet
+
+FLEET = Fleet(
+    ("a", "b", "c"),
+    np.array([8.0, 3.0, 1.0]),
+    np.array([0.6, 0.8, 0.95]),
+    np.array([2, 2, 3]),
+    buffer=4,
+    task="digits",
+)
+
+
+def record(folder: Path, policy: str, requests: int, **limits: int) -> list[int]:
+    """Decisions of a busy course of events."""
+    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0)
+    recording = Recording(dispatcher, folder, **limits)
+    generator = np.random.default_rng(4)
+    found = []
+    for step in range(requests):
+        now, word = step / 9, int(generator.integers(-(2**63), 2**63))
+        deadline = now + 1.3 if step % 5 == 0 else np.inf
+        classes = 0b110 if step % 11 == 0 else ALL_CLASSES
+        floor = 0.7 if step % 13 == 0 else 0.0
+        found.append(recording.arrive(now, word, deadline, floor, 1, classes, 2, step % 11 != 0))
+        for server in np.flatnonzero(recording.site.queue).tolist():
+            if recording.site.queue[server] > 1 and generator.random() < 0.05:
+                recording.withdraw(server, 1, now)
+            elif generator.random() < 0.2:
+                recording.finish(server, now, 0.1)
+        if step == requests // 3:
+            recording.mark(3, False, now)
+            recording.retune(7.5)
+    recording.close()
+    return found
+
+
+@pytest.mark.parametrize("policy", ["priced", "tad-op", "r-jsq-d"])
+def test_a_replay_decides_the_same(tmp_path: Path, policy: str) -> None:
+    decisions = record(tmp_path / "run", policy, 3_000)
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences, found.same_code) == (3_000, (), True)
+    assert found.events > 5_000
+    ((_, rows),) = events(tmp_path / "run")
+    assert rows["server"][rows["kind"] == 0].tolist() == decisions
+
+
+def test_a_changed_decision_is_found_and_does_not_hide_the_next(tmp_path: Path) -> None:
+    record(tmp_path / "run", "tad-op", 500)
+    (file,) = (tmp_path / "run").glob("*.events")
+    rows = np.fromfile(file, EVENT)
+    arrivals = np.flatnonzero((rows["kind"] == 0) & (rows["server"] >= 0))
+    for changed in arrivals[[20, 200]]:
+        rows["word"][changed] += 1
+        rows["classes"][changed] = 1 << (0 if rows["server"][changed] > 1 else 2)
+    rows.tofile(file)
+    found = replay(tmp_path / "run", requests=None)
+    assert len(found.differences) == 2
+    assert found.differences[0].recorded != found.differences[0].replayed
+
+
+def test_files_rotate_and_the_oldest_left_says_where_to_start(tmp_path: Path) -> None:
+    record(tmp_path / "run", "priced", 2_000, rows=1_000, keep=2)
+    files = sorted(path.name for path in (tmp_path / "run").glob("*.events"))
+    assert len(files) == 2
+    assert files[0] != "000001.events"
+    found = replay(tmp_path / "run", requests=None)
+    assert found.differences == ()
+    assert found.requests > 300
+
+
+def test_a_row_cut_off_is_left_out(tmp_path: Path) -> None:
+    record(tmp_path / "run", "priced", 200)
+    (file,) = (tmp_path / "run").glob("*.events")
+    file.write_bytes(file.read_bytes()[:-7])
+    assert replay(tmp_path / "run").differences == ()
+
+
+def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> None:
+    record(tmp_path / "run", "priced", 10)
+    with pytest.raises(ValueError, match="already holds a recording"):
+        Recording(Dispatcher(FLEET, "priced", target=0.8), tmp_path / "run")
+    with pytest.raises(ValueError, match="holds no recording"):
+        replay(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="holds no recording"):
+        recordings(tmp_path / "nothing")
+    assert recordings(tmp_path) == [tmp_path / "run"]
+    head = tmp_path / "run" / "recording.json"
+    head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
+    with pytest.raises(ValueError, match="is not a recording of schema 1"):
+        replay(tmp_path / "run")
