@@ -90,3 +90,12 @@ def test_says_when_onnx_runtime_cannot_load(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ArtifactError, match=r"custom\.onnx: ONNX Runtime cannot load the model: "):
         OnnxRuntime(path)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_threads_do_not_spin(path: Path, threads: int) -> None:
+    # No public way to see it but the session's own options.
+    options = OnnxRuntime(path, threads=threads)._session.get_session_options()
+    assert options.intra_op_num_threads == threads
+    assert options.inter_op_num_threads == 1
+    assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
