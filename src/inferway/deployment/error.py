@@ -22,6 +22,11 @@ def field_name(place: Place) -> str:
     return name
 
 
+def _on_one_line(text: str) -> str:
+    """Escape what a terminal would not print as a character."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+
+
 @dataclass(frozen=True, slots=True)
 class Problem:
     """One thing that is wrong: its line (from 1; 0 is the whole file), its field, and why."""
@@ -29,6 +34,11 @@ class Problem:
     line: int
     field: str
     sentence: str
+
+    def __post_init__(self) -> None:
+        # A file may hold line breaks and worse in its keys; a problem stays on one line.
+        object.__setattr__(self, "field", _on_one_line(self.field))
+        object.__setattr__(self, "sentence", _on_one_line(self.sentence))
 
     def __str__(self) -> str:
         return f"{self.field}: {self.sentence}" if self.field else self.sentence

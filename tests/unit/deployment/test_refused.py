@@ -508,6 +508,14 @@ def test_a_mistake_is_named_with_its_line_and_field(write: Write, text: str, sai
     assert str(caught.value).splitlines() == [f"{path}:{said.replace('{here}', here)}"]
 
 
+def test_a_mistake_stays_on_one_line(write: Write) -> None:
+    path = write("tasks: {t: {variants: {a: {" + V + ', "\\r\\n\\e[31m": 1}}}}\n')
+    with pytest.raises(DeploymentError) as caught:
+        load(path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{path}:1: tasks.t.variants.a.\\r\\n\\x1b[31m: unknown key; ")
+
+
 def test_all_mistakes_are_said_at_once(write: Write) -> None:
     text = """\
 tasks:
