@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from inferway.live.counters import Counters
+from inferway.live.doorbell import Doorbell
 from inferway.live.instance import Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
@@ -139,11 +140,10 @@ class Site:
         self.held: deque[Request] = deque()
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
-        self._woken = False
         self._arrived = 0
         self._window_s = window_s
         self._estimating: asyncio.Task[None] | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._doorbell: Doorbell | None = None
 
     async def start(self) -> list[str]:
         """Warm every instance up and begin to serve.
@@ -154,7 +154,7 @@ class Site:
             Names of instances that could not be warmed up, because their signature leaves open
             what would fit.
         """
-        self._loop = asyncio.get_running_loop()
+        self._doorbell = Doorbell(asyncio.get_running_loop(), self._collect)
         cold = [
             instance.name
             for instance in self.instances
@@ -179,7 +179,9 @@ class Site:
         for instance in self.instances:
             left_s = max(0.0, deadline - time.monotonic())
             ended &= await asyncio.to_thread(instance.join, left_s)
-        # A thread that still runs its model keeps the runtime; the process's end frees it.
+        # A thread that still runs its model keeps the runtime and the bell until the process ends.
+        if self._doorbell is not None:
+            (self._doorbell.close if ended else self._doorbell.mute)()
         if ended:
             for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
                 runtime.close()
@@ -241,18 +243,12 @@ class Site:
         return server
 
     def _finished(self, request: Request) -> None:
-        # In an instance's thread. One wake-up serves all requests that end before the loop looks:
-        # a request is appended before the flag is read, the loop clears it before it takes any.
+        # In an instance's thread.
         self._done.append(request)
-        if not self._woken:
-            self._woken = True
-            try:
-                self._loop.call_soon_threadsafe(self._collect)  # type: ignore[union-attr]
-            except RuntimeError:  # the loop has been closed: nobody waits for this answer
-                self._done.clear()
+        assert self._doorbell is not None
+        self._doorbell.ring()
 
     def _collect(self) -> None:
-        self._woken = False
         done = self._done
         while done:
             self._settle(done.popleft())

@@ -1,0 +1,60 @@
+"""The protocols' messages, from their descriptors.
+
+`protocol.binpb` is what protoc makes of the two ``.proto`` files. Classes made from descriptors at
+run time work with every protobuf release, where generated code works with those near the one that
+generated it; and a pool of their own keeps them apart from the same messages of a client library
+in the same process.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+
+INFERENCE = "inference.GRPCInferenceService"
+HEALTH = "grpc.health.v1.Health"
+
+_pool = DescriptorPool()
+for _file in FileDescriptorSet.FromString(
+    files(__package__).joinpath("protocol.binpb").read_bytes()
+).file:
+    _pool.AddSerializedFile(_file.SerializeToString())
+
+
+def _message(name: str) -> Any:
+    return GetMessageClass(_pool.FindMessageTypeByName(name))
+
+
+ServerLiveResponse = _message("inference.ServerLiveResponse")
+ServerReadyResponse = _message("inference.ServerReadyResponse")
+ModelReadyRequest = _message("inference.ModelReadyRequest")
+ModelReadyResponse = _message("inference.ModelReadyResponse")
+ServerMetadataResponse = _message("inference.ServerMetadataResponse")
+ModelMetadataRequest = _message("inference.ModelMetadataRequest")
+ModelMetadataResponse = _message("inference.ModelMetadataResponse")
+ModelInferRequest = _message("inference.ModelInferRequest")
+ModelInferResponse = _message("inference.ModelInferResponse")
+HealthCheckRequest = _message("grpc.health.v1.HealthCheckRequest")
+HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
+
+__all__ = [
+    "HEALTH",
+    "INFERENCE",
+    "DecodeError",
+    "HealthCheckRequest",
+    "HealthCheckResponse",
+    "ModelInferRequest",
+    "ModelInferResponse",
+    "ModelMetadataRequest",
+    "ModelMetadataResponse",
+    "ModelReadyRequest",
+    "ModelReadyResponse",
+    "ServerLiveResponse",
+    "ServerMetadataResponse",
+    "ServerReadyResponse",
+]
