@@ -191,14 +191,14 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
 def _bound(axes: Axes, bound: Sequence[tuple[float, float]]) -> None:
     accuracy, latency = zip(*bound, strict=True)
     axes.plot(accuracy, latency, color="#000000", linewidth=1.5, zorder=2)
-    middle = len(bound) // 2
+    at = len(bound) // 3
     axes.annotate(
         "lower bound (LP)",
-        (accuracy[middle], latency[middle]),
-        xytext=(6, -6),
+        (accuracy[at], latency[at]),
+        xytext=(0, 6),
         textcoords="offset points",
-        ha="left",
-        va="top",
+        ha="center",
+        va="bottom",
     )
 
 
