@@ -1,166 +1,24 @@
 """The dispatcher: one site and one policy bound together, one compiled call per event.
 
-The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`. Both worlds share the
-steps below; a world that runs in compiled code calls them directly on a `Binding`.
+The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numba
 import numpy as np
-from numba.core import types
-from numba.experimental import structref
 
-from inferway.dispatch.contract import choose, learn, pull
+from inferway.dispatch.entries import AS_DECIDED, Entries, entries
+from inferway.dispatch.steps import PREDICTED_SERVICE, PREDICTED_WAIT, Binding
 from inferway.dispatch.table import build_policy, policy_class
-from inferway.site.compiled import entry, fingerprint, jit
 from inferway.site.fleet import Fleet
-from inferway.site.selection import predicted_wait
-from inferway.site.transitions import abandon, admit, narrow, release, set_health
-from inferway.site.view import (
-    ALL_CLASSES,
-    COMPLETED,
-    DISPATCHED,
-    REJECT,
-    WITHDRAWN,
-    Event,
-    Flags,
-    Floats,
-    Request,
-    Site,
-    empty_site,
-)
+from inferway.site.view import ALL_CLASSES, empty_site
 
 UNBOUNDED_PLACES = 1024
 """Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
-
-PREDICTED_WAIT, PREDICTED_SERVICE = 0, 1
-
-
-class Binding(NamedTuple):
-    """What one call needs, gathered once."""
-
-    policy: Any
-    site: Site
-    allowed: Flags
-    """(n,) scratch for narrowed requests."""
-    decision: Floats
-    """(2,) of the last decision: predicted wait and predicted service time, s."""
-
-
-@structref.register
-class _BindingType(types.StructRef):  # type: ignore[misc, name-defined]
-    """A `Binding` behind one pointer: unpacking thirty arrays at every call would cost 8 us."""
-
-
-@structref.register
-class _SiteType(types.StructRef):  # type: ignore[misc, name-defined]
-    """A `Site` behind one pointer, for the same reason."""
-
-
-if numba.config.DISABLE_JIT:
-
-    def _bind(binding: Binding) -> Any:
-        return binding
-
-else:
-
-    class _BindingRef(structref.StructRefProxy):  # type: ignore[misc]
-        pass
-
-    class _SiteRef(structref.StructRefProxy):  # type: ignore[misc]
-        pass
-
-    structref.define_proxy(_BindingRef, _BindingType, list(Binding._fields))
-    structref.define_proxy(_SiteRef, _SiteType, list(Site._fields))
-
-    def _bind(binding: Binding) -> Any:
-        return _BindingRef(
-            binding.policy, _SiteRef(*binding.site), binding.allowed, binding.decision
-        )
-
-
-@jit
-def decide(
-    bound: Any,
-    now_s: float,
-    draw: int,
-    deadline_s: float,
-    floor: float,
-    priority: int,
-    classes: int,
-    rows: int,
-) -> int:
-    """What the policy says of a request: server, REJECT or HOLD. Moves the clock, nothing else."""
-    site, allowed = bound.site, bound.allowed
-    site.clock_s[0] = now_s
-    mask = classes
-    if floor > 0.0:
-        for k in range(site.rate.size):
-            if site.accuracy[k] < floor:
-                mask &= ~(1 << k)
-    narrowed = mask != ALL_CLASSES or deadline_s < np.inf
-    if narrowed and not narrow(site, allowed, mask, deadline_s, rows):
-        return REJECT
-    view = allowed if narrowed else site.open
-    request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)
-    server = choose(bound.policy, site, request, draw)
-    # A full server takes nothing, whatever the policy says.
-    return REJECT if server >= 0 and not site.open[server] else server
-
-
-@jit
-def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
-    """Send a request to a server: admit it, move the balance, let the policy learn."""
-    site = bound.site
-    k = site.server_class[server]
-    wait_s = predicted_wait(site, server)
-    service_s = rows / site.rate[k]
-    bound.decision[PREDICTED_WAIT] = wait_s
-    bound.decision[PREDICTED_SERVICE] = service_s
-    admit(site, server, rows)
-    if counted:
-        site.balance[0] += rows * (site.accuracy[k] - site.target[0])
-    learn(bound.policy, site, Event(DISPATCHED, server, rows, counted, wait_s, service_s))
-
-
-@jit
-def finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
-    """The request in service at the server is answered; the next in its queue starts."""
-    site = bound.site
-    site.clock_s[0] = now_s
-    place = site.head[server]
-    rows = site.rows[server, place]
-    wait_s = max(0.0, site.started_s[server] - site.arrived_s[server, place])
-    release(site, server)
-    learn(bound.policy, site, Event(COMPLETED, server, rows, True, wait_s, service_s))
-
-
-@jit
-def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
-    """A request leaves without an answer: the one in service (position 0) or a queued one."""
-    site = bound.site
-    site.clock_s[0] = now_s
-    k = site.server_class[server]
-    rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
-    if position == 0:
-        release(site, server)
-    else:
-        abandon(site, server, position)
-    if counted:
-        site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
-    learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0))
-
-
-@jit
-def draw_from_queue(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
-    """What the policy's `pull` says for a server that has fallen free: (drop, take)."""
-    bound.site.clock_s[0] = now_s
-    return pull(bound.policy, bound.site, server, draw)
 
 
 class Dispatcher:
@@ -216,27 +74,27 @@ class Dispatcher:
             self.policy, self.site, np.zeros(fleet.servers, np.bool_), np.full(2, np.nan)
         )
         self._decision = binding.decision
-        calls = _calls(self.sources, fingerprint(self.sources))
+        calls = entries(self.sources)
         try:
-            self._bound = calls["bind"](binding)
+            self._bound = calls.bind(binding)
             self._compile(calls)
         except numba.core.errors.NumbaError as error:
             raise ValueError(f"policy {policy} does not compile: {error}") from error
-        self._arrive, self._finish = calls["arrive"], calls["finish"]
-        self._withdraw, self._mark, self._pull = calls["withdraw"], calls["mark"], calls["pull"]
-        self._follow = calls["follow"]
+        self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
+        self._mark, self._pull = calls.mark, calls.pull
 
-    def _compile(self, calls: dict[str, Any]) -> None:
+    def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
-        spare = calls["bind"](_copy(self.policy, self.fleet, self.target))
-        server = calls["arrive"](spare, 0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True)
+        spare = calls.bind(_copy(self.policy, self.fleet, self.target))
+        request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, AS_DECIDED)
+        server = calls.arrive(spare, *request)
         if server >= 0:
-            calls["withdraw"](spare, server, 0, 0.0, True)
-            server = calls["arrive"](spare, 0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True)
+            calls.withdraw(spare, server, 0, 0.0, True)
+            server = calls.arrive(spare, *request)
         if server >= 0:
-            calls["finish"](spare, server, 0.0, 0.0)
-        calls["mark"](spare, 0, False, 0.0)
-        calls["pull"](spare, 0, 0.0, 1)
+            calls.finish(spare, server, 0.0, 0.0)
+        calls.mark(spare, 0, False, 0.0)
+        calls.pull(spare, 0, 0.0, 1)
 
     def arrive(
         self,
@@ -276,7 +134,16 @@ class Dispatcher:
             A server, REJECT or HOLD.
         """
         return self._arrive(
-            self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted
+            self._bound,
+            now_s,
+            draw,
+            deadline_s,
+            floor,
+            priority,
+            classes,
+            rows,
+            counted,
+            AS_DECIDED,
         )
 
     def follow(
@@ -298,7 +165,7 @@ class Dispatcher:
         int
             What this policy would have decided.
         """
-        return self._follow(
+        return self._arrive(
             self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted, taken
         )
 
@@ -350,62 +217,3 @@ def _copy(policy: Any, fleet: Fleet, target: float | None) -> Binding:
     )
     site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
     return Binding(own, site, np.zeros(fleet.servers, np.bool_), np.full(2, np.nan))
-
-
-@lru_cache(maxsize=64)
-def _calls(sources: tuple[Path, ...], _fingerprint: str) -> dict[str, Any]:
-    """The compiled entries; the package's policies share one set, a user's file has its own."""
-    entries = (_bind, _arrive, _follow, _finish, _withdraw, _mark, _pull)
-    return {call.__name__[1:]: entry(call, sources=sources) for call in entries}
-
-
-def _arrive(
-    bound: Any,
-    now_s: float,
-    draw: int,
-    deadline_s: float,
-    floor: float,
-    priority: int,
-    classes: int,
-    rows: int,
-    counted: bool,
-) -> int:
-    server = decide(bound, now_s, draw, deadline_s, floor, priority, classes, rows)
-    if server >= 0:
-        dispatch(bound, server, rows, counted)
-    return int(server)
-
-
-def _follow(
-    bound: Any,
-    now_s: float,
-    draw: int,
-    deadline_s: float,
-    floor: float,
-    priority: int,
-    classes: int,
-    rows: int,
-    counted: bool,
-    taken: int,
-) -> int:
-    server = decide(bound, now_s, draw, deadline_s, floor, priority, classes, rows)
-    if taken >= 0:
-        dispatch(bound, taken, rows, counted)
-    return int(server)
-
-
-def _finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
-    finish(bound, server, now_s, service_s)
-
-
-def _withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
-    withdraw(bound, server, position, now_s, counted)
-
-
-def _mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
-    bound.site.clock_s[0] = now_s
-    set_health(bound.site, server, healthy)
-
-
-def _pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
-    return draw_from_queue(bound, server, now_s, draw)

@@ -1,0 +1,127 @@
+"""What happens at each event of a site under a policy: the steps that both worlds share.
+
+Compiled code calls them as they stand; `inferway.dispatch.entries` makes them callable from Python.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.dispatch.contract import choose, learn, pull
+from inferway.site.compiled import jit
+from inferway.site.selection import predicted_wait
+from inferway.site.transitions import abandon, admit, narrow, release, set_health
+from inferway.site.view import (
+    ALL_CLASSES,
+    COMPLETED,
+    DISPATCHED,
+    REJECT,
+    WITHDRAWN,
+    Event,
+    Flags,
+    Floats,
+    Request,
+    Site,
+)
+
+PREDICTED_WAIT, PREDICTED_SERVICE = 0, 1
+"""Places in `Binding.decision`."""
+
+
+class Binding(NamedTuple):
+    """What one call needs, gathered once."""
+
+    policy: Any
+    site: Site
+    allowed: Flags
+    """(n,) scratch for narrowed requests."""
+    decision: Floats
+    """(2,) of the last decision: predicted wait and predicted service time, s."""
+
+
+@jit
+def decide(
+    bound: Any,
+    now_s: float,
+    draw: int,
+    deadline_s: float,
+    floor: float,
+    priority: int,
+    classes: int,
+    rows: int,
+) -> int:
+    """What the policy says of a request: server, REJECT or HOLD. Moves the clock, nothing else."""
+    site, allowed = bound.site, bound.allowed
+    site.clock_s[0] = now_s
+    mask = classes
+    if floor > 0.0:
+        for k in range(site.rate.size):
+            if site.accuracy[k] < floor:
+                mask &= ~(1 << k)
+    narrowed = mask != ALL_CLASSES or deadline_s < np.inf
+    if narrowed and not narrow(site, allowed, mask, deadline_s, rows):
+        return REJECT
+    view = allowed if narrowed else site.open
+    request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)
+    server = choose(bound.policy, site, request, draw)
+    # A full server takes nothing, whatever the policy says.
+    return REJECT if server >= 0 and not site.open[server] else server
+
+
+@jit
+def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
+    """Send a request to a server: admit it, move the balance, let the policy learn."""
+    site = bound.site
+    k = site.server_class[server]
+    wait_s = predicted_wait(site, server)
+    service_s = rows / site.rate[k]
+    bound.decision[PREDICTED_WAIT] = wait_s
+    bound.decision[PREDICTED_SERVICE] = service_s
+    admit(site, server, rows)
+    if counted:
+        site.balance[0] += rows * (site.accuracy[k] - site.target[0])
+    learn(bound.policy, site, Event(DISPATCHED, server, rows, counted, wait_s, service_s))
+
+
+@jit
+def finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
+    """The request in service at the server is answered; the next in its queue starts."""
+    site = bound.site
+    site.clock_s[0] = now_s
+    place = site.head[server]
+    rows = site.rows[server, place]
+    wait_s = max(0.0, site.started_s[server] - site.arrived_s[server, place])
+    release(site, server)
+    learn(bound.policy, site, Event(COMPLETED, server, rows, True, wait_s, service_s))
+
+
+@jit
+def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:
+    """A request leaves without an answer: the one in service (position 0) or a queued one."""
+    site = bound.site
+    site.clock_s[0] = now_s
+    k = site.server_class[server]
+    rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
+    if position == 0:
+        release(site, server)
+    else:
+        abandon(site, server, position)
+    if counted:
+        site.balance[0] -= rows * (site.accuracy[k] - site.target[0])
+    learn(bound.policy, site, Event(WITHDRAWN, server, rows, counted, 0.0, 0.0))
+
+
+@jit
+def draw_from_queue(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
+    """What the policy's `pull` says for a server that has fallen free: (drop, take)."""
+    bound.site.clock_s[0] = now_s
+    return pull(bound.policy, bound.site, server, draw)
+
+
+@jit
+def mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
+    """The server takes requests from now on, or does not."""
+    bound.site.clock_s[0] = now_s
+    set_health(bound.site, server, healthy)
