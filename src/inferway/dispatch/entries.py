@@ -41,9 +41,17 @@ def entries(sources: tuple[Path, ...]) -> Entries:
 
 @lru_cache(maxsize=64)
 def _entries(sources: tuple[Path, ...], _fingerprint: str) -> Entries:
-    plain: tuple[Callable[..., Any], ...]
-    plain = (_bind, _arrive, _finish, _withdraw, _mark, _pull)
-    return Entries(*(entry(function, sources=sources) for function in plain))
+    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+        return entry(function, sources=sources)
+
+    return Entries(
+        bind=compiled(_bind),
+        arrive=compiled(_arrive),
+        finish=compiled(_finish),
+        withdraw=compiled(_withdraw),
+        mark=compiled(_mark),
+        pull=compiled(_pull),
+    )
 
 
 @structref.register
