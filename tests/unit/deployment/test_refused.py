@@ -176,6 +176,22 @@ MISTAKES: list[tuple[str, str]] = [
         "4: tasks.t.variants.a.model: file://host/own.onnx names the host host; write file:/// and "
         "an absolute path",
     ),
+    (
+        variants("{model: 5, accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: expected a word, got 5",
+    ),
+    (
+        variants("{model: '', accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: is empty",
+    ),
+    (
+        variants('{model: "a\\0b", accuracy: 0.9}'),
+        "4: tasks.t.variants.a.model: a path cannot hold a null character",
+    ),
+    (
+        variants("{model: 'file://[x/own.onnx', accuracy: 0.9}"),
+        "4: tasks.t.variants.a.model: file://[x/own.onnx is not a URI: Invalid IPv6 URL",
+    ),
     # service times
     (
         service("10 ms"),
@@ -384,6 +400,27 @@ MISTAKES: list[tuple[str, str]] = [
         after("network: {tree: [{tier: top, nodes: 1}]}\n"),
         "6: network.tree: no tier has `repository: true`; some node must always be able to serve",
     ),
+    (
+        after("network: {tree: [{tier: top, nodes: 2, repository: true}]}\n"),
+        "6: network.tree: tier top is the root and has one node, not 2",
+    ),
+    (
+        after("network: {tree: [{tier: top, nodes: 1, rtt: 1 ms, repository: true}]}\n"),
+        "6: network.tree: tier top is the root and has no parent, so it takes no `rtt`",
+    ),
+    (
+        after("network: {links: [{between: [a, b, c], rtt: 1 ms}]}\n"),
+        "6: network.links[0].between: takes at most 2, and has 3",
+    ),
+    (after("network: {gml: 5}\n"), "6: network.gml: expected a path, relative to this file"),
+    (after("network: {tree: {}}\n"), "6: network.tree: expected a list, got a mapping"),
+    (after("network: 5\n"), "6: network: expected keys such as links, tree, gml, got 5"),
+    (
+        after("dispatch: {policy: [priced]}\n"),
+        "6: dispatch.policy: expected one of fastest-only, most-accurate-only, jiq-fast, "
+        "jiq-accurate, tad, tad-op, r-jiq, r-jsq, r-jsq-d, priced, deadline, got a list",
+    ),
+    (after("cost: {alpha: .nan}\n"), "6: cost.alpha: expected a plain number, got nan"),
     # workloads
     (
         after("workload:\n  u: {arrivals: {process: poisson, rate: 1/s}}\n"),
@@ -565,3 +602,33 @@ def test_a_trace_is_read_and_its_line_named(write: Write, rows: str, said: str) 
     with pytest.raises(DeploymentError) as caught:
         load(path)
     assert f":7: workload.t.arrivals.file: {trace} {said}" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ("0.5\n0\n", "0 is not a service time above 0 s"),
+        ("0.5\nx\n", "line 2: 'x' is not a number of seconds"),
+    ],
+)
+def test_measured_service_times_are_read_and_checked(write: Write, rows: str, said: str) -> None:
+    write(rows, "s.csv")
+    path = write(service("{distribution: empirical, file: s.csv}"))
+    with pytest.raises(DeploymentError, match=r"d\.yaml:4: tasks\.t\.variants\.a\.service\.file: "):
+        load(path)
+    with pytest.raises(DeploymentError, match=said):
+        load(path)
+
+
+def test_a_broken_task_is_not_complained_of_twice(write: Write) -> None:
+    path = write(
+        variants("{accuracy: 95, service: {mean: 1 s}}")
+        + "  u: {variants: {b: {"
+        + V
+        + "}}}\n"
+        + "nodes: {n: {instances: {t/a: 1, u/b: 1}}}\n"
+        + "workload: {t: {arrivals: {process: poisson, rate: 1/s}}}\n"
+    )
+    with pytest.raises(DeploymentError) as caught:
+        load(path)
+    assert [problem.line for problem in caught.value.problems] == [4]
