@@ -16,6 +16,8 @@ from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 
+from inferway.live.http.refusal import RefusalError
+
 INFERENCE = "inference.GRPCInferenceService"
 HEALTH = "grpc.health.v1.Health"
 
@@ -42,19 +44,16 @@ ModelInferResponse = _message("inference.ModelInferResponse")
 HealthCheckRequest = _message("grpc.health.v1.HealthCheckRequest")
 HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
 
-__all__ = [
-    "HEALTH",
-    "INFERENCE",
-    "DecodeError",
-    "HealthCheckRequest",
-    "HealthCheckResponse",
-    "ModelInferRequest",
-    "ModelInferResponse",
-    "ModelMetadataRequest",
-    "ModelMetadataResponse",
-    "ModelReadyRequest",
-    "ModelReadyResponse",
-    "ServerLiveResponse",
-    "ServerMetadataResponse",
-    "ServerReadyResponse",
-]
+
+def decode(data: bytes, kind: Any) -> Any:
+    """Read a message.
+
+    Raises
+    ------
+    RefusalError
+        When the bytes are no such message.
+    """
+    try:
+        return kind.FromString(data)
+    except DecodeError:
+        raise RefusalError(400, f"the request is not a valid {kind.DESCRIPTOR.name}") from None

@@ -1,0 +1,247 @@
+"""A listening port for gRPC, on the event loop of the server that it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from inferway import __version__
+from inferway.live.grpc import messages
+from inferway.live.grpc.health import Health
+from inferway.live.grpc.inference import infer
+from inferway.live.grpc.messages import decode
+from inferway.live.grpc.status import refuse
+from inferway.live.http.limits import Limits
+from inferway.live.http.refusal import RefusalError
+from inferway.live.http.routes import EXTENSIONS
+from inferway.live.intake import Intake, unknown
+from inferway.live.site import Site
+from inferway.runtime import Tensor
+
+Method = Callable[[bytes, Any], Awaitable[Any]]
+
+
+class Endpoint:
+    """Answers the Open Inference Protocol and gRPC's health protocol on one address.
+
+    Parameters
+    ----------
+    ready
+        Whether the server as a whole is.
+    broken
+        Told of an exception in a handler.
+    limits
+        Caps on requests.
+    allowed
+        Told the value of a call's `authorization` metadata, "" where there is none: whether it may
+        see and use the tasks. Health, live and ready are anybody's. None lets everybody in.
+    certificate
+        Private key and certificate chain, both PEM, for TLS; None for plain connections.
+    """
+
+    def __init__(
+        self,
+        ready: Callable[[], bool],
+        broken: Callable[[BaseException], None],
+        limits: Limits | None = None,
+        *,
+        allowed: Callable[[str], bool] | None = None,
+        certificate: tuple[bytes, bytes] | None = None,
+    ) -> None:
+        self.port = 0
+        self._ready = ready
+        self._broken = broken
+        self._limits = limits or Limits()
+        self._allowed = allowed
+        self._certificate = certificate
+        self._health = Health(self._is_ready)
+        self._sites: Sequence[Site] | None = None
+        self._intakes: dict[tuple[str, str], Intake] = {}
+        self._server: Any = None
+        self._aborting: asyncio.Task[None] | None = None
+
+    async def start(self, host: str, port: int) -> None:
+        """Listen; port 0 takes a free one, told in `port`.
+
+        Health can be asked for at once; until `serve` everything else is unavailable.
+
+        Raises
+        ------
+        OSError
+            When the address is in use or not this machine's.
+        """
+        limits = self._limits
+        server = grpc.aio.server(
+            options=[
+                ("grpc.max_receive_message_length", limits.body_bytes),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_metadata_size", limits.head_bytes),
+                ("grpc.absolute_max_metadata_size", limits.head_bytes),
+                ("grpc.max_concurrent_streams", limits.pipelined),
+                ("grpc.max_connection_idle_ms", limits.idle_s * 1000),
+                # Clients that went without a word are found out after a minute or so.
+                ("grpc.keepalive_time_ms", limits.receive_s * 1000),
+                # A taken port is an error, not shared with whoever has it.
+                ("grpc.so_reuseport", 0),
+            ]
+        )
+        server.add_generic_rpc_handlers(self._handlers())
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        try:
+            if self._certificate is None:
+                self.port = server.add_insecure_port(address)
+            else:
+                credentials = grpc.ssl_server_credentials([self._certificate])
+                self.port = server.add_secure_port(address, credentials)
+        except RuntimeError as error:
+            raise OSError(f"cannot listen for gRPC on {address}: is the port taken?") from error
+        await server.start()
+        self._server = server
+
+    def serve(self, sites: Sequence[Site]) -> None:
+        """Answer for these tasks from now on; called again whenever they change."""
+        self._sites = sites
+        self._intakes = {
+            (site.task, variant): Intake(site, variant or None, self._limits)
+            for site in sites
+            for variant in ("", *site.variants)
+        }
+        self.announce()
+
+    def announce(self) -> None:
+        """Tell those who watch the health that readiness may have changed."""
+        self._health.announce()
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no more calls, and cancel those that are not answered within the grace period."""
+        self._health.end()
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    def abort(self) -> None:
+        """Cancel what is still in flight; `stop`, waiting, then returns."""
+        if self._server is not None and self._aborting is None:
+            self._aborting = asyncio.ensure_future(self._server.stop(None))
+
+    def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
+        inference = {
+            "ServerLive": self._answer(self._server_live),
+            "ServerReady": self._answer(self._server_ready),
+            "ServerMetadata": self._answer(self._guard(self._server_metadata)),
+            "ModelReady": self._answer(self._guard(self._model_ready)),
+            "ModelMetadata": self._answer(self._guard(self._model_metadata)),
+            "ModelInfer": self._answer(self._guard(self._model_infer)),
+        }
+        health = {
+            "Check": self._answer(self._health.check),
+            "Watch": self._stream(self._health.watch),
+        }
+        return (
+            grpc.method_handlers_generic_handler(messages.INFERENCE, inference),
+            grpc.method_handlers_generic_handler(messages.HEALTH, health),
+        )
+
+    def _answer(self, method: Method) -> grpc.RpcMethodHandler:
+        # Requests are decoded by the methods: what gRPC's own decoding refuses is called INTERNAL.
+        return grpc.unary_unary_rpc_method_handler(
+            self._safe(method), response_serializer=_serialize
+        )
+
+    def _stream(self, method: Method) -> grpc.RpcMethodHandler:
+        return grpc.unary_stream_rpc_method_handler(
+            self._safe(method), response_serializer=_serialize
+        )
+
+    def _safe(self, method: Method) -> Method:
+        async def call(data: bytes, context: Any) -> Any:
+            try:
+                return await method(data, context)
+            except RefusalError as refusal:
+                await refuse(context, refusal)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                self._broken(error)
+                await refuse(context, RefusalError(500, "the server failed to answer"))
+
+        return call
+
+    def _guard(self, method: Method) -> Method:
+        allowed = self._allowed
+        if allowed is None:
+            return method
+
+        async def call(data: bytes, context: Any) -> Any:
+            values = [value for key, value in context.invocation_metadata() if key == _KEY]
+            # Two keys are as good as none: what stands before this server may check the other one.
+            if not allowed(values[0] if len(values) == 1 else ""):
+                raise RefusalError(401, "the call needs a valid key: authorization: Bearer KEY")
+            return await method(data, context)
+
+        return call
+
+    async def _server_live(self, _data: bytes, _context: Any) -> Any:
+        return messages.ServerLiveResponse(live=True)
+
+    async def _server_ready(self, _data: bytes, _context: Any) -> Any:
+        return messages.ServerReadyResponse(ready=self._ready())
+
+    async def _server_metadata(self, _data: bytes, _context: Any) -> Any:
+        return messages.ServerMetadataResponse(
+            name="inferway", version=__version__, extensions=EXTENSIONS
+        )
+
+    async def _model_ready(self, data: bytes, _context: Any) -> Any:
+        asked = decode(data, messages.ModelReadyRequest)
+        intake = self._intakes.get((asked.name, asked.version))
+        # Of what is not served the answer is no, as Triton's is, and not an error.
+        ready = intake is not None and intake.site.ready and self._ready()
+        return messages.ModelReadyResponse(ready=ready)
+
+    async def _model_metadata(self, data: bytes, _context: Any) -> Any:
+        asked = decode(data, messages.ModelMetadataRequest)
+        site = self._find(asked.name, asked.version).site
+        return messages.ModelMetadataResponse(
+            name=site.task,
+            versions=site.variants,
+            platform="inferway",
+            inputs=map(_tensor, site.signature.inputs),
+            outputs=map(_tensor, site.signature.outputs),
+        )
+
+    async def _model_infer(self, data: bytes, context: Any) -> Any:
+        message = decode(data, messages.ModelInferRequest)
+        intake = self._find(message.model_name, message.model_version)
+        return await infer(message, intake, context)
+
+    def _find(self, task: str, variant: str) -> Intake:
+        intake = self._intakes.get((task, variant))
+        if intake is None:
+            if self._sites is None:
+                raise RefusalError(503, "the server is starting")
+            raise RefusalError(404, unknown(self._sites, task[:256], variant[:256]))
+        return intake
+
+    def _is_ready(self, service: str) -> bool | None:
+        if service == "":
+            return self._ready()
+        intake = self._intakes.get((service, ""))
+        return None if intake is None else intake.site.ready and self._ready()
+
+
+_KEY = "authorization"
+
+
+def _serialize(message: Any) -> bytes:
+    packed: bytes = message.SerializeToString()
+    return packed
+
+
+def _tensor(tensor: Tensor) -> Any:
+    return messages.ModelMetadataResponse.TensorMetadata(
+        name=tensor.name, datatype=tensor.datatype, shape=tensor.shape
+    )

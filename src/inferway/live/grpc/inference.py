@@ -1,0 +1,150 @@
+"""ModelInfer: message to checked request, outcome to message."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Final
+
+import msgspec
+
+from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
+from inferway.live.grpc.messages import ModelInferResponse
+from inferway.live.grpc.status import end
+from inferway.live.http import elements
+from inferway.live.http.message import InferParameters, TensorParameters
+from inferway.live.http.refusal import RefusalError
+from inferway.live.intake import Intake, answer_parameters
+from inferway.live.request import Arrays, Outcome, Request
+from inferway.runtime import Tensor
+
+_PARAMETER: Final[dict[type, str]] = {
+    bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
+}  # fmt: skip
+
+
+async def infer(message: Any, intake: Intake, context: Any) -> Any:
+    """Check a request, have it answered, and encode the answer.
+
+    The task in which this runs is canceled when the client cancels the call, goes away, or its
+    deadline passes; the request is withdrawn then.
+
+    Parameters
+    ----------
+    message
+        A `ModelInferRequest`.
+    intake
+        Of the task or variant that it names.
+    context
+        The call.
+
+    Raises
+    ------
+    RefusalError
+        When the request or its answer does not fit.
+    """
+    received_s = time.monotonic()
+    site = intake.site
+    raw = len(message.raw_input_contents) > 0
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    try:
+        if not site.ready:
+            raise RefusalError(503, f"task {site.task!r} is not ready")
+        arrays = _arrays(message, intake)
+        wanted = _wanted(message, intake)
+        parameters = _parameters(message.parameters, InferParameters)
+        request = intake.request(arrays, parameters, _deliver, ended, received_s)
+    except RefusalError as refusal:
+        unready = refusal.status == 503
+        site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
+        raise
+    remaining_s = context.time_remaining()
+    if remaining_s is not None:
+        request.deadline_s = min(request.deadline_s, received_s + remaining_s)
+    site.submit(request)
+    try:
+        await ended
+    except asyncio.CancelledError:
+        site.cancel(request)
+        raise
+    if request.outcome is not Outcome.ANSWERED:
+        await end(context, request)
+    return _answer(message, intake, request, wanted, raw)
+
+
+def _deliver(request: Request) -> None:
+    ended: asyncio.Future[None] = request.context
+    if not ended.done():  # the client may have gone meanwhile
+        ended.set_result(None)
+
+
+def _arrays(message: Any, intake: Intake) -> Arrays:
+    arrays: Arrays = {}
+    raw = message.raw_input_contents
+    if raw and len(raw) != len(message.inputs):
+        raise RefusalError(
+            400,
+            f"the request has {len(message.inputs)} inputs and {len(raw)} raw_input_contents; "
+            "there must be one for each, or none",
+        )
+    for i, given in enumerate(message.inputs):
+        name, datatype = given.name, given.datatype
+        shape = intake.input(name, datatype, given.shape, arrays)
+        parameters = _parameters(given.parameters, TensorParameters)
+        if parameters is not None and parameters.shared_memory_region is not None:
+            raise RefusalError(501, "shared memory is not offered; send the data")
+        if not raw:
+            arrays[name] = from_contents(name, datatype, shape, given.contents)
+            continue
+        if given.HasField("contents"):
+            raise RefusalError(400, f"input {name!r} has both contents and raw_input_contents")
+        data = raw[i]
+        arrays[name] = elements.from_bytes(name, datatype, shape, data, 0, len(data))
+    return arrays
+
+
+def _wanted(message: Any, intake: Intake) -> list[Tensor]:
+    if not message.outputs:
+        return list(intake.site.signature.outputs)
+    wanted: dict[str, Tensor] = {}
+    for output in message.outputs:
+        parameters = _parameters(output.parameters, TensorParameters)
+        wanted[output.name] = intake.output(output.name, wanted, parameters)
+    return list(wanted.values())
+
+
+def _parameters(given: Any, kind: Any) -> Any:
+    # Not strict: clients of older versions of the protocol, which have no double_param, write
+    # numbers as strings.
+    if not given:
+        return None
+    values = {}
+    for name, parameter in given.items():
+        choice = parameter.WhichOneof("parameter_choice")
+        if choice is not None:
+            values[name] = getattr(parameter, choice)
+    try:
+        return msgspec.convert(values, kind, strict=False)
+    except msgspec.ValidationError as error:
+        raise RefusalError(400, f"the parameters are not valid: {error}") from None
+
+
+def _answer(message: Any, intake: Intake, request: Request, wanted: list[Tensor], raw: bool) -> Any:
+    outputs = request.outputs
+    assert outputs is not None
+    answer = ModelInferResponse(
+        model_name=intake.site.task, model_version=request.variant, id=message.id
+    )
+    for name, value in msgspec.structs.asdict(answer_parameters(request)).items():
+        if value is not None:
+            setattr(answer.parameters[name], _PARAMETER[type(value)], value)
+    # One output that only raw contents can hold makes all of them raw, as the protocol asks.
+    raw = raw or any(tensor.datatype not in FIELDS for tensor in wanted)
+    for tensor in wanted:
+        array = outputs[tensor.name]
+        output = answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=array.shape)
+        if raw:
+            answer.raw_output_contents.append(elements.to_bytes(tensor.datatype, array))
+        else:
+            to_contents(tensor.datatype, array, output.contents)
+    return answer

@@ -1,0 +1,72 @@
+"""How a call that cannot be answered ends: HTTP statuses in the words of gRPC."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final, NoReturn
+
+import grpc
+
+from inferway.live.http.refusal import RefusalError
+from inferway.live.request import Outcome, Request
+
+CODES: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.INVALID_ARGUMENT,  # RESOURCE_EXHAUSTED would say that it may fit later
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""The gRPC status for each status with which HTTP refuses."""
+
+OUTCOMES: Final = {
+    Outcome.REJECTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Outcome.EXPIRED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    Outcome.FAILED: grpc.StatusCode.INTERNAL,
+    Outcome.CANCELED: grpc.StatusCode.CANCELLED,
+    Outcome.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Outcome.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+
+LONGEST_RETRY_S: Final = 60.0
+
+
+async def refuse(context: Any, refusal: RefusalError) -> NoReturn:
+    """End a call for what is wrong with it."""
+    code = CODES.get(refusal.status, grpc.StatusCode.UNKNOWN)
+    await context.abort(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
+    raise AssertionError  # abort raises
+
+
+async def end(context: Any, request: Request) -> NoReturn:
+    """End the call of a request that was not answered."""
+    assert request.outcome is not None
+    after = ()
+    if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
+        after = retry(request.retry_after_s)
+    await context.abort(OUTCOMES[request.outcome], request.reason, after)
+    raise AssertionError  # abort raises
+
+
+def retry(after_s: float) -> Any:
+    """Say when another try may be worth it: to people as HTTP does, to gRPC's retries in its way.
+
+    Parameters
+    ----------
+    after_s
+        Seconds; told within 1 ms and a minute.
+
+    Returns
+    -------
+    tuple
+        Trailing metadata. `grpc-retry-pushback-ms` is from gRPC's proposal A6.
+    """
+    wait_s = min(LONGEST_RETRY_S, max(0.001, after_s))
+    return (
+        ("retry-after", str(math.ceil(wait_s))),
+        ("grpc-retry-pushback-ms", str(math.ceil(wait_s * 1e3))),
+    )
