@@ -145,6 +145,17 @@ def test_refuses_weights_in_other_files(tmp_path: Path) -> None:
     hidden = linear()
     hidden.graph.node.append(helper.make_node("Constant", [], ["unused"], value=outside))
     assert "keeps weights in other files" in refusal(write(tmp_path / "model.onnx", hidden))
+    branch = helper.make_graph(
+        [helper.make_node("Constant", [], ["inner"], value=outside)],
+        "branch",
+        [],
+        [helper.make_tensor_value_info("inner", TensorProto.FLOAT, [3, 2])],
+    )
+    deep = linear()
+    deep.graph.node.append(
+        helper.make_node("If", ["x"], ["unused"], then_branch=branch, else_branch=branch)
+    )
+    assert "keeps weights in other files" in refusal(write(tmp_path / "model.onnx", deep))
 
 
 def test_refuses_an_operator_that_does_not_exist(tmp_path: Path) -> None:
