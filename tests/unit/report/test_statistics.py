@@ -57,6 +57,13 @@ def test_bootstrap_counts_clusters_not_copies():
     assert high - low > 2.5 * (naive[1] - naive[0])
 
 
+def test_bootstrap_weighs_clusters_by_their_size():
+    """A mean of ones is one, whichever clusters of unequal size are drawn."""
+    sizes = np.arange(1, 30)
+    cluster = np.repeat(np.arange(len(sizes)), sizes)
+    assert cluster_bootstrap(np.ones(len(cluster)), cluster, seed=2) == (1.0, 1.0)
+
+
 def test_bootstrap_covers_as_often_as_it_says():
     rng = np.random.default_rng(11)
     covered = 0
