@@ -23,7 +23,7 @@ LAYERS = (
     ("twin", "live"),
     ("learning", "drive"),
     ("report",),
-    ("studies", "demo", "dashboard"),
+    ("studies", "demo", "dashboard", "conformance"),
     ("cli",),
 )
 RANK = {layer: rank for rank, row in enumerate(LAYERS) for layer in row}
