@@ -1,0 +1,106 @@
+"""All checks in their order, and how they are run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from inferway.conformance.checks import binary, connection, health, infer, metadata, refusals
+from inferway.conformance.outcome import (
+    Check,
+    NotOfferedError,
+    Outcome,
+    Result,
+    ViolationError,
+)
+from inferway.conformance.report import Report
+from inferway.conformance.target import ConformanceError, Target, find
+from inferway.drive.address import DriveError, parse
+
+CHECKS: Final[tuple[Check, ...]] = (
+    *health.CHECKS,
+    *metadata.CHECKS,
+    *infer.CHECKS,
+    *binary.CHECKS,
+    *connection.CHECKS,
+    *refusals.CHECKS,
+)
+
+
+def run(
+    url: str,
+    *,
+    task: str | None = None,
+    version: str | None = None,
+    seed: int = 1,
+    timeout_s: float = 10.0,
+    checks: Sequence[Check] = CHECKS,
+    progress: Callable[[str, float], None] | None = None,
+) -> Report:
+    """Check a server against the Open Inference Protocol v2 over HTTP.
+
+    Parameters
+    ----------
+    url
+        Of any server, Inferway's or another, `http://127.0.0.1:8000`.
+    task
+        The model to ask; without one, the first that the server's repository index calls ready.
+    version
+        One of its versions, for a server that answers no path without one.
+    seed
+        Of the tensors sent.
+    timeout_s
+        Longest wait of one call, in seconds.
+    checks
+        Which; all by default.
+    progress
+        Told each check's name and the part of all that is done, 0..1.
+
+    Returns
+    -------
+    Report
+        One result for each check; `report.passed` when none failed.
+
+    Raises
+    ------
+    ConformanceError
+        When the address is none, nothing answers there, or no model is found.
+    """
+    try:
+        address = parse(url)
+    except DriveError as error:
+        raise ConformanceError(str(error)) from None
+    target = find(address, task, version, seed, timeout_s)
+    results = []
+    gone = ""
+    for number, check in enumerate(checks):
+        if progress is not None:
+            progress(check.name, number / len(checks))
+        if gone:
+            results.append(Result(check, Outcome.FAILED, gone))
+            continue
+        result = outcome(check, target)
+        results.append(result)
+        if result.outcome is Outcome.FAILED and not _answers(target):
+            gone = f"the server no longer answers, since the check {check.name!r}"
+    if progress is not None:
+        progress("done", 1.0)
+    return Report(address.url, target.task, seed, tuple(results))
+
+
+def outcome(check: Check, target: Target) -> Result:
+    """Run one check."""
+    try:
+        return Result(check, Outcome.PASSED, check.run(target))
+    except ViolationError as error:
+        return Result(check, Outcome.FAILED, str(error))
+    except NotOfferedError as error:
+        return Result(check, Outcome.NOT_OFFERED, str(error))
+
+
+def _answers(target: Target) -> bool:
+    try:
+        target.get("/v2/health/live")
+    except ViolationError:
+        return False
+    return True
