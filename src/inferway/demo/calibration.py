@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linprog
+from scipy.optimize import isotonic_regression, linprog
 
 from inferway.demo.error import DemoError
 from inferway.dispatch.bound import max_rate
@@ -59,7 +59,9 @@ def calibrate(
     images
         Inputs, without the batch axis.
     expected_s
-        By variant, the service time of its profile: tells how many requests fit in `each_s`.
+        By variant, the service time of its profile, fastest first. It tells how many requests fit
+        in `each_s`; and its order stands: where the measured times contradict it, the variants
+        differ by less than the noise, and get the same time.
     each_s
         How long to measure each variant, seconds, roughly.
 
@@ -74,16 +76,21 @@ def calibrate(
         # All due at once on one connection: each is sent when the one before is answered.
         streams.append(Stream(task, np.zeros(count), images, variant=variant))
     records = replay(url, streams, connections=1, grace_s=60.0, progress=progress)
-    found = Calibration({}, {})
+    least, median = [], []
     for variant, record in zip(expected_s, records, strict=True):
         if not record.answered.all():
             raise DemoError(f"variant {variant} did not answer {(~record.answered).sum()} requests")
         # The first few meet cold caches.
         times = (record.done_s - record.sent_s)[5:]
-        least, median = np.percentile(times, (10, 50)).tolist()
-        found.service_s[variant] = median
-        found.least_s[variant] = least
-    return found
+        low, middle = np.percentile(times, (10, 50)).tolist()
+        least.append(low)
+        median.append(middle)
+    return Calibration(_in_order(expected_s, median), _in_order(expected_s, least))
+
+
+def _in_order(variants: Iterable[str], times_s: Sequence[float]) -> dict[str, float]:
+    """Return the closest times that do not fall."""
+    return dict(zip(variants, isotonic_regression(times_s).x.tolist(), strict=True))
 
 
 def with_service(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
