@@ -306,6 +306,10 @@ MISTAKES: list[tuple[str, str]] = [
         "7: nodes.n.budget: 3 GiB cannot hold what is pinned here, which takes 4 GiB",
     ),
     (
+        node("{budget: 3 GiB, instances: {t/b: 1}, pinned: {t/a: 2}}"),
+        "7: nodes.n.budget: 3 GiB cannot hold what runs here, which takes 4 GiB",
+    ),
+    (
         node("{budget: 1 GiB}"),
         "7: nodes.n.budget: 1 GiB cannot hold what runs here, which takes 3 GiB",
     ),
