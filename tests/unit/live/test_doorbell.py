@@ -51,6 +51,28 @@ def test_rings_from_threads_reach_the_loop(eventfd: bool, monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
+def test_a_ring_while_the_loop_looks_is_answered() -> None:
+    async def main() -> None:
+        answers: list[int] = []
+        again = asyncio.Event()
+
+        def answer() -> None:
+            answers.append(1)
+            if len(answers) == 1:
+                thread = threading.Thread(target=bell.ring)
+                thread.start()
+                thread.join()
+            else:
+                again.set()
+
+        bell = Doorbell(asyncio.get_running_loop(), answer)
+        bell.ring()
+        await asyncio.wait_for(again.wait(), 10)
+        bell.close()
+
+    asyncio.run(main())
+
+
 def test_a_muted_bell_may_be_rung() -> None:
     async def main() -> None:
         answers: list[int] = []
