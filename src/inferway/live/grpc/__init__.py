@@ -30,7 +30,7 @@ def endpoint_class() -> type[Endpoint]:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
             raise
         raise ServeError(
-            f"gRPC needs the Python package {error.name!r}, which is not installed: "
+            "gRPC needs grpcio and protobuf, which are not installed: "
             "pip install 'inferway[grpc]', or serve without gRPC"
         ) from error
     return Endpoint

@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pool import Default
+from grpc_tools import protoc
+from tritonclient.grpc import service_pb2
+
+from inferway.live.grpc import messages
+from inferway.live.http.refusal import RefusalError
+
+PACKAGE = Path(str(files("inferway.live.grpc")))
+FILES = FileDescriptorSet.FromString((PACKAGE / "protocol.binpb").read_bytes()).file
+
+
+def fields(message: Any) -> set[tuple[Any, ...]]:
+    """What the wire format depends on, nested messages included."""
+    found = {
+        (
+            message.full_name,
+            field.name,
+            field.number,
+            field.type,
+            field.label,
+            field.message_type and field.message_type.full_name,
+            field.containing_oneof and field.containing_oneof.name,
+        )
+        for field in message.fields
+    }
+    for nested in message.nested_types:
+        found |= fields(nested) | {(nested.full_name, nested.GetOptions().map_entry)}
+    return found
+
+
+@pytest.mark.parametrize("name", sorted(one.name for one in FILES[0].message_type))
+def test_fields_are_those_of_tritons_client(name: str) -> None:
+    ours = messages._pool.FindMessageTypeByName(f"inference.{name}")
+    theirs = Default().FindMessageTypeByName(f"inference.{name}")
+    assert theirs.file.name == service_pb2.DESCRIPTOR.name
+    assert fields(ours) == fields(theirs)
+
+
+def test_methods_are_those_of_tritons_client() -> None:
+    ours = messages._pool.FindServiceByName(messages.INFERENCE)
+    theirs = Default().FindServiceByName(messages.INFERENCE)
+    assert [method.name for method in ours.methods] == [
+        "ServerLive", "ServerReady", "ModelReady", "ServerMetadata", "ModelMetadata", "ModelInfer",
+    ]  # fmt: skip
+    for method in ours.methods:
+        other = theirs.methods_by_name[method.name]
+        for one in ("input_type", "output_type"):
+            assert getattr(method, one).full_name == getattr(other, one).full_name
+        assert (method.client_streaming, method.server_streaming) == (False, False)
+
+
+def test_health_on_the_wire() -> None:
+    request = messages.HealthCheckRequest(service="a")
+    assert request.SerializeToString() == b"\x0a\x01a"
+    statuses = messages.HealthCheckResponse.DESCRIPTOR.enum_types_by_name["ServingStatus"]
+    assert {value.name: value.number for value in statuses.values} == {
+        "UNKNOWN": 0, "SERVING": 1, "NOT_SERVING": 2, "SERVICE_UNKNOWN": 3,
+    }  # fmt: skip
+    assert messages.HealthCheckResponse(status=3).SerializeToString() == b"\x08\x03"
+    watch = messages._pool.FindServiceByName(messages.HEALTH).methods_by_name["Watch"]
+    assert watch.server_streaming
+    assert not watch.client_streaming
+
+
+def test_the_descriptors_are_what_protoc_makes_of_the_files(tmp_path: Path) -> None:
+    made = tmp_path / "made.binpb"
+    names = ["inference.proto", "health.proto"]
+    assert protoc.main(["", f"-I{PACKAGE}", f"--descriptor_set_out={made}", *names]) == 0
+    assert FileDescriptorSet.FromString(made.read_bytes()).file == FILES
+
+
+@pytest.mark.parametrize("data", [b"\xff", b"\x0a\x05ab", b"\x0a\x02\xff\xfe"])
+def test_what_is_no_message_is_refused(data: bytes) -> None:
+    with pytest.raises(RefusalError, match="not a valid ModelInferRequest") as caught:
+        messages.decode(data, messages.ModelInferRequest)
+    assert caught.value.status == 400
