@@ -49,7 +49,7 @@ def check(deployment: Deployment) -> list[Caution]:
     """Advise on a deployment, in the order of its file."""
     found = [
         *(c for task in deployment.tasks.values() for c in _of_task(deployment, task)),
-        *(c for node in deployment.nodes.values() for c in _of_node(node)),
+        *(c for node in deployment.nodes.values() for c in _of_node(deployment, node)),
         *(c for name in deployment.workload for c in _of_workload(deployment, name)),
         *_of_network(deployment),
     ]
@@ -156,8 +156,13 @@ def _beats(one: Variant, others: Iterable[Variant], hardware: str) -> Iterator[V
             yield other
 
 
-def _of_node(node: Node) -> Iterator[Found]:
-    instances = sum(node.instances.values())
+def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
+    # A variant without a model runs in the twin alone, which has as many cores as it is told.
+    instances = sum(
+        count
+        for (task, variant), count in node.instances.items()
+        if deployment.tasks[task].variants[variant].model is not None
+    )
     if node.hardware == "cpu" and instances > cores():
         yield (
             "oversubscribed",

@@ -90,7 +90,11 @@ nodes: {m: {hardware: cpu}, n: {hardware: gtx-980}}
 def test_more_cpu_instances_than_cores(
     write: Write, node: str, found: list[tuple[str, int]]
 ) -> None:
-    assert kinds(write, ladder(more=f"nodes: {{n: {node}}}\n")) == found
+    without_models = ladder(more=f"nodes: {{n: {node}}}\n")
+    text = without_models.replace("{accuracy: 0.7", "{model: zoo://digits/tiny, accuracy: 0.7")
+    text = text.replace("{accuracy: 0.9", "{model: zoo://digits/mini, accuracy: 0.9")
+    assert kinds(write, text) == found
+    assert kinds(write, without_models) == []  # nothing runs on this machine
 
 
 @pytest.mark.parametrize(
