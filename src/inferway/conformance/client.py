@@ -166,14 +166,8 @@ class Wire:
             connection.endheaders(body, encode_chunked=not isinstance(body, bytes))
             response = connection.getresponse()
             found = {name.lower(): value for name, value in response.getheaders()}
-            parts: list[bytes] = []
-            size = 0
-            while part := response.read(1 << 20):
-                parts.append(part)
-                size += len(part)
-                if time.monotonic() > deadline_s or size > LONGEST_BODY:
-                    raise TimeoutError
-            closes = response.will_close
+            with response:
+                received = _whole(response, deadline_s)
         except TimeoutError:
             self.close()
             raise ViolationError(
@@ -183,4 +177,18 @@ class Wire:
             self.close()
             reason = str(error) or type(error).__name__
             raise ViolationError(f"{said} had no answer: {reason}") from None
-        return Answer(said, response.status, found, b"".join(parts), closes)
+        return Answer(said, response.status, found, received, response.will_close)
+
+
+def _whole(response: http.client.HTTPResponse, deadline_s: float) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := response.read1(1 << 20):
+        parts.append(part)
+        size += len(part)
+        if time.monotonic() > deadline_s or size > LONGEST_BODY:
+            raise TimeoutError
+    announced = response.headers.get("Content-Length")
+    if announced is not None and announced.isdigit() and int(announced) != size:
+        raise http.client.IncompleteRead(b"".join(parts), int(announced) - size)
+    return b"".join(parts)

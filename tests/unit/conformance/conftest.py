@@ -1,0 +1,312 @@
+"""A small server that is right, and can be made wrong in one thing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import numpy as np
+import pytest
+
+LENGTH = "inference-header-content-length"
+INPUTS = [
+    {"name": "x", "datatype": "FP32", "shape": [-1, 3]},
+    {"name": "words", "datatype": "BYTES", "shape": [-1, 2]},
+]
+OUTPUTS = [
+    {"name": "twice", "datatype": "FP32", "shape": [-1, 3]},
+    {"name": "echo", "datatype": "BYTES", "shape": [-1, 2]},
+]
+VERSIONS = ["1", "2"]
+
+
+@dataclass
+class Request:
+    """One request; header names in lower case, `before` are its connection's earlier statuses."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+    before: list[int]
+
+    @property
+    def json(self) -> Any:
+        length = self.headers.get(LENGTH)
+        return json.loads(self.body[: int(length)] if length else self.body)
+
+
+@dataclass
+class Reply:
+    status: int = 200
+    body: bytes = b""
+    headers: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    def saying(self, **fields: Any) -> Reply:
+        """The same with fields of its JSON replaced; None takes one out."""
+        document = {key: value for key, value in (self.json | fields).items() if value is not None}
+        return Reply(self.status, json.dumps(document).encode(), self.headers)
+
+
+def said(document: Any, status: int = 200) -> Reply:
+    return Reply(status, json.dumps(document).encode(), {"Content-Type": "application/json"})
+
+
+Respond = Callable[[Request], Reply]
+Fault = Callable[[Request, Respond], Reply]
+
+
+class RefusedError(Exception):
+    """The reason and the status."""
+
+    def __init__(self, reason: str, status: int = 400) -> None:
+        super().__init__(reason)
+        self.status = status
+
+
+def respond(request: Request) -> Reply:
+    """Answer as the protocol says."""
+    try:
+        return _route(request)
+    except RefusedError as refusal:
+        return said({"error": str(refusal)}, refusal.status)
+
+
+def _route(request: Request) -> Reply:
+    parts = request.path.strip("/").split("/")
+    match request.method, parts:
+        case "GET", ["v2"]:
+            extensions = ["binary_tensor_data", "model_repository"]
+            return said({"name": "fake", "version": "1", "extensions": extensions})
+        case "GET", ["v2", "health", "live" | "ready"]:
+            return said({"live": True})
+        case "POST", ["v2", "repository", "index"]:
+            ready = {"name": "fake", "version": "1", "state": "READY", "reason": ""}
+            return said([ready | {"name": "other", "state": "UNAVAILABLE"}, ready])
+        case _, ["v2", "models", name, *rest]:
+            return _model(request, name, rest)
+    raise RefusedError("unknown path", 405 if parts[:2] in (["v2"], ["v2", "health"]) else 404)
+
+
+def _model(request: Request, name: str, rest: list[str]) -> Reply:
+    version = "1"
+    if name != "fake":
+        raise RefusedError("unknown model", 404)
+    if rest[:1] == ["versions"]:
+        version, rest = rest[1], rest[2:]
+        if version not in VERSIONS:
+            raise RefusedError("unknown version", 404)
+    match request.method, rest:
+        case "GET", []:
+            described = {"versions": VERSIONS, "inputs": INPUTS, "outputs": OUTPUTS}
+            return said({"name": "fake", "platform": "fake"} | described)
+        case "GET", ["ready"]:
+            return said({"name": "fake", "ready": True})
+        case "POST", ["infer"]:
+            return _infer(request, version)
+    raise RefusedError("wrong method", 405)
+
+
+def _infer(request: Request, version: str) -> Reply:
+    body = request.body
+    match request.headers.get("content-encoding"):
+        case "gzip":
+            body = gzip.decompress(body)
+        case "deflate":
+            body = zlib.decompress(body)
+    at = len(body)
+    if (length := request.headers.get(LENGTH)) is not None:
+        if not length.isdigit():
+            raise RefusedError("header is no number")
+        if (at := int(length)) > len(body):
+            raise RefusedError("header beyond the body")
+    try:
+        document = json.loads(body[:at])
+    except ValueError:
+        raise RefusedError("header inside" if length else "malformed") from None
+    if (
+        not isinstance(document, dict)
+        or not isinstance(given := document.get("inputs"), list)
+        or not all(isinstance(one, dict) for one in given)
+    ):
+        raise RefusedError("no request")
+    arrays = _arrays(given, body[at:])
+    found = {"twice": arrays["x"] * 2, "echo": arrays["words"]}
+    return _reply(document, version, found)
+
+
+def _arrays(given: list[dict[str, Any]], rest: bytes) -> dict[str, Any]:
+    known = {one["name"]: one for one in INPUTS}
+    arrays: dict[str, Any] = {}
+    for one in given:
+        if one["name"] not in known:
+            raise RefusedError("unknown input")
+        if one["datatype"] not in ("FP32", "BYTES", "INT32"):
+            raise RefusedError("unknown datatype")
+        if one["datatype"] != known[one["name"]]["datatype"]:
+            raise RefusedError("another datatype")
+        shape = one["shape"]
+        if min(shape) < 0:
+            raise RefusedError("negative shape")
+        if shape[1:] != known[one["name"]]["shape"][1:]:
+            raise RefusedError("another shape")
+        size = (one.get("parameters") or {}).get("binary_data_size")
+        if size is not None:
+            if size > len(rest):
+                raise RefusedError("truncated")
+            arrays[one["name"]] = _raw(one["datatype"], shape, rest[:size])
+            rest = rest[size:]
+        elif "data" not in one:
+            raise RefusedError("no data")
+        else:
+            arrays[one["name"]] = _listed(one["datatype"], shape, one["data"])
+    if len(arrays) < len(INPUTS):
+        raise RefusedError("missing input")
+    if rest:
+        raise RefusedError("surplus")
+    return arrays
+
+
+def _raw(datatype: str, shape: list[int], raw: bytes) -> Any:
+    if datatype == "FP32":
+        if len(raw) != 4 * math.prod(shape):
+            raise RefusedError("wrong size")
+        return np.frombuffer(raw, "<f4").reshape(shape)
+    values = []
+    while raw:
+        length = int.from_bytes(raw[:4], "little")
+        if len(raw) < 4 + length:
+            raise RefusedError("wrong size")
+        values.append(raw[4 : 4 + length].decode())
+        raw = raw[4 + length :]
+    if len(values) != math.prod(shape):
+        raise RefusedError("wrong size")
+    return np.array(values, np.object_).reshape(shape)
+
+
+def _listed(datatype: str, shape: list[int], data: list[Any]) -> Any:
+    flat = [value for row in data for value in (row if isinstance(row, list) else [row])]
+    if len(flat) != math.prod(shape):
+        raise RefusedError("too few" if len(flat) < math.prod(shape) else "too many")
+    kind: Any = str if datatype == "BYTES" else int | float
+    if not all(isinstance(value, kind) for value in flat):
+        raise RefusedError("elements of another type")
+    return np.array(flat, np.object_ if datatype == "BYTES" else "<f4").reshape(shape)
+
+
+def _reply(document: dict[str, Any], version: str, found: dict[str, Any]) -> Reply:
+    every = (document.get("parameters") or {}).get("binary_data_output", False)
+    listed, tail = [], b""
+    for one in document.get("outputs") or [{"name": name} for name in found]:
+        if one["name"] not in found:
+            raise RefusedError("unknown output")
+        array = found[one["name"]]
+        kind = "FP32" if one["name"] == "twice" else "BYTES"
+        described: dict[str, Any] = {
+            "name": one["name"], "datatype": kind, "shape": list(array.shape),
+        }  # fmt: skip
+        if (one.get("parameters") or {}).get("binary_data", every):
+            raw = array.tobytes()
+            if kind == "BYTES":
+                texts = [value.encode() for value in array.ravel()]
+                raw = b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+            described["parameters"] = {"binary_data_size": len(raw)}
+            tail += raw
+        else:
+            described["data"] = array.ravel().tolist()
+        listed.append(described)
+    answer = {"model_name": "fake", "model_version": version, "outputs": listed}
+    if "id" in document:
+        answer["id"] = document["id"]
+    reply = said(answer)
+    if tail:
+        length = {LENGTH: str(len(reply.body)), "Content-Type": "application/octet-stream"}
+        return Reply(200, reply.body + tail, length)
+    return reply
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Fake
+
+    def setup(self) -> None:
+        super().setup()
+        self.before: list[int] = []
+
+    def answer(self) -> None:
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        body = b""
+        if headers.get("transfer-encoding") == "chunked":
+            while size := int(self.rfile.readline(), 16):
+                body += self.rfile.read(size)
+                self.rfile.readline()
+            self.rfile.readline()
+        else:
+            body = self.rfile.read(int(headers.get("content-length", 0)))
+        request = Request(self.command, self.path, headers, body, self.before)
+        fault = self.server.fault
+        try:
+            reply = respond(request) if fault is None else fault(request, respond)
+        except ConnectionError:
+            self.close_connection = True
+            return
+        self.before.append(reply.status)
+        self.send_response(reply.status)
+        for name, value in reply.headers.items():
+            self.send_header(name, value)
+        if "Content-Length" not in reply.headers:
+            self.send_header("Content-Length", str(len(reply.body)))
+        self.end_headers()
+        self.wfile.write(reply.body)
+
+    do_GET = do_POST = do_DELETE = answer  # noqa: N815 - http.server's names
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+class Fake(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.fault: Fault | None = None
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    server = Fake()
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join(10)
+    server.server_close()
+
+
+@pytest.fixture
+def words() -> Any:
+    """What faults are made of."""
+
+    class Words:
+        reply = Reply
+        said = staticmethod(said)
+
+    return Words
