@@ -75,6 +75,20 @@ class Intake:
                 )
         return fitting
 
+    def complete(self, arrays: Arrays) -> None:
+        """Check that all inputs have been taken.
+
+        Raises
+        ------
+        RefusalError
+            When one is missing.
+        """
+        if len(arrays) < len(self.inputs):
+            missing = ", ".join(repr(name) for name in self.inputs if name not in arrays)
+            raise RefusalError(
+                400, f"the request lacks input {missing}; expected {self._expected()}"
+            )
+
     def output(
         self, name: str, before: Container[str], parameters: TensorParameters | None
     ) -> Tensor:
@@ -120,7 +134,7 @@ class Intake:
         Parameters
         ----------
         arrays
-            All inputs, each checked by `input`.
+            All inputs, each checked by `input`, together by `complete`.
         parameters
             What the client says of the request as a whole.
         deliver, context, received_s
@@ -129,13 +143,8 @@ class Intake:
         Raises
         ------
         RefusalError
-            When an input is missing or a parameter is out of range.
+            When a parameter is out of range.
         """
-        if len(arrays) < len(self.inputs):
-            missing = ", ".join(repr(name) for name in self.inputs if name not in arrays)
-            raise RefusalError(
-                400, f"the request lacks input {missing}; expected {self._expected()}"
-            )
         rows = next(iter(arrays.values())).shape[0]
         request = Request(arrays, rows, deliver, context, received_s)
         request.classes = self.classes

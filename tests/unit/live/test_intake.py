@@ -112,7 +112,8 @@ def test_inputs_that_do_not_fit(
 
 def test_a_missing_input(intake: Intake) -> None:
     with pytest.raises(RefusalError, match="lacks input 'b'; expected"):
-        intake.request({"a": ARRAYS["a"]}, None, lambda request: None, None, 0.0)
+        intake.complete({"a": ARRAYS["a"]})
+    intake.complete(ARRAYS)
 
 
 def test_outputs(intake: Intake) -> None:

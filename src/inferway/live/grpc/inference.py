@@ -100,6 +100,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
             raise RefusalError(400, f"input {name!r} has both contents and raw_input_contents")
         data = raw[i]
         arrays[name] = elements.from_bytes(name, datatype, shape, data, 0, len(data))
+    intake.complete(arrays)
     return arrays
 
 
