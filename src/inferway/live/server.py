@@ -7,6 +7,7 @@ import gc
 import signal
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
@@ -46,6 +47,9 @@ class Server:
         How long `stop` waits for requests in flight.
     limits
         Caps on requests.
+    record
+        A folder where every task's events and random words are written down, for
+        `inferway.dispatch.replay`; None writes nothing. For deployments only.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
 
@@ -65,6 +69,7 @@ class Server:
         admin_host: str = "127.0.0.1",
         grace_s: float = GRACE_S,
         limits: Limits | None = None,
+        record: Path | None = None,
         log_level: str = "info",
     ) -> None:
         self._load: Callable[[], Sequence[Site]]
@@ -73,7 +78,7 @@ class Server:
             self._load = lambda: given
         else:
             check_served(deployment)
-            self._load = partial(sites_of, deployment)
+            self._load = partial(sites_of, deployment, record)
         self.host = host
         self.http_port = http_port
         self.admin_port = admin_port
@@ -206,6 +211,7 @@ def serve(
     host: str = "127.0.0.1",
     http_port: int = HTTP_PORT,
     admin_port: int = ADMIN_PORT,
+    record: Path | None = None,
     log_level: str = "info",
     ready: Callable[[Server], None] | None = None,
 ) -> None:
@@ -219,6 +225,8 @@ def serve(
         Address to listen on.
     http_port, admin_port
         Ports, 0 for a free one.
+    record
+        A folder where every task's events and random words are written down; None: nowhere.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     ready
@@ -232,7 +240,12 @@ def serve(
         When a port is taken.
     """
     server = Server(
-        deployment, host=host, http_port=http_port, admin_port=admin_port, log_level=log_level
+        deployment,
+        host=host,
+        http_port=http_port,
+        admin_port=admin_port,
+        record=record,
+        log_level=log_level,
     )
     server.run(ready)
 

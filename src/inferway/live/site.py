@@ -20,6 +20,8 @@ from inferway.site import HOLD, REJECT, Fleet
 _HALF_WORD = 2**63
 HELD_LIMIT = 1024
 """Requests in the central queue before it refuses more."""
+FLUSH_S = 1.0
+"""A process that dies loses what has been recorded for so long at most."""
 
 
 class Decisions(Protocol):
@@ -62,6 +64,16 @@ class Decisions(Protocol):
         """Plan for another arrival rate."""
 
 
+class Written(Protocol):
+    """What a site needs of `inferway.dispatch.recording.Recording`, besides its decisions."""
+
+    def flush(self) -> None:
+        """Hand what is buffered to the operating system."""
+
+    def close(self) -> None:
+        """Write the last rows."""
+
+
 class Site:
     """One task on this node: its dispatcher, its instances and what is on the way between them.
 
@@ -89,6 +101,9 @@ class Site:
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
+    recording
+        The dispatcher again, where it writes down its calls: flushed every second, closed at the
+        end.
     """
 
     def __init__(
@@ -103,6 +118,7 @@ class Site:
         deadline_s: float | None = None,
         drop_late: bool = True,
         window_s: float | None = None,
+        recording: Written | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -142,7 +158,8 @@ class Site:
         self._done: deque[Request] = deque()
         self._arrived = 0
         self._window_s = window_s
-        self._estimating: asyncio.Task[None] | None = None
+        self._recording = recording
+        self._tasks: list[asyncio.Task[None]] = []
         self._doorbell: Doorbell | None = None
 
     async def start(self) -> list[str]:
@@ -164,14 +181,16 @@ class Site:
             instance.start()
         self.ready = True
         if self._window_s is not None:
-            self._estimating = asyncio.create_task(self._estimate_rate(self._window_s))
+            self._tasks.append(asyncio.create_task(self._estimate_rate(self._window_s)))
+        if self._recording is not None:
+            self._tasks.append(asyncio.create_task(self._flush(self._recording)))
         return cold
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready = False
-        if self._estimating is not None:
-            self._estimating.cancel()
+        for task in self._tasks:
+            task.cancel()
         for instance in self.instances:
             instance.stop()
         deadline = time.monotonic() + limit_s
@@ -185,6 +204,8 @@ class Site:
         if ended:
             for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
                 runtime.close()
+        if self._recording is not None:
+            self._recording.close()
 
     @property
     def in_flight(self) -> int:
@@ -304,9 +325,19 @@ class Site:
             arrived, now_s = self._arrived, time.monotonic()
             rate_per_s = (arrived - seen) / (now_s - seen_s)
             seen, seen_s = arrived, now_s
-            if rate_per_s > 0.0:
+            if rate_per_s <= 0.0:
+                continue
+            if self._recording is not None:
+                # Between two decisions, so that a replay can put it there too.
+                self.dispatcher.retune(rate_per_s)
+            else:
                 # In another thread: linear programs take milliseconds, the loop has none to give.
                 await asyncio.to_thread(self.dispatcher.retune, rate_per_s)
+
+    async def _flush(self, recording: Written) -> None:
+        while True:
+            await asyncio.sleep(FLUSH_S)
+            recording.flush()
 
     def _reject(self, request: Request) -> None:
         request.retry_after_s = self.drain_s(request.classes)
