@@ -16,6 +16,9 @@ STAMP = $(VENV)/.installed-$(1)-$(KEY)
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq
 
+# Percent of lines and branches that `make test` reaches, less a little.
+COVERAGE := 90
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint format wheel constraints clean
 # Half an environment is worse than none.
@@ -28,7 +31,7 @@ demo: $(call STAMP,run) ## Serve real models on this machine and compare four po
 	$(CLI) demo
 
 test: $(call STAMP,test) ## Run the tests, but not the slow ones, with coverage
-	$(PY) -m pytest -m "not slow" --cov --cov-report=term $(PYTEST_ARGS)
+	$(PY) -m pytest -m "not slow" --cov --cov-report=term --cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
 test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests (training needs PyTorch)
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)

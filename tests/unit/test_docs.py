@@ -7,6 +7,7 @@ import re
 import shlex
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
@@ -106,7 +107,8 @@ def test_the_reference_has_every_command_and_option() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_python_blocks_compile(page: Path) -> None:
     for block in blocks(page, "python"):
-        compile(block, name(page), "exec")
+        # A method may be shown by itself.
+        compile(textwrap.dedent(block), name(page), "exec")
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
