@@ -34,9 +34,9 @@ def agree(site: Site, plain: NaiveSite) -> None:
         assert [site.rows[server, place] for place in places] == [rows for _, rows in queue]
         assert np.isnan(site.started_s[server]) == (not queue)
         if queue:
-            rate = site.rate[site.server_class[server]]
-            after = sum(rows for _, rows in list(queue)[1:]) / rate
-            assert site.ends_s[server] == site.started_s[server] + queue[0][1] / rate
+            row_s = 1 / site.rate[site.server_class[server]]
+            after = sum(rows for _, rows in list(queue)[1:]) * row_s
+            assert site.ends_s[server] == site.started_s[server] + queue[0][1] * row_s
             np.testing.assert_allclose(site.free_s[server], site.ends_s[server] + after)
     for k in range(len(FLEET.rate)):
         idle = set(site.idle_server[site.first[k] : site.first[k] + site.idle[k]].tolist())

@@ -37,8 +37,12 @@ def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound
     return found
 
 
-def dispatcher_of(deployment: Deployment, task: str, node: str | None = None) -> Dispatcher:
+def dispatcher_of(
+    deployment: Deployment, task: str, node: str | None = None, *, measure: bool = True
+) -> Dispatcher:
     """The dispatcher of a task, with the policy that the file names for it.
+
+    With `measure`, its predictions start from the profiles and follow what is measured.
 
     Raises
     ------
@@ -59,6 +63,7 @@ def dispatcher_of(deployment: Deployment, task: str, node: str | None = None) ->
         target=target,
         rate_per_s=rate_per_s,
         folder=deployment.path.parent if deployment.path else None,
+        measure=measure,
         **options,
     )
 

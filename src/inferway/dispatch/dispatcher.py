@@ -5,6 +5,7 @@ The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from inferway.dispatch.entries import AS_DECIDED, Entries, entries
 from inferway.dispatch.steps import PREDICTED_SERVICE, PREDICTED_WAIT, Binding
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.fleet import Fleet
-from inferway.site.view import ALL_CLASSES, empty_site
+from inferway.site.view import ALL_CLASSES, Site, empty_site
 
 UNBOUNDED_PLACES = 1024
 """Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
@@ -36,6 +37,8 @@ class Dispatcher:
         Expected arrival rate, 1/s, or None where it is not known.
     folder
         Where a relative policy file starts.
+    measure
+        Whether predictions follow the service times that `finish` reports, or stay the fleet's.
     **options
         The policy's own.
 
@@ -57,6 +60,7 @@ class Dispatcher:
         target: float | None,
         rate_per_s: float | None = None,
         folder: Path | None = None,
+        measure: bool = False,
         **options: Any,
     ) -> None:
         self.fleet = fleet
@@ -64,15 +68,14 @@ class Dispatcher:
         self.target = target
         self.rate_per_s = rate_per_s
         self.folder = folder
+        self.measure = measure
         self.options = options
         _, self.sources = policy_class(policy, folder)
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
-        binding = Binding(
-            self.policy, self.site, np.zeros(fleet.servers, np.bool_), np.full(2, np.nan)
-        )
+        binding = _binding(self.policy, self.site, measure)
         self._decision = binding.decision
         calls = entries(self.sources)
         try:
@@ -85,7 +88,7 @@ class Dispatcher:
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
-        spare = calls.bind(_copy(self.policy, self.fleet, self.target))
+        spare = calls.bind(self._spare())
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, AS_DECIDED)
         server = calls.arrive(spare, *request)
         if server >= 0:
@@ -95,6 +98,12 @@ class Dispatcher:
             calls.finish(spare, server, 0.0, 0.0)
         calls.mark(spare, 0, False, 0.0)
         calls.pull(spare, 0, 0.0, 1)
+
+    def _spare(self) -> Binding:
+        """A binding of the same types with memory of its own."""
+        fields = (part.copy() if isinstance(part, np.ndarray) else part for part in self.policy)
+        site = Site._make(array.copy() for array in self.site)
+        return _binding(type(self.policy)(*fields), site, self.measure)
 
     def arrive(
         self,
@@ -186,9 +195,16 @@ class Dispatcher:
         return self._pull(self._bound, server, now_s, draw)
 
     def retune(self, rate_per_s: float) -> None:
-        """Tell the policy another arrival rate, if it wants one; call it off the request path."""
-        if hasattr(self.policy, "retune"):
-            self.policy.retune(self.fleet, target=self.target, rate_per_s=rate_per_s)
+        """Tell the policy another arrival rate, if it wants one; call it off the request path.
+
+        It plans with the measured service rates, as long as they leave the classes in their order.
+        """
+        if not hasattr(self.policy, "retune"):
+            return
+        rates = self.site.rate.copy()
+        in_order = bool((np.diff(rates) <= 0).all())
+        fleet = replace(self.fleet, rate=rates) if in_order else self.fleet
+        self.policy.retune(fleet, target=self.target, rate_per_s=rate_per_s)
 
     def variant_of(self, server: int) -> str:
         """The variant that a server runs."""
@@ -210,10 +226,5 @@ class Dispatcher:
         return float(self.site.balance[0])
 
 
-def _copy(policy: Any, fleet: Fleet, target: float | None) -> Binding:
-    """A binding of the same types with memory of its own."""
-    own = type(policy)(
-        *(field.copy() if isinstance(field, np.ndarray) else field for field in policy)
-    )
-    site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
-    return Binding(own, site, np.zeros(fleet.servers, np.bool_), np.full(2, np.nan))
+def _binding(policy: Any, site: Site, measures: bool) -> Binding:
+    return Binding(policy, site, np.zeros(len(site.queue), np.bool_), np.full(2, np.nan), measures)

@@ -82,7 +82,11 @@ else:
 
     def _bind(binding: Binding) -> Any:
         return _BindingRef(
-            binding.policy, _SiteRef(*binding.site), binding.allowed, binding.decision
+            binding.policy,
+            _SiteRef(*binding.site),
+            binding.allowed,
+            binding.decision,
+            binding.measures,
         )
 
 

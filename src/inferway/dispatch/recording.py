@@ -202,6 +202,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "folder": None if dispatcher.folder is None else str(dispatcher.folder.resolve()),
         "target": dispatcher.target,
         "rate_per_s": dispatcher.rate_per_s,
+        "measure": dispatcher.measure,
         "fleet": {
             "task": fleet.task,
             "node": fleet.node,

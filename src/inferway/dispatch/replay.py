@@ -190,6 +190,7 @@ def _dispatcher(head: dict[str, Any]) -> Dispatcher:
         head["policy"],
         target=head["target"],
         rate_per_s=head["rate_per_s"],
+        measure=head["measure"],
         folder=None if head["folder"] is None else Path(head["folder"]),
         **head["options"],
     )

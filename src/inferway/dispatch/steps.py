@@ -11,8 +11,8 @@ import numpy as np
 
 from inferway.dispatch.contract import choose, learn, pull
 from inferway.site.compiled import jit
-from inferway.site.selection import predicted_wait
-from inferway.site.transitions import abandon, admit, narrow, release, set_health
+from inferway.site.selection import predicted_service, predicted_wait
+from inferway.site.transitions import abandon, admit, measure, narrow, release, set_health
 from inferway.site.view import (
     ALL_CLASSES,
     COMPLETED,
@@ -39,6 +39,8 @@ class Binding(NamedTuple):
     """(n,) scratch for narrowed requests."""
     decision: Floats
     """(2,) of the last decision: predicted wait and predicted service time, s."""
+    measures: bool
+    """Whether service times are learned from what is measured."""
 
 
 @jit
@@ -76,7 +78,7 @@ def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
     site = bound.site
     k = site.server_class[server]
     wait_s = predicted_wait(site, server)
-    service_s = rows / site.rate[k]
+    service_s = predicted_service(site, server, rows)
     bound.decision[PREDICTED_WAIT] = wait_s
     bound.decision[PREDICTED_SERVICE] = service_s
     admit(site, server, rows)
@@ -94,6 +96,8 @@ def finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
     rows = site.rows[server, place]
     wait_s = max(0.0, site.started_s[server] - site.arrived_s[server, place])
     release(site, server)
+    if bound.measures and service_s > 0.0:
+        measure(site, server, rows, service_s)
     learn(bound.policy, site, Event(COMPLETED, server, rows, True, wait_s, service_s))
 
 

@@ -16,6 +16,7 @@ from inferway.site.selection import (
     has_class,
     idle_classes,
     idle_in,
+    predicted_service,
     predicted_wait,
     shortest_in,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "has_class",
     "idle_classes",
     "idle_in",
+    "predicted_service",
     "predicted_wait",
     "shortest_in",
     "uniform",

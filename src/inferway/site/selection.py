@@ -7,7 +7,23 @@ returns -1 where there is none. Costs O(1) for an ordinary request; a narrowed o
 from __future__ import annotations
 
 from inferway.site.compiled import jit
-from inferway.site.view import Request, Site
+from inferway.site.view import SIZES, Request, Site
+
+
+@jit
+def size_class(rows: int) -> int:
+    """0 for 1 row, 1 for 2, 2 for 3-4, 3 for 5-8, ...; the last for all beyond."""
+    size, left = 0, rows - 1
+    while left > 0 and size < SIZES - 1:
+        left >>= 1
+        size += 1
+    return size
+
+
+@jit
+def predicted_service(site: Site, server: int, rows: int) -> float:
+    """Predicted service time of a request of `rows` rows at the server, s."""
+    return rows * site.row_s[server, size_class(rows)]
 
 
 @jit

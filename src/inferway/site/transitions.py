@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.site.compiled import jit
-from inferway.site.selection import predicted_wait
-from inferway.site.view import Site
+from inferway.site.selection import predicted_service, predicted_wait, size_class
+from inferway.site.view import SIZES, Site
 
 
 @jit
@@ -25,8 +25,8 @@ def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, row
     found = False
     for k in range(site.rate.size):
         in_class = (classes >> k) & 1 != 0
-        service_s = rows / site.rate[k]
         for server in range(site.first[k], site.first[k + 1]):
+            service_s = predicted_service(site, server, rows)
             fits = (
                 in_class
                 and site.open[server]
@@ -46,7 +46,7 @@ def admit(site: Site, server: int, rows: int) -> None:
     place = (site.head[server] + site.queue[server]) % places
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
-    service_s = rows / site.rate[k]
+    service_s = predicted_service(site, server, rows)
     site.queue[server] += 1
     if site.queue[server] > 1:
         site.free_s[server] += service_s
@@ -74,7 +74,8 @@ def release(site: Site, server: int) -> None:
     site.open[server] = site.healthy[server]
     if site.queue[server] > 0:
         site.started_s[server] = now_s
-        site.ends_s[server] = now_s + site.rows[server, site.head[server]] / site.rate[k]
+        service_s = predicted_service(site, server, site.rows[server, site.head[server]])
+        site.ends_s[server] = now_s + service_s
     else:
         site.started_s[server] = np.nan
         site.ends_s[server] = np.nan
@@ -90,10 +91,9 @@ def release(site: Site, server: int) -> None:
 def abandon(site: Site, server: int, position: int) -> None:
     """A queued request leaves without service; `position` >= 1 counts from the one in service."""
     places = site.arrived_s.shape[1]
-    k = site.server_class[server]
     head = site.head[server]
     gone = (head + position) % places
-    site.free_s[server] -= site.rows[server, gone] / site.rate[k]
+    site.free_s[server] -= predicted_service(site, server, site.rows[server, gone])
     for step in range(position, site.queue[server] - 1):
         here, after = (head + step) % places, (head + step + 1) % places
         site.arrived_s[server, here] = site.arrived_s[server, after]
@@ -140,3 +140,44 @@ def _leave_idle(site: Site, server: int) -> None:
     site.idle_place[server] = -1
     if site.idle[k] == 0:
         site.idle_classes[0] &= ~(1 << k)
+
+
+@jit
+def measure(site: Site, server: int, rows: int, service_s: float) -> None:
+    """Learn from a service time: running quantiles per server and size take the profile's place.
+
+    Each quantile moves by a step in its logarithm, up where the time was longer and down where it
+    was shorter, in the proportion that holds it at its level (Robbins and Monro,
+    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. The
+    class's rate follows the medians of its servers at one row.
+    """
+    size = size_class(rows)
+    row_s = service_s / rows
+    count = site.measured[server, size]
+    if count == 0:
+        site.row_s[server, size] = row_s
+        site.slow_s[server, size] = row_s
+    else:
+        step = max(0.02, 1.0 / (1.0 + count))
+        _towards(site.row_s, server, size, row_s, 0.5, step)
+        _towards(site.slow_s, server, size, row_s, 0.95, step)
+    site.measured[server, size] = count + 1
+    for larger in range(size + 1, SIZES):  # sizes not seen yet are taken to be like this one
+        if site.measured[server, larger] > 0:
+            break
+        site.row_s[server, larger] = site.row_s[server, size]
+        site.slow_s[server, larger] = site.slow_s[server, size]
+    if size == 0:
+        k = site.server_class[server]
+        total_s = 0.0
+        for other in range(site.first[k], site.first[k + 1]):
+            total_s += site.row_s[other, 0]
+        site.rate[k] = (site.first[k + 1] - site.first[k]) / total_s
+
+
+@jit
+def _towards(
+    quantile: np.ndarray, server: int, size: int, row_s: float, level: float, step: float
+) -> None:
+    move = level if row_s > quantile[server, size] else level - 1.0
+    quantile[server, size] *= np.exp(step * move)

@@ -26,6 +26,8 @@ ALL_CLASSES = -1
 """Bit mask of classes that leaves every class allowed. Masks are signed words: a Python integer
 above 2**63 costs a compiled call 30 us more."""
 MAX_CLASSES = 62
+SIZES = 8
+"""Sizes of request that service times are kept for: 1, 2, 3-4, 5-8, ... rows, S of them."""
 
 DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
 """Kinds of event: sent to a server, answered, left without an answer (a dispatch undone)."""
@@ -40,7 +42,7 @@ class Site(NamedTuple):
     server_class: Ints
     """(n,) class of each server."""
     rate: Floats
-    """(K,) service rate of one server, 1/s."""
+    """(K,) service rate of one server for requests of one row, 1/s."""
     accuracy: Floats
     """(K,) accuracy, 0..1."""
     # Per server.
@@ -58,6 +60,13 @@ class Site(NamedTuple):
     """(n, B) arrival time by place in the buffer."""
     rows: Ints
     """(n, B) rows of each request by place in the buffer."""
+    row_s: Floats
+    """(n, S) predicted service time of one row by the request's size (see `size_class`), s: the
+    profile's, or the running median of what was measured."""
+    slow_s: Floats
+    """(n, S) the same, its running 0.95 quantile."""
+    measured: Ints
+    """(n, S) services measured; all 0 where the world does not measure."""
     healthy: Flags
     """(n,) whether the server takes requests."""
     open: Flags
@@ -157,6 +166,9 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         free_s=np.full(servers, -np.inf),
         arrived_s=np.zeros((servers, places)),
         rows=np.zeros((servers, places), np.int64),
+        row_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
+        slow_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
+        measured=np.zeros((servers, SIZES), np.int64),
         healthy=np.ones(servers, np.bool_),
         open=np.ones(servers, np.bool_),
         idle=fleet.count.astype(np.int64),

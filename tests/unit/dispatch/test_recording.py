@@ -25,7 +25,7 @@ FLEET = Fleet(
 
 def record(folder: Path, policy: str, requests: int, **limits: int) -> list[int]:
     """Decisions of a busy course of events."""
-    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0)
+    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0, measure=True)
     recording = Recording(dispatcher, folder, **limits)
     generator = np.random.default_rng(4)
     found = []
@@ -39,7 +39,7 @@ def record(folder: Path, policy: str, requests: int, **limits: int) -> list[int]
             if recording.site.queue[server] > 1 and generator.random() < 0.05:
                 recording.withdraw(server, 1, now)
             elif generator.random() < 0.2:
-                recording.finish(server, now, 0.1)
+                recording.finish(server, now, float(generator.gamma(4, 0.03)))
         if step == requests // 3:
             recording.mark(3, False, now)
             recording.retune(7.5)

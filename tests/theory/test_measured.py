@@ -1,0 +1,62 @@
+"""Measured service times: quantiles of what was seen, in the profile's place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fleets import fleet
+
+from inferway.dispatch import Dispatcher
+from inferway.site.selection import size_class
+from inferway.site.transitions import measure
+from inferway.site.view import empty_site
+
+FLEET = fleet([100.0, 10.0], [0.7, 0.9], [2, 1])
+
+
+def test_sizes() -> None:
+    sizes = [size_class(rows) for rows in (1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 65, 128, 129, 10_000)]
+    assert sizes == [0, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 7, 7, 7]
+
+
+@pytest.mark.parametrize("spread", [0.05, 0.5, 1.0])
+def test_quantiles_of_what_was_measured(spread: float) -> None:
+    site = empty_site(FLEET, None, 4)
+    times = 0.03 * np.random.default_rng(8).lognormal(0.0, spread, 4_000)
+    for time_s in times:
+        measure(site, 0, 1, time_s)
+    # The steps of a fiftieth leave the quantiles some per cent of noise.
+    assert site.row_s[0, 0] == pytest.approx(np.median(times), rel=0.15)
+    assert site.slow_s[0, 0] == pytest.approx(np.quantile(times, 0.95), rel=0.25 + spread / 4)
+    assert site.measured[0, 0] == len(times)
+
+
+def test_a_change_is_followed() -> None:
+    site = empty_site(FLEET, None, 4)
+    for time_s in [0.01] * 1_000 + [0.04] * 200:
+        measure(site, 0, 1, time_s)
+    assert site.row_s[0, 0] == pytest.approx(0.04, rel=0.1)
+
+
+def test_the_rate_of_a_class_is_that_of_its_servers() -> None:
+    site = empty_site(FLEET, None, 4)
+    measure(site, 0, 1, 0.02)
+    measure(site, 1, 1, 0.04)
+    assert site.rate.tolist() == pytest.approx([1 / 0.03, 10.0])
+
+
+def test_sizes_are_kept_apart_and_unseen_ones_are_like_the_nearest_smaller() -> None:
+    site = empty_site(FLEET, None, 4)
+    measure(site, 2, 1, 0.1)
+    measure(site, 2, 8, 0.4)
+    assert site.row_s[2].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05])
+
+
+def test_predictions_follow_measurements_only_where_asked() -> None:
+    for measures, expected_s in ((True, 0.05), (False, 0.01)):
+        dispatcher = Dispatcher(FLEET, "fastest-only", target=None, measure=measures)
+        for step in range(30):
+            server = dispatcher.arrive(float(step), 0)
+            dispatcher.finish(server, step + 0.05, 0.05)
+        dispatcher.arrive(100.0, 0)
+        assert dispatcher.predicted_service_s == pytest.approx(expected_s, rel=0.05)
