@@ -20,7 +20,7 @@ BURST_S: Final = 0.7
 """Mean length of a burst."""
 
 _PART: Final = BURST_S / (QUIET_S + BURST_S)
-_OVERLOAD: Final = 1.4
+_OVERLOAD: Final = 1.25
 """Mean rate over what the most accurate variant carries alone."""
 _SWING: Final = 2.5
 """Rate of a burst over the quiet one, where the fleet can carry it."""
