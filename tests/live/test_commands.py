@@ -141,3 +141,15 @@ def test_driving_nothing_is_said(file: Path) -> None:
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("inferway: no server answers at http://127.0.0.1:9")
+
+
+def test_conformance_of_a_served_file(file: Path, tmp_path: Path) -> None:
+    with served(file, cwd=tmp_path) as ready:
+        url = f"http://127.0.0.1:{ready['http_port']}"
+        command = [sys.executable, "-m", "inferway", "conformance", url, "--task", "digits"]
+        done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
+        words = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout
+    assert json.loads(done.stdout)["passed"] is True
+    assert words.returncode == 0
+    assert "Open Inference Protocol v2" in words.stdout

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from inferway import __version__
-from inferway.cli import bound, check, demo, drive, failure, schema, serve, zoo
+from inferway.cli import bound, check, conformance, demo, drive, failure, schema, serve, zoo
 
 app = typer.Typer(
     name="inferway",
@@ -43,6 +43,7 @@ app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
 app.command()(schema.schema)
+app.command()(conformance.conformance)
 app.add_typer(zoo.app, name="zoo")
 
 
