@@ -50,7 +50,7 @@ class Speaking(NamedTuple):
     running: Any
     endpoint: Any
     channel: Any
-    broken: list[BaseException]
+    broken: list[Any]
 
     @property
     def url(self) -> str:
@@ -79,14 +79,17 @@ def status(code: int) -> bytes:
 
 
 @pytest.fixture
-def speak(start: Callable[..., Any]) -> Iterator[Callable[..., Speaking]]:
-    """Start servers with a gRPC port, and stop them after the test."""
+def speak(
+    start: Callable[..., Any], caplog: pytest.LogCaptureFixture
+) -> Iterator[Callable[..., Speaking]]:
+    """Start servers with a gRPC port, and stop them after the test; nothing may break silently."""
     speaking: list[Speaking] = []
 
     def begin(*sites: Any, serve: bool = True, **options: Any) -> Speaking:
         running = start(*sites)
-        broken: list[BaseException] = []
+        broken: list[Any] = []
         endpoint = endpoint_class()(lambda: running.server.ready, broken.append, **options)
+        running.loop.set_exception_handler(lambda _, context: broken.append(context))
         running.wait(endpoint.start("127.0.0.1", 0))
         if serve:
             running.call(lambda: endpoint.serve(running.server.sites))
@@ -98,6 +101,9 @@ def speak(start: Callable[..., Any]) -> Iterator[Callable[..., Speaking]]:
     for one in speaking:
         one.running.wait(one.endpoint.stop(2.0))
         one.channel.close()
+        assert not one.broken
+    logged = [one for one in caplog.get_records("call") if one.name.startswith("grpc")]
+    assert not logged
 
 
 @pytest.fixture
@@ -282,6 +288,8 @@ def wrong_requests() -> Iterator[tuple[Any, str, str]]:
     yield change(raw_request(), model_name="other"), "NOT_FOUND", "unknown task 'other'"
     unknown = "task 'digits' has no variant 'huge'; there is tiny, big"
     yield change(raw_request(), model_version="huge"), "NOT_FOUND", unknown
+    # Names are cut: what a client sends must not fill its answer's metadata.
+    yield change(raw_request(), model_name="x" * 20_000), "NOT_FOUND", "xxx'; there is digits"
     request = raw_request()
     request.inputs[0].shape[1] = 5
     yield request, "INVALID_ARGUMENT", "has shape [1, 5], expected [-1, 4]"
@@ -329,8 +337,7 @@ def test_wrong_requests(digits_over_grpc: Speaking) -> None:
         assert reason in details
     (site,) = digits_over_grpc.running.server.sites
     # Requests for a task or variant that is not there belong to no site.
-    assert site.counters.total(Outcome.INVALID) == len(wrong) - 2
-    assert not digits_over_grpc.broken
+    assert site.counters.total(Outcome.INVALID) == len(wrong) - 3
 
 
 def test_what_is_no_message(digits_over_grpc: Speaking) -> None:
@@ -457,6 +464,20 @@ def test_a_canceled_call_frees_its_place(gated: Any, gates: list[Any]) -> None:
     assert first.result(LIMIT_S).model_version == "tiny"
 
 
+def test_the_answer_to_a_canceled_call_in_service_goes_nowhere(
+    gated: Any, gates: list[Any], until: Callable[[Callable[[], bool]], None]
+) -> None:
+    speaking, site, wait = gated
+    call = speaking.stub.ModelInfer.future(raw_request(), timeout=LIMIT_S)
+    wait(1)
+    (request,) = site.queues[0]
+    call.cancel()
+    until(request.context.cancelled)
+    gates[0].opened.set()
+    wait(0)
+    assert speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S).model_version == "tiny"
+
+
 def test_the_calls_deadline_is_the_requests(gated: Any, gates: list[Any]) -> None:
     speaking, site, wait = gated
     patient = speaking.stub.ModelInfer.future(raw_request())
@@ -499,7 +520,6 @@ def test_a_failing_model(gated: Any, gates: list[Any]) -> None:
     code, details = failure(lambda: speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S))
     assert code is grpc.StatusCode.INTERNAL
     assert details == "digits/tiny#0 failed: out of memory"
-    assert not speaking.broken
 
 
 def test_a_broken_handler_tells_the_server_and_not_the_client(digits_over_grpc: Speaking) -> None:
@@ -508,6 +528,7 @@ def test_a_broken_handler_tells_the_server_and_not_the_client(digits_over_grpc: 
     code, details = failure(lambda: digits_over_grpc.stub.ModelInfer(raw_request()))
     assert (code, details) == (grpc.StatusCode.INTERNAL, "the server failed to answer")
     assert [type(error) for error in digits_over_grpc.broken] == [TypeError]
+    digits_over_grpc.broken.clear()
 
 
 def test_before_the_tasks_are_there(
@@ -526,7 +547,10 @@ def test_before_the_tasks_are_there(
     site.ready = False
     code, details = failure(lambda: speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S))
     assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "task 'digits' is not ready")
-    assert site.counters.total(Outcome.UNAVAILABLE) == 1
+    # Of a task that is not ready nobody needs to hear what is wrong with a request.
+    empty = ModelInferRequest(model_name="digits")
+    assert failure(lambda: speaking.stub.ModelInfer(empty)) == (code, details)
+    assert site.counters.total(Outcome.UNAVAILABLE) == 2
 
 
 def test_messages_may_be_too_large(
@@ -542,7 +566,16 @@ def test_messages_may_be_too_large(
     assert "larger than max" in details
 
 
-def test_health_of_server_and_tasks(digits_over_grpc: Speaking) -> None:
+def test_metadata_may_be_too_large(digits_over_grpc: Speaking) -> None:
+    def ask(size: int) -> Any:
+        metadata = [("x-note", "a" * size)]
+        return digits_over_grpc.stub.ModelInfer(raw_request(), metadata=metadata, timeout=LIMIT_S)
+
+    assert ask(60_000).model_version == "tiny"
+    assert failure(lambda: ask(70_000))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+
+def test_health_of_server_and_tasks(digits_over_grpc: Speaking, client: Any) -> None:
     for service in ("", "inference.GRPCInferenceService", "digits"):
         assert digits_over_grpc.check(service) == status(SERVING)
     code, details = failure(lambda: digits_over_grpc.check("other"))
@@ -552,8 +585,15 @@ def test_health_of_server_and_tasks(digits_over_grpc: Speaking) -> None:
     site.ready = False
     assert digits_over_grpc.check("") == status(SERVING)
     assert digits_over_grpc.check("digits") == status(NOT_SERVING)
+    assert client.is_server_ready()
+    assert not client.is_model_ready("digits")
+    site.ready = True
+    assert client.is_model_ready("digits", "tiny")
     digits_over_grpc.running.server.ready = False
-    assert digits_over_grpc.check("") == status(NOT_SERVING)
+    assert digits_over_grpc.check("") == digits_over_grpc.check("digits") == status(NOT_SERVING)
+    assert client.is_server_live()
+    assert not client.is_server_ready()
+    assert not client.is_model_ready("digits")
 
 
 def test_health_is_told_when_it_changes(
