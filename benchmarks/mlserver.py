@@ -186,9 +186,10 @@ def measure(program: Path, count: int, connections: int, grpc: bool) -> list[dic
 
 def conform(program: Path, settings: str) -> None:
     """Run the conformance suite against MLServer and print its table."""
+    from rich.console import Console
+
     from inferway import conformance
     from inferway.catalog import zoo
-    from rich.console import Console
 
     model = zoo.resolve("zoo://digits/tiny")[0]
     with mlserver(program, HERE / "settings" / f"{settings}.json", model) as (_, port, _):
