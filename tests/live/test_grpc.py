@@ -571,7 +571,9 @@ def test_metadata_may_be_too_large(digits_over_grpc: Speaking) -> None:
         metadata = [("x-note", "a" * size)]
         return digits_over_grpc.stub.ModelInfer(raw_request(), metadata=metadata, timeout=LIMIT_S)
 
-    assert ask(60_000).model_version == "tiny"
+    # Left alone, gRPC refuses at random between a soft limit and the hard one.
+    for _ in range(10):
+        assert ask(64_500).model_version == "tiny"
     assert failure(lambda: ask(70_000))[0] is grpc.StatusCode.RESOURCE_EXHAUSTED
 
 
