@@ -32,12 +32,13 @@ def run(
     *,
     task: str | None = None,
     version: str | None = None,
+    grpc_url: str | None = None,
     seed: int = 1,
     timeout_s: float = 10.0,
-    checks: Sequence[Check] = CHECKS,
+    checks: Sequence[Check] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Report:
-    """Check a server against the Open Inference Protocol v2 over HTTP.
+    """Check a server against the Open Inference Protocol v2 over HTTP, and over gRPC.
 
     Parameters
     ----------
@@ -47,12 +48,14 @@ def run(
         The model to ask; without one, the first that the server's repository index calls ready.
     version
         One of its versions, for a server that answers no path without one.
+    grpc_url
+        Where the same server answers over gRPC, `127.0.0.1:8001`; checked only if given.
     seed
         Of the tensors sent.
     timeout_s
         Longest wait of one call, in seconds.
     checks
-        Which; all by default.
+        Which; by default all over HTTP, and those over gRPC if `grpc_url` is given.
     progress
         Told each check's name and the part of all that is done, 0..1.
 
@@ -64,13 +67,16 @@ def run(
     Raises
     ------
     ConformanceError
-        When the address is none, nothing answers there, or no model is found.
+        When an address is none, nothing answers there, no model is found, or gRPC is not installed.
     """
     try:
         address = parse(url)
     except DriveError as error:
         raise ConformanceError(str(error)) from None
+    if checks is None:
+        checks = CHECKS if grpc_url is None else (*CHECKS, *grpc_checks(grpc_url))
     target = find(address, task, version, seed, timeout_s)
+    target.grpc_url = grpc_url
     results = []
     gone = ""
     for number, check in enumerate(checks):
@@ -86,6 +92,27 @@ def run(
     if progress is not None:
         progress("done", 1.0)
     return Report(address.url, target.task, seed, tuple(results))
+
+
+def grpc_checks(url: str) -> tuple[Check, ...]:
+    """Give the checks over gRPC.
+
+    Raises
+    ------
+    ConformanceError
+        When the address is none, or the extra `grpc` is not installed.
+    """
+    try:
+        from inferway.conformance.channel import Channel
+        from inferway.conformance.checks import rpc
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in ("grpc", "google"):
+            raise
+        raise ConformanceError(
+            "checks over gRPC need grpcio and protobuf: pip install 'inferway[grpc]'"
+        ) from error
+    with Channel(url, 1.0):
+        return rpc.CHECKS
 
 
 def outcome(check: Check, target: Target) -> Result:

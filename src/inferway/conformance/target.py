@@ -43,6 +43,8 @@ class Target:
         Of the tensors.
     timeout_s
         Longest wait of one call, in seconds.
+    grpc_url
+        Where the same server answers over gRPC, if that is asked for.
     """
 
     address: Address
@@ -50,6 +52,7 @@ class Target:
     version: str | None = None
     seed: int = 1
     timeout_s: float = 10.0
+    grpc_url: str | None = None
     _draws: int = field(default=0, init=False)
     _answers: dict[bool, Answer] = field(default_factory=dict, init=False)
 

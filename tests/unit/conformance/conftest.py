@@ -8,12 +8,16 @@ import math
 import threading
 import zlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import grpc
 import numpy as np
 import pytest
+
+from inferway.live.grpc import messages
 
 LENGTH = "inference-header-content-length"
 INPUTS = [
@@ -301,12 +305,110 @@ def fake() -> Iterator[Fake]:
     server.server_close()
 
 
+class FakeRpc:
+    """The same model over gRPC; `fault` takes method, request and the right server's function."""
+
+    def __init__(self) -> None:
+        self.fault: Callable[[str, bytes, Any], Any] | None = None
+        self.server = grpc.server(ThreadPoolExecutor(2), handlers=[_RpcHandlers(self)])
+        self.url = f"127.0.0.1:{self.server.add_insecure_port('127.0.0.1:0')}"
+        self.server.start()
+
+    def answer(self, path: str, data: bytes, context: Any) -> bytes:
+        method = path.rpartition("/")[2]
+        try:
+            found = (
+                rpc_respond(method, data)
+                if self.fault is None
+                else self.fault(method, data, rpc_respond)
+            )
+        except RefusedError as refusal:
+            context.abort(grpc.StatusCode[STATUSES.get(refusal.status, "INTERNAL")], str(refusal))
+        return found if isinstance(found, bytes) else bytes(found.SerializeToString())
+
+
+STATUSES = {400: "INVALID_ARGUMENT", 404: "NOT_FOUND", 501: "UNIMPLEMENTED"}
+
+
+class _RpcHandlers(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, fake: FakeRpc) -> None:
+        self.fake = fake
+
+    def service(self, call: Any) -> Any:
+        return grpc.unary_unary_rpc_method_handler(
+            lambda data, context: self.fake.answer(call.method, data, context)
+        )
+
+
+def rpc_respond(method: str, data: bytes) -> Any:
+    """Answer as the protocol says."""
+    match method:
+        case "ServerLive":
+            return messages.ServerLiveResponse(live=True)
+        case "ServerReady":
+            return messages.ServerReadyResponse(ready=True)
+        case "ServerMetadata":
+            return messages.ServerMetadataResponse(name="fake", version="1")
+        case "Check":
+            return messages.HealthCheckResponse(status=1)
+        case "ModelReady":
+            if messages.ModelReadyRequest.FromString(data).name != "fake":
+                raise RefusedError("unknown model", 404)
+            return messages.ModelReadyResponse(ready=True)
+        case "ModelMetadata":
+            found = messages.ModelMetadataResponse(name="fake", versions=VERSIONS)
+            for side, tensors in ((found.inputs, INPUTS), (found.outputs, OUTPUTS)):
+                for one in tensors:
+                    side.add(**one)
+            return found
+    return _rpc_infer(messages.ModelInferRequest.FromString(data))
+
+
+def _rpc_infer(sent: Any) -> Any:
+    if sent.model_name != "fake":
+        raise RefusedError("unknown model", 404)
+    if sent.model_version not in ("", *VERSIONS):
+        raise RefusedError("unknown version", 404)
+    raw = list(sent.raw_input_contents)
+    if raw and len(raw) > len(sent.inputs):
+        raise RefusedError("surplus")
+    given: list[dict[str, Any]] = []
+    for one in sent.inputs:
+        described = {"name": one.name, "datatype": one.datatype, "shape": list(one.shape)}
+        if raw:
+            described["parameters"] = {"binary_data_size": len(raw[len(given)])}
+        elif one.datatype == "BYTES":
+            described["data"] = [text.decode() for text in one.contents.bytes_contents]
+        else:
+            described["data"] = list(one.contents.fp32_contents)
+        given.append(described)
+    arrays = _arrays(given, b"".join(raw))
+    found = {"twice": arrays["x"] * 2, "echo": arrays["words"]}
+    answer = messages.ModelInferResponse(
+        model_name="fake", model_version=sent.model_version or "1", id=sent.id
+    )
+    for name in [one.name for one in sent.outputs] or list(found):
+        if name not in found:
+            raise RefusedError("unknown output")
+        array = found[name]
+        kind = "FP32" if name == "twice" else "BYTES"
+        output = answer.outputs.add(name=name, datatype=kind, shape=array.shape)
+        if raw and kind == "FP32":
+            answer.raw_output_contents.append(array.tobytes())
+        elif raw:
+            texts = [text.encode() for text in array.ravel()]
+            answer.raw_output_contents.append(
+                b"".join(len(text).to_bytes(4, "little") + text for text in texts)
+            )
+        elif kind == "FP32":
+            output.contents.fp32_contents.extend(array.ravel().tolist())
+        else:
+            output.contents.bytes_contents.extend(text.encode() for text in array.ravel())
+    return answer
+
+
 @pytest.fixture
-def words() -> Any:
-    """What faults are made of."""
-
-    class Words:
-        reply = Reply
-        said = staticmethod(said)
-
-    return Words
+def fake_rpc() -> Iterator[FakeRpc]:
+    fake = FakeRpc()
+    yield fake
+    fake.server.stop(None).wait(10)
