@@ -192,8 +192,10 @@ def conform(program: Path, settings: str) -> None:
     from inferway.catalog import zoo
 
     model = zoo.resolve("zoo://digits/tiny")[0]
-    with mlserver(program, HERE / "settings" / f"{settings}.json", model) as (_, port, _):
-        report = conformance.run(f"http://127.0.0.1:{port}", task=TASK)
+    with mlserver(program, HERE / "settings" / f"{settings}.json", model) as (_, port, grpc):
+        report = conformance.run(
+            f"http://127.0.0.1:{port}", task=TASK, grpc_url=f"127.0.0.1:{grpc}"
+        )
     Console(highlight=False).print(report.table())
 
 

@@ -269,11 +269,20 @@ def find(
     if task is None:
         server.task, listed = _first_ready(server)
         server.version = version or listed
+    try:
+        absent = server.get(server.base).status == 404
+    except ViolationError:
+        absent = False  # the checks say what is wrong with it
+    if absent:
+        raise ConformanceError(
+            f"{address.url} has no model {server.task!r}: name another, or one of its versions if "
+            "it answers no path without"
+        )
     return server
 
 
 def _first_ready(server: Target) -> tuple[str, str | None]:
-    ask = f"name a model with --task: {server.address.url} has no repository index of ready models"
+    ask = f"name a task: {server.address.url} has no repository index that calls one ready"
     try:
         answer = server.call("POST", "/v2/repository/index", *packed({"ready": True}))
         listed = answer.json if answer.status == 200 else None

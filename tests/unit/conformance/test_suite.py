@@ -396,8 +396,13 @@ def test_nothing_there_is_one_sentence() -> None:
 
 def test_without_a_task_and_an_index_one_is_asked_for(fake: Any) -> None:
     fake.fault = failing(lambda request: "repository" in request.path, 404)
-    with pytest.raises(ConformanceError, match="name a model with --task"):
+    with pytest.raises(ConformanceError, match="name a task"):
         conformance.run(fake.url)
+
+
+def test_a_model_that_is_not_there_is_one_sentence(fake: Any) -> None:
+    with pytest.raises(ConformanceError, match="has no model 'digits': name another"):
+        conformance.run(fake.url, task="digits")
 
 
 def test_progress_is_told(fake: Any) -> None:
