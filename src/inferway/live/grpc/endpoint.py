@@ -83,6 +83,7 @@ class Endpoint:
                 ("grpc.absolute_max_metadata_size", limits.head_bytes),
                 ("grpc.max_concurrent_streams", limits.pipelined),
                 ("grpc.max_connection_idle_ms", limits.idle_s * 1000),
+                ("grpc.server_handshake_timeout_ms", limits.receive_s * 1000),
                 # Clients that went without a word are found out after a minute or so.
                 ("grpc.keepalive_time_ms", limits.receive_s * 1000),
                 # A taken port is an error, not shared with whoever has it.
@@ -162,8 +163,8 @@ class Endpoint:
                 return await method(data, context)
             except RefusalError as refusal:
                 await refuse(context, refusal)
-            except grpc.aio.AbortError:
-                raise
+            except (grpc.aio.AbortError, grpc.aio.InternalError):
+                raise  # gRPC's own: the call has been ended, or there is nobody to write to
             except Exception as error:
                 self._broken(error)
                 await refuse(context, RefusalError(500, "the server failed to answer"))
