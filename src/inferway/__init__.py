@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, check, load, schema
     from inferway.dispatch.deployed import bound
+    from inferway.dispatch.replay import replay
 
 __version__ = "0.1.0"
 
@@ -25,10 +26,20 @@ _FROM = {
     "bound": "inferway.dispatch.deployed",
     "check": "inferway.deployment",
     "load": "inferway.deployment",
+    "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
 }
 
-__all__ = ["Deployment", "DeploymentError", "__version__", "bound", "check", "load", "schema"]
+__all__ = [
+    "Deployment",
+    "DeploymentError",
+    "__version__",
+    "bound",
+    "check",
+    "load",
+    "replay",
+    "schema",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -17,7 +17,7 @@ import inferway
 from inferway.cli import main
 from inferway.cli.failure import CommandError, report
 
-COMMANDS = ("demo", "serve", "drive", "bound", "check", "schema", "conformance", "zoo")
+COMMANDS = ("demo", "serve", "drive", "bound", "check", "replay", "schema", "conformance", "zoo")
 HEAVY = ("numba", "scipy", "matplotlib", "onnxruntime", "onnx", "torch", "sklearn", "pydantic")
 TWO_VARIANTS = """
 tasks:
@@ -307,3 +307,32 @@ def test_serve_refuses_what_it_cannot_run(capsys: pytest.CaptureFixture[str], fi
     output = capsys.readouterr()
     assert output.out == ""
     assert "words" in output.err
+
+
+def test_replay_finds_nothing_or_says_what(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import numpy as np
+
+    from inferway.dispatch import Dispatcher
+    from inferway.dispatch.recording import EVENT, Recording
+    from inferway.site import Fleet
+
+    fleet = Fleet(
+        ("a", "b"), np.array([9.0, 1.0]), np.array([0.6, 0.9]), np.array([1, 1]), task="t"
+    )
+    dispatcher = Dispatcher(fleet, "priced", target=0.7)
+    recording = Recording(dispatcher, tmp_path / "run" / "t")
+    for step in range(40):
+        recording.finish(recording.arrive(float(step), step), step + 0.5, 0.1)
+    recording.close()
+    found = document(capsys, "replay", tmp_path / "run")["tasks"]["t"]
+    assert (found["requests"], found["differing"], found["same_code"]) == (40, 0, True)
+    file = tmp_path / "run" / "t" / "000001.events"
+    rows = np.fromfile(file, EVENT)
+    rows["server"][0] = 1 - rows["server"][0]
+    rows["server"][1] = rows["server"][0]
+    rows.tofile(file)
+    assert main(["replay", str(tmp_path / "run")]) == 1
+    assert "request 0 at 0.000000 s" in capsys.readouterr().out
+    assert "holds no recording" in sentence(capsys, "replay", tmp_path / "nothing")

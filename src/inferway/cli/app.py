@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from inferway import __version__
-from inferway.cli import bound, check, conformance, demo, drive, failure, schema, serve, zoo
+from inferway.cli import bound, check, conformance, demo, drive, failure, replay, schema, serve, zoo
 
 app = typer.Typer(
     name="inferway",
@@ -42,6 +42,7 @@ app.command()(serve.serve)
 app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
+app.command()(replay.replay)
 app.command()(schema.schema)
 app.command()(conformance.conformance)
 app.add_typer(zoo.app, name="zoo")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -37,6 +38,10 @@ def serve(
         int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")
     ] = 8002,
     policy: Policy = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
+    ] = None,
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
     json: terminal.Json = False,
 ) -> None:
@@ -64,6 +69,7 @@ def serve(
         host=host,
         http_port=http_port,
         admin_port=admin_port,
+        record=record,
         log_level=log_level,
         ready=ready,
     )
