@@ -73,12 +73,29 @@ class Wire:
         self._rest += piece
 
 
+class Patient(asyncio.SelectorEventLoop):
+    """A loop whose clock stands still until it is told to go on."""
+
+    now_s = 1000.0
+
+    def time(self) -> float:
+        return self.now_s
+
+    def advance(self, by_s: float) -> None:
+        """Let time pass; from another thread."""
+
+        def step() -> None:
+            self.now_s += by_s
+
+        self.call_soon_threadsafe(step)
+
+
 class Running:
     """A server whose loop runs in a thread."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Server, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.server = server
-        self.loop = uvloop.new_event_loop()
+        self.loop = loop or uvloop.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever)
         self.thread.start()
         self.deployment: Any = None
@@ -136,6 +153,8 @@ class Running:
         for wire in self._wires:
             wire.close()
         self.wait(self.server.stop(grace_s=2.0))
+        for _ in range(3):  # what was accepted or closed last
+            self.wait(asyncio.sleep(0))
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(LIMIT_S)
         self.loop.close()
@@ -191,10 +210,12 @@ def start() -> Iterator[Callable[..., Running]]:
     """Start servers, and stop them after the test."""
     running: list[Running] = []
 
-    def begin(*sites: Site, wait: bool = True, deployment: Any = None, **options: Any) -> Running:
+    def begin(
+        *sites: Site, wait: bool = True, deployment: Any = None, loop: Any = None, **options: Any
+    ) -> Running:
         served = deployment or sites
         server = Server(served, http_port=0, admin_port=0, log_level="critical", **options)
-        one = Running(server)
+        one = Running(server, loop)
         one.deployment = deployment
         running.append(one)
         if wait:
@@ -218,6 +239,11 @@ def digits() -> Iterator[Running]:
 @pytest.fixture
 def site_of() -> Callable[..., Site]:
     return build_site
+
+
+@pytest.fixture
+def patient() -> Patient:
+    return Patient()
 
 
 @pytest.fixture

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
-import subprocess
-import sys
 from contextlib import closing
 from typing import Any
 
@@ -229,62 +224,6 @@ def test_metrics_and_status(start: Any, site_of: Any) -> None:
 def test_runtimes_match_the_servers(site_of: Any) -> None:
     with pytest.raises(ValueError, match="2 servers and 1 runtimes"):
         site_of([NullRuntime(Signature((), ()))])
-
-
-_PROGRAM = """
-import json, sys
-import numpy as np
-from inferway.dispatch import Dispatcher
-from inferway.live import Server, Site
-from inferway.runtime import NullRuntime, Signature, Tensor
-from inferway.site import Fleet
-
-signature = Signature(
-    (Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),)
-)
-fleet = Fleet(("tiny",), np.array([10.0]), np.array([0.7]), np.array([1]))
-site = Site(
-    "digits",
-    signature,
-    Dispatcher(fleet, "fastest-only", target=None),
-    [NullRuntime(signature, service_s=0.3)],
-)
-Server([site], http_port=0, admin_port=0).run(
-    lambda server: print(json.dumps(server.http_port), flush=True)
-)
-"""
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_ends_the_process_cleanly(number: int) -> None:
-    import socket
-
-    process = subprocess.Popen(
-        [sys.executable, "-c", _PROGRAM],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env=os.environ | {"PYTHONWARNINGS": "error"},
-    )
-    try:
-        assert process.stdout is not None
-        port = json.loads(process.stdout.readline())
-        body = json.dumps(ONE).encode()
-        with socket.create_connection(("127.0.0.1", port), 20) as connection:
-            head = f"POST {TINY} HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n\r\n"
-            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
-            # Live asked behind the request shows, once the signal is sent, that it had arrived.
-            connection.sendall(head.encode() + body)
-            process.send_signal(number)
-            assert connection.recv(65536).startswith(b"HTTP/1.1 200 OK")
-        _, log = process.communicate(timeout=20)
-    finally:
-        process.kill()
-        process.wait()
-    assert process.returncode == 0
-    assert b"Traceback" not in log
-    events = [json.loads(line)["event"] for line in log.splitlines()]
-    assert events == ["ready", "stopped"]
 
 
 def test_a_taken_port_is_an_error_without_leftovers(start: Any, site_of: Any) -> None:

@@ -6,12 +6,14 @@ import asyncio
 import gc
 import signal
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import uvloop
 
+from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.assembly import check_served, sites_of
 from inferway.live.http.exchange import Exchange
@@ -23,9 +25,12 @@ from inferway.live.site import Site
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.live.grpc.endpoint import Endpoint
 
 HTTP_PORT = 8000
 ADMIN_PORT = 8002
+DRAIN_DELAY_S = 2.0
+"""Long enough for load balancers that look every second to see that the server is not ready."""
 GRACE_S = 10.0
 _POLL_S = 0.01
 
@@ -41,8 +46,13 @@ class Server:
         Address of the inference listener.
     http_port, admin_port
         Ports, 0 for a free one; after `start` these attributes hold the actual ones.
+    grpc_port
+        Port of the inference listener for gRPC, likewise; None offers no gRPC. It needs the extra
+        ``grpc``.
     admin_host
         Address of the admin listener, which has no authentication: loopback.
+    drain_delay_s
+        How long the server says that it is not ready, and serves, before it accepts nothing more.
     grace_s
         How long `stop` waits for requests in flight.
     limits
@@ -56,7 +66,7 @@ class Server:
     Raises
     ------
     ServeError
-        When the deployment asks for what the live server does not run.
+        When the deployment asks for what the live server does not run, or gRPC is not installed.
     """
 
     def __init__(
@@ -65,8 +75,10 @@ class Server:
         *,
         host: str = "127.0.0.1",
         http_port: int = HTTP_PORT,
+        grpc_port: int | None = None,
         admin_port: int = ADMIN_PORT,
         admin_host: str = "127.0.0.1",
+        drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
         limits: Limits | None = None,
         record: Path | None = None,
@@ -81,8 +93,10 @@ class Server:
             self._load = partial(sites_of, deployment, record)
         self.host = host
         self.http_port = http_port
+        self.grpc_port = grpc_port
         self.admin_port = admin_port
         self.admin_host = admin_host
+        self.drain_delay_s = drain_delay_s
         self.grace_s = grace_s
         self.limits = limits or Limits()
         self.ready = False
@@ -96,6 +110,11 @@ class Server:
         self._admin = Listener(
             lambda method, target: self._admin_routes.find(method, target), self._broken
         )
+        self._grpc: Endpoint | None = None
+        if grpc_port is not None:
+            self._grpc = grpc.endpoint_class()(self._is_ready, self._broken, self.limits)
+        self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
+        self._hurried = False
         self._stopped = False
 
     async def start(self) -> None:
@@ -113,11 +132,17 @@ class Server:
         try:
             await self._http.start(self.host, self.http_port)
             self.http_port = self._http.port
+            if self._grpc is not None:
+                assert self.grpc_port is not None
+                await self._grpc.start(self.host, self.grpc_port)
+                self.grpc_port = self._grpc.port
             await self._admin.start(self.admin_host, self.admin_port)
             self.admin_port = self._admin.port
             self.sites = await asyncio.to_thread(self._load)
             self._routes = inference_routes(self.sites, self._is_ready, self.limits)
             self._admin_routes = admin_routes(self.sites, self._is_ready)
+            if self._grpc is not None:
+                self._grpc.serve(self.sites)
             for site in self.sites:
                 for name in await site.start():
                     self.log.warning("not warmed up: free input axes", instance=name)
@@ -125,9 +150,11 @@ class Server:
             await self.stop(grace_s=0.0)
             raise
         self.ready = True
+        self._announce()
         self.log.info(
             "ready",
             http=f"{self.host}:{self.http_port}",
+            grpc=None if self.grpc_port is None else f"{self.host}:{self.grpc_port}",
             admin=f"{self.admin_host}:{self.admin_port}",
             tasks={site.task: list(site.variants) for site in self.sites},
         )
@@ -138,22 +165,66 @@ class Server:
             return
         self._stopped = True
         self.ready = False
+        self._announce()
         self._http.close()
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + (self.grace_s if grace_s is None else grace_s)
-        while self._http.connections and loop.time() < deadline:
+        grace_s = self.grace_s if grace_s is None else grace_s
+        deadline = loop.time() + grace_s
+        calls = []
+        if self._grpc is not None:
+            calls.append(asyncio.create_task(self._grpc.stop(0.0 if self._hurried else grace_s)))
+        while self._http.connections and not self._hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
+        await asyncio.gather(*calls)
         unfinished = sum(site.in_flight for site in self.sites)
         self._http.abort()
         self._admin.close()
         for site in self.sites:
-            await site.stop(max(0.1, deadline - loop.time()))
+            left_s = 0.0 if self._hurried else deadline - loop.time()
+            await site.stop(max(0.1, left_s))
         self._admin.abort()
         if self.sites:
             self.log.info("stopped", unfinished=unfinished)
 
+    def end(self, *, delay: bool = True) -> None:
+        """Ask the server to end, as signals do; each further call moves on to the next stage.
+
+        The stages: not ready but serving, for the drain delay; accepting nothing more and finishing
+        what is in flight, for the grace period; gone. To be called on the event loop.
+
+        Parameters
+        ----------
+        delay
+            False goes to the second stage at once.
+        """
+        if not self._ending.is_set():
+            self._ending.set()
+            if not delay:
+                self._undelayed.set()
+        elif not self._undelayed.is_set():
+            self._undelayed.set()
+        else:
+            self._hurried = True
+            self._http.abort()  # with no connection left, `stop` goes on at once
+            if self._grpc is not None:
+                self._grpc.abort()
+
+    async def ended(self) -> None:
+        """Serve until `end` is called, then drain and stop."""
+        await self._ending.wait()
+        self.ready = False
+        self._announce()
+        if not self._undelayed.is_set():
+            self.log.info("draining", delay_s=self.drain_delay_s)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._undelayed.wait(), self.drain_delay_s)
+        self._undelayed.set()
+        await self.stop()
+
     def run(self, ready: Callable[[Server], None] | None = None) -> None:
-        """Serve until SIGINT or SIGTERM; a second signal does not wait for requests in flight.
+        """Serve until SIGTERM, which drains first, or SIGINT, which does not wait for that.
+
+        A second signal ends the drain delay, and another one does not wait for requests in flight.
 
         Parameters
         ----------
@@ -165,38 +236,27 @@ class Server:
 
     async def _run(self, ready: Callable[[Server], None] | None) -> None:
         loop = asyncio.get_running_loop()
-        asked, hurried = asyncio.Event(), asyncio.Event()
-
-        def end() -> None:
-            (hurried if asked.is_set() else asked).set()
-
-        for number in (signal.SIGINT, signal.SIGTERM):
-            loop.add_signal_handler(number, end)
-        waiting = asyncio.create_task(asked.wait())
+        loop.add_signal_handler(signal.SIGTERM, self.end)
+        loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
+        waiting = asyncio.create_task(self._ending.wait())
         starting = asyncio.create_task(self.start())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():
             starting.cancel()
             await asyncio.wait((starting,))
             return
-        try:
-            starting.result()
-        finally:
-            if not asked.is_set() and starting.exception() is not None:
-                waiting.cancel()
+        waiting.cancel()
+        starting.result()
         # What stands now stays: the collector need not look at it again during requests.
         gc.collect()
         gc.freeze()
         if ready is not None:
             ready(self)
-        await waiting
-        stopping = asyncio.create_task(self.stop())
-        hurrying = asyncio.create_task(hurried.wait())
-        await asyncio.wait((stopping, hurrying), return_when=asyncio.FIRST_COMPLETED)
-        if not stopping.done():
-            self._http.abort()  # with no connection left, `stop` goes on at once
-        await stopping
-        hurrying.cancel()
+        await self.ended()
+
+    def _announce(self) -> None:
+        if self._grpc is not None:
+            self._grpc.announce()
 
     def _is_ready(self) -> bool:
         return self.ready
@@ -210,12 +270,15 @@ def serve(
     *,
     host: str = "127.0.0.1",
     http_port: int = HTTP_PORT,
+    grpc_port: int | None = None,
     admin_port: int = ADMIN_PORT,
+    drain_delay_s: float = DRAIN_DELAY_S,
+    grace_s: float = GRACE_S,
     record: Path | None = None,
     log_level: str = "info",
     ready: Callable[[Server], None] | None = None,
 ) -> None:
-    """Serve a deployment until SIGINT or SIGTERM.
+    """Serve a deployment until SIGINT or SIGTERM; see `Server.run`.
 
     Parameters
     ----------
@@ -225,6 +288,13 @@ def serve(
         Address to listen on.
     http_port, admin_port
         Ports, 0 for a free one.
+    grpc_port
+        Port for gRPC, likewise; None offers none.
+    drain_delay_s
+        After SIGTERM the server says that it is not ready, and serves, for so long; then it
+        accepts nothing more.
+    grace_s
+        How long it waits then for requests in flight.
     record
         A folder where every task's events and random words are written down; None: nowhere.
     log_level
@@ -243,7 +313,10 @@ def serve(
         deployment,
         host=host,
         http_port=http_port,
+        grpc_port=grpc_port,
         admin_port=admin_port,
+        drain_delay_s=drain_delay_s,
+        grace_s=grace_s,
         record=record,
         log_level=log_level,
     )

@@ -54,6 +54,8 @@ class Connection(asyncio.Protocol):
         """Remember the transport."""
         self._transport = cast("asyncio.Transport", transport)
         self.listener.connections.add(self)
+        if self.listener.draining:  # it was on its way when the listener closed
+            self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
         """Withdraw what the client no longer waits for."""
