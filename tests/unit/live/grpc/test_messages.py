@@ -1,13 +1,14 @@
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import pytest
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorSet
 from google.protobuf.descriptor_pool import Default
-from grpc_tools import protoc
 from tritonclient.grpc import service_pb2
 
 from inferway.live.grpc import messages
@@ -70,7 +71,40 @@ def test_health_on_the_wire() -> None:
     assert not watch.client_streaming
 
 
+def declarations(message: Any) -> Iterator[tuple[str, str, str]]:
+    """Write a message's fields as a .proto file does: type, name, number."""
+    entries = {one.name: one for one in message.nested_type if one.options.map_entry}
+    for field in message.field:
+        kind = field.type_name.rpartition(".")[2]
+        if entry := entries.get(kind):
+            kind = f"map<string, {entry.field[1].type_name.rpartition('.')[2]}>"
+        else:
+            kind = kind or FieldDescriptorProto.Type.Name(field.type)[5:].lower()
+            if field.label == FieldDescriptorProto.LABEL_REPEATED:
+                kind = f"repeated {kind}"
+        yield kind, field.name, str(field.number)
+    for nested in message.nested_type:
+        if not nested.options.map_entry:
+            yield from declarations(nested)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)
+def test_the_descriptors_say_what_the_files_say(file: Any) -> None:
+    text = re.sub("//.*", "", (PACKAGE / file.name).read_text())
+    field = r"^ +((?:repeated )?(?:\w+|map<\w+, \w+>)) (\w+) = (\d+);"
+    written = re.findall(field, text, re.MULTILINE)
+    found = [one for message in file.message_type for one in declarations(message)]
+    assert sorted(written) == sorted(found)
+    assert f"package {file.package};" in text
+    for service in file.service:
+        for method in service.method:
+            kinds = [one.rpartition(".")[2] for one in (method.input_type, method.output_type)]
+            stream = "stream " if method.server_streaming else ""
+            assert f"rpc {method.name}({kinds[0]}) returns ({stream}{kinds[1]});" in text
+
+
 def test_the_descriptors_are_what_protoc_makes_of_the_files(tmp_path: Path) -> None:
+    protoc = pytest.importorskip("grpc_tools.protoc", reason="grpcio-tools has the compiler")
     made = tmp_path / "made.binpb"
     names = ["inference.proto", "health.proto"]
     assert protoc.main(["", f"-I{PACKAGE}", f"--descriptor_set_out={made}", *names]) == 0
