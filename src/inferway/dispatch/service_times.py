@@ -1,0 +1,96 @@
+"""What a site has measured of its models' service times, kept from one run to the next."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from inferway.dispatch.dispatcher import Dispatcher
+
+SCHEMA = 1
+_FORGET = 50
+"""A remembered quantile counts as so many measurements: a changed machine is soon believed."""
+
+
+def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:
+    """Write the dispatcher's measured service times to a file, beside what it already holds.
+
+    Parameters
+    ----------
+    dispatcher
+        Whose servers have measured.
+    keys
+        By variant, what the times are true of: the model and the hardware. Variants without one,
+        and those that nothing was measured of, are left out.
+    file
+        JSON; replaced as a whole, so that a reader never sees half of it.
+    """
+    held = _read(file)
+    site, first = dispatcher.site, dispatcher.fleet.first
+    for k, variant in enumerate(dispatcher.fleet.variants):
+        servers = slice(int(first[k]), int(first[k + 1]))
+        counts = site.measured[servers]
+        if variant not in keys or not counts.any():
+            continue
+        # The servers of a class run the same model on the same hardware: one row for all.
+        weights = np.maximum(counts, 1e-9)
+        held[keys[variant]] = {
+            "row_s": np.average(site.row_s[servers], axis=0, weights=weights).tolist(),
+            "slow_s": np.average(site.slow_s[servers], axis=0, weights=weights).tolist(),
+            "measured": counts.sum(axis=0).tolist(),
+        }
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(f".{os.getpid()}.tmp")
+    beside.write_text(json.dumps({"schema": SCHEMA, "services": held}, indent=1), encoding="utf-8")
+    beside.replace(file)
+
+
+def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[str]:
+    """Start a dispatcher from the service times that a file remembers.
+
+    Returns
+    -------
+    list of str
+        The variants that it remembers. A file that is missing or damaged remembers none: the
+        profiles stand.
+    """
+    held = _read(file)
+    site, first = dispatcher.site, dispatcher.fleet.first
+    found = []
+    for k, variant in enumerate(dispatcher.fleet.variants):
+        row = held.get(keys.get(variant, ""))
+        if row is None:
+            continue
+        servers = slice(int(first[k]), int(first[k + 1]))
+        site.row_s[servers] = row["row_s"]
+        site.slow_s[servers] = row["slow_s"]
+        site.measured[servers] = np.minimum(row["measured"], _FORGET)
+        if row["measured"][0]:
+            site.rate[k] = 1.0 / row["row_s"][0]
+        found.append(variant)
+    return found
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        return {}
+    services = content.get("services", {})
+    return {key: row for key, row in services.items() if _sound(row)}
+
+
+def _sound(row: Any) -> bool:
+    try:
+        columns = [np.asarray(row[name], float) for name in ("row_s", "slow_s", "measured")]
+    except (KeyError, TypeError, ValueError):
+        return False
+    sizes = {column.shape for column in columns}
+    return len(sizes) == 1 and all(np.isfinite(c).all() for c in columns) and (columns[0] > 0).all()
