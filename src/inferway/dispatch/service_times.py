@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.site.view import SIZES
 
 SCHEMA = 1
 _FORGET = 50
@@ -92,5 +93,5 @@ def _sound(row: Any) -> bool:
         columns = [np.asarray(row[name], float) for name in ("row_s", "slow_s", "measured")]
     except (KeyError, TypeError, ValueError):
         return False
-    sizes = {column.shape for column in columns}
-    return len(sizes) == 1 and all(np.isfinite(c).all() for c in columns) and (columns[0] > 0).all()
+    whole = all(column.shape == (SIZES,) and np.isfinite(column).all() for column in columns)
+    return whole and bool((columns[0] > 0).all())
