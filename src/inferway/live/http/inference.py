@@ -11,23 +11,19 @@ import msgspec
 from inferway.live.http import elements
 from inferway.live.http.compression import SMALLEST, accepted, compress, decompress
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
-from inferway.live.http.limits import Limits
 from inferway.live.http.message import (
     AnswerMessage,
-    AnswerParameters,
     BinarySize,
     InferMessage,
-    InferParameters,
     InputMessage,
     OutputMessage,
     decode_infer,
     encode,
 )
 from inferway.live.http.refusal import RefusalError
+from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
-from inferway.live.site import Site
-from inferway.runtime import Signature, Tensor
-from inferway.site import ALL_CLASSES
+from inferway.runtime import Tensor
 
 _STATUS: Final = {
     Outcome.REJECTED: 429,
@@ -62,27 +58,16 @@ class Infer:
 
     Parameters
     ----------
-    site
-        The task's.
-    variant
-        The variant pinned by the path, or None for all.
-    limits
-        Caps on requests.
+    intake
+        Of the task, or of the variant pinned by the path.
     """
 
-    def __init__(self, site: Site, variant: str | None, limits: Limits) -> None:
-        self.site = site
-        self.limits = limits
-        self.classes = ALL_CLASSES
-        self.counted = True
-        if variant is not None:
-            self.classes = site.mask_of(variant)
-            self.counted = False
-        signature = site.signature
-        self.inputs = {tensor.name: tensor for tensor in signature.inputs}
-        self.outputs = {tensor.name: tensor for tensor in signature.outputs}
-        self.as_json = [(tensor, False) for tensor in signature.outputs]
-        self.as_binary = [(tensor, True) for tensor in signature.outputs]
+    def __init__(self, intake: Intake) -> None:
+        self.intake = intake
+        self.site = intake.site
+        outputs = self.site.signature.outputs
+        self.as_json = [(tensor, False) for tensor in outputs]
+        self.as_binary = [(tensor, True) for tensor in outputs]
 
     def __call__(self, exchange: Exchange) -> None:
         """Check a whole request and submit it."""
@@ -112,7 +97,7 @@ class Infer:
         body = exchange.body
         assert isinstance(body, bytes)
         if exchange.encoding is not None:
-            body = decompress(body, exchange.encoding, self.limits.body_bytes)
+            body = decompress(body, exchange.encoding, self.intake.limits.body_bytes)
         json_end = len(body)
         text: bytes | memoryview = body
         if exchange.header_length is not None:
@@ -122,37 +107,15 @@ class Infer:
             message = decode_infer(text)
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RefusalError(400, f"the request is not valid: {error}") from None
-        arrays, rows = self._arrays(message.inputs, body, json_end)
-        parameters = message.parameters
-        wanted = Wanted(self, exchange, message.id, self._wanted(message, parameters))
-        request = Request(arrays, rows, reply, wanted, received_s)
-        request.classes = self.classes
-        request.counted = self.counted
-        if self.site.deadline_s is not None:
-            request.deadline_s = received_s + self.site.deadline_s
-        if parameters is not None:
-            _schedule(request, parameters)
-        return request
+        arrays = self._arrays(message.inputs, body, json_end)
+        wanted = Wanted(self, exchange, message.id, self._wanted(message))
+        return self.intake.request(arrays, message.parameters, reply, wanted, received_s)
 
-    def _arrays(
-        self, inputs: list[InputMessage], body: bytes, binary_at: int
-    ) -> tuple[Arrays, int]:
+    def _arrays(self, inputs: list[InputMessage], body: bytes, binary_at: int) -> Arrays:
         arrays: Arrays = {}
-        rows = 0
         for given in inputs:
-            name = given.name
-            tensor = self.inputs.get(name)
-            if tensor is None:
-                raise RefusalError(400, f"there is no input {name!r}; expected {self._expected()}")
-            if name in arrays:
-                raise RefusalError(400, f"input {name!r} is given twice")
-            shape = self._shape(tensor, given)
-            if rows == 0:
-                rows = shape[0]
-            elif shape[0] != rows:
-                raise RefusalError(
-                    400, f"input {name!r} has {shape[0]} rows and those before it have {rows}"
-                )
+            name, datatype = given.name, given.datatype
+            shape = self.intake.input(name, datatype, given.shape, arrays)
             parameters = given.parameters
             size = None if parameters is None else parameters.binary_data_size
             if size is None:
@@ -160,7 +123,7 @@ class Infer:
                     raise RefusalError(501, "shared memory is not offered; send the data")
                 if not bytes(given.data):
                     raise RefusalError(400, f"input {name!r} has neither data nor binary_data_size")
-                arrays[name] = elements.from_json(name, tensor.datatype, shape, given.data)
+                arrays[name] = elements.from_json(name, datatype, shape, given.data)
                 continue
             if bytes(given.data):
                 raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
@@ -170,77 +133,27 @@ class Infer:
                     f"input {name!r} announces {size} bytes of binary data; "
                     f"{len(body) - binary_at} are left after the JSON and the inputs before it",
                 )
-            arrays[name] = elements.from_bytes(name, tensor.datatype, shape, body, binary_at, size)
+            arrays[name] = elements.from_bytes(name, datatype, shape, body, binary_at, size)
             binary_at += size
-        if len(arrays) < len(self.inputs):
-            missing = ", ".join(repr(name) for name in self.inputs if name not in arrays)
-            raise RefusalError(
-                400, f"the request lacks input {missing}; expected {self._expected()}"
-            )
+        self.intake.complete(arrays)
         if binary_at != len(body):
             raise RefusalError(
                 400, f"{len(body) - binary_at} bytes of binary data belong to no input"
             )
-        return arrays, rows
+        return arrays
 
-    def _shape(self, tensor: Tensor, given: InputMessage) -> tuple[int, ...]:
-        if given.datatype != tensor.datatype:
-            raise RefusalError(
-                400,
-                f"input {tensor.name!r} has datatype {given.datatype!r}, "
-                f"expected {tensor.datatype}",
-            )
-        shape = tuple(given.shape)
-        expected = tensor.shape
-        size = 1
-        fits = len(shape) == len(expected)
-        if fits:
-            for have, want in zip(shape, expected, strict=True):
-                if have < 1 or (have != want and want != -1):
-                    fits = False
-                    break
-                size *= have
-        if not fits:
-            raise RefusalError(
-                400,
-                f"input {tensor.name!r} has shape {given.shape[:16]}, expected {list(expected)} "
-                "with at least 1 where -1 stands",
-            )
-        if size > self.limits.elements:
-            raise RefusalError(
-                413,
-                f"input {tensor.name!r} has {size} elements, the limit is {self.limits.elements}",
-            )
-        return shape
-
-    def _wanted(
-        self, message: InferMessage, parameters: InferParameters | None
-    ) -> list[tuple[Tensor, bool]]:
+    def _wanted(self, message: InferMessage) -> list[tuple[Tensor, bool]]:
+        parameters = message.parameters
         binary = parameters is not None and parameters.binary_data_output
         if not message.outputs:
             return self.as_binary if binary else self.as_json
         wanted: dict[str, tuple[Tensor, bool]] = {}
         for output in message.outputs:
-            tensor = self.outputs.get(output.name)
-            if tensor is None:
-                names = ", ".join(map(repr, self.outputs))
-                raise RefusalError(400, f"there is no output {output.name!r}; there is {names}")
-            if output.name in wanted:
-                raise RefusalError(400, f"output {output.name!r} is requested twice")
             own = output.parameters
-            raw = binary
-            if own is not None:
-                if own.classification:
-                    raise RefusalError(501, "the classification extension is not offered")
-                if own.shared_memory_region is not None:
-                    raise RefusalError(501, "shared memory is not offered")
-                if own.binary_data is not None:
-                    raw = own.binary_data
+            tensor = self.intake.output(output.name, wanted, own)
+            raw = binary if own is None or own.binary_data is None else own.binary_data
             wanted[output.name] = (tensor, raw)
         return list(wanted.values())
-
-    def _expected(self) -> str:
-        return str(Signature(self.site.signature.inputs, ())).split(" -> ")[0]
 
 
 def reply(request: Request) -> None:
@@ -288,14 +201,12 @@ def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]
         else:
             data = elements.to_json(name, datatype, array)
             messages.append(OutputMessage(name, datatype, array.shape, None, data))
-    parameters = AnswerParameters(
-        request.variant,
-        round(request.latency_s * 1e3, 4),
-        round(request.predicted_s * 1e3, 4),
-        request.balance,
-    )
     message = AnswerMessage(
-        wanted.infer.site.task, request.variant, parameters, messages, wanted.id
+        wanted.infer.site.task,
+        request.variant,
+        answer_parameters(request),
+        messages,
+        wanted.id,
     )
     return encode(message), tensors
 
@@ -324,18 +235,3 @@ def _header_length(value: bytes, limit: int) -> int:
             400, f"Inference-Header-Content-Length is {length}, the body has {limit} bytes"
         )
     return length
-
-
-def _schedule(request: Request, parameters: InferParameters) -> None:
-    received_s = request.received_s
-    if parameters.accuracy is not None:
-        if not 0.0 <= parameters.accuracy <= 1.0:
-            raise RefusalError(400, f"accuracy is {parameters.accuracy}, expected 0 to 1")
-        request.floor = parameters.accuracy
-    if parameters.timeout:  # Triton: 0 is none
-        request.deadline_s = received_s + parameters.timeout / 1e6
-    if parameters.deadline_ms is not None:
-        if not parameters.deadline_ms > 0.0:
-            raise RefusalError(400, f"deadline_ms is {parameters.deadline_ms}, expected above 0")
-        request.deadline_s = received_s + parameters.deadline_ms / 1e3
-    request.priority = parameters.priority

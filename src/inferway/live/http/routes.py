@@ -11,6 +11,8 @@ from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import ServerMetadata, TaskMetadata, TensorMetadata, encode
+from inferway.live.intake import Intake
+from inferway.live.intake import unknown as why_unknown
 from inferway.live.site import Site
 from inferway.runtime import Tensor
 
@@ -97,13 +99,10 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
     def unknown(path: str) -> str:
         parts = path.split("/")
         if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
+            named = parts[5] if len(parts) > 5 and parts[4] == "versions" else None
             site = tasks.get(parts[3])
-            if site is None:
-                known = ", ".join(tasks) or "none yet"
-                return f"unknown task {parts[3]!r}; there is {known}"
-            if len(parts) > 5 and parts[4] == "versions" and parts[5] not in site.variants:
-                known = ", ".join(site.variants)
-                return f"task {site.task!r} has no variant {parts[5]!r}; there is {known}"
+            if site is None or (named is not None and named not in site.variants):
+                return why_unknown(tasks.values(), parts[3], named)
         return f"there is nothing at {path}"
 
     routes = Routes(unknown)
@@ -128,7 +127,7 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
         body = encode(_metadata(site))
         routes.read(base, lambda exchange, body=body: exchange.respond(200, body))  # type: ignore[misc]
         routes.read(f"{base}/ready", task_ready)
-        routes.post(f"{base}/infer", Infer(site, variant, limits))
+        routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)))
 
 
 def _metadata(site: Site) -> TaskMetadata:
