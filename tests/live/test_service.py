@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 from typing import Any
 
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from inferway.live import ServeError, Site, WarmUpError
+from inferway.live import Outcome, ServeError, Site, WarmUpError
 from inferway.runtime import NullRuntime, Signature, Tensor
 
 ONE = {
@@ -101,30 +102,125 @@ def test_a_deadline_that_passes_in_the_queue_gives_504(gated: Any, gates: Any, u
         until(lambda: site.in_flight == 1)
         late.send(gated.post(ONE | {"parameters": {"deadline_ms": 50}}, path=TINY))
         until(lambda: site.in_flight == 2)
-        request = site.queues[0][1]
-        until(lambda: gated.loop.time() > 0 and _passed(request.deadline_s))
-        gates[0].opened.set()
-        assert first.read().status == 200
+        # At once, though the model before it still runs.
         answer = late.read()
         assert answer.status == 504
         assert "deadline" in answer.json["error"]
+        assert site.in_flight == 1
+        gates[0].opened.set()
+        assert first.read().status == 200
+        assert metric(gated, "inferway_requests_total", outcome="expired", variant="tiny") == 1
 
 
-def _passed(deadline_s: float) -> bool:
-    import time
-
-    return time.monotonic() > deadline_s
+def test_what_is_served_late_says_so(start: Any, site_of: Any, gates: Any, until: Any) -> None:
+    for gate in gates:
+        gate.opened.set()
+    running = start(site_of(gates, buffer=2, drop_late=False))
+    gates[0].opened.clear()
+    site = running.server.sites[0]
+    wires = [running.wire(), running.wire()]
+    for wire in wires:
+        wire.send(running.post(ONE | {"parameters": {"deadline_ms": 50}}, path=TINY))
+    until(lambda: site.in_flight == 2)
+    deadline_s = max(request.deadline_s for request in site.queues[0])
+    until(lambda: time.monotonic() > deadline_s)
+    gates[0].opened.set()
+    for wire in wires:
+        answer = wire.read()
+        assert (answer.status, answer.json["parameters"]["late"]) == (200, True)
+    assert "late" not in running.infer(ONE, path=TINY).json["parameters"]
+    assert metric(running, "inferway_late_answers_total", variant="tiny") == 2
 
 
 def test_a_request_that_cannot_be_in_time_is_refused_at_once(digits: Any) -> None:
     refused = digits.infer(ONE | {"parameters": {"deadline_ms": 0.01}})
     assert refused.status == 429
+    assert refused.headers["retry-after"] == "1"
+    assert "no answer is predicted before 1 ms" in refused.json["error"]
+
+
+def test_retry_after_is_when_an_answer_in_time_is_predicted(
+    gated: Any, gates: Any, until: Any
+) -> None:
+    site = gated.server.sites[0]
+    rows = 4000
+    many = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
+    with closing(gated.wire()) as wire:
+        wire.send(gated.post({"inputs": [many]}, path=TINY))
+        until(lambda: site.in_flight == 1)
+        refused = gated.infer(ONE | {"parameters": {"timeout": 500_000}}, path=TINY)
+        assert refused.status == 429
+        # 4000 rows at a millisecond each stand before it, and half a second is what it has.
+        assert refused.headers["retry-after"] == "4"
+        assert "before 4e+03 ms" in refused.json["error"]
+        gates[0].opened.set()
+        assert wire.read().status == 200
+
+
+@pytest.mark.parametrize(
+    ("parameters", "sentence"),
+    [
+        ({"deadline_ms": -1}, "deadline_ms is -1"),
+        ({"deadline_ms": "soon"}, "Expected `float"),
+        ({"timeout": -1}, "Expected `int` >= 0"),
+        ({"timeout": 0.5}, "Expected `int"),
+        ({"accuracy": 1.5}, "accuracy is 1.5, expected 0 to 1"),
+        ({"priority": -1}, "Expected `int` >= 0"),
+        ({"priority": 40_000}, "Expected `int` <= 32767"),
+    ],
+)
+def test_scheduling_parameters_are_checked(digits: Any, parameters: Any, sentence: str) -> None:
+    refused = digits.infer(ONE | {"parameters": parameters})
+    assert refused.status == 400
+    assert sentence in refused.json["error"]
+
+
+def test_the_lowest_priority_gives_way_when_all_is_full(gated: Any, gates: Any, until: Any) -> None:
+    site = gated.server.sites[0]
+
+    def send(priority: int | None) -> Any:
+        wire = gated.wire()
+        parameters = {} if priority is None else {"parameters": {"priority": priority}}
+        before = gated.call(lambda: sum(site.counters.total(outcome) for outcome in Outcome))
+        count = site.in_flight
+        wire.send(gated.post(ONE | parameters, path=TINY))
+        until(
+            lambda: (
+                site.in_flight > count
+                or sum(site.counters.total(outcome) for outcome in Outcome) > before
+            )
+        )
+        return wire
+
+    serving = send(None)
+    until(lambda: gates[0].entered.acquire(blocking=False))
+    unsaid = send(None)
+    low = send(7)
+    shed = unsaid.read()
+    assert shed.status == 429
+    assert "higher priority" in shed.json["error"]
+    assert int(shed.headers["retry-after"]) >= 1
+    same = send(7).read()
+    assert (same.status, "no room" in same.json["error"]) == (429, True)
+    high = send(1)
+    assert low.read().status == 429
+    assert send(None).read().status == 429
+    gates[0].opened.set()
+    assert (serving.read().status, high.read().status) == (200, 200)
+    assert gated.call(lambda: site.dispatcher.site.queue.tolist()) == [0, 0]
 
 
 def test_an_accuracy_floor_is_kept(digits: Any) -> None:
     answer = digits.infer(ONE | {"parameters": {"accuracy": 0.85}})
     assert answer.json["model_version"] == "big"
-    assert digits.infer(ONE | {"parameters": {"accuracy": 0.95}}).status == 429
+    refused = digits.infer(ONE | {"parameters": {"accuracy": 0.95}})
+    # No time will make it possible: there is nothing to try again for.
+    assert (refused.status, refused.json["error"]) == (
+        400,
+        "accuracy is 0.95; the most accurate variant here has 0.9",
+    )
+    pinned = digits.infer(ONE | {"parameters": {"accuracy": 0.8}}, path=TINY)
+    assert (pinned.status, "has 0.7" in pinned.json["error"]) == (400, True)
 
 
 def test_ready_only_after_warm_up(start: Any, site_of: Any, gates: Any, until: Any) -> None:

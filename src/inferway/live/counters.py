@@ -29,6 +29,8 @@ class Counters:
         Sum over all answers of the profile accuracy of their variant, pinned ones included.
     buckets
         ``buckets[k][i]``: answered requests of class k with a latency in bucket i.
+    late
+        ``late[k]``: of the answers of class k, requests whose deadline had passed.
     latency_sum_s, service_sum_s
         Per class, over answered requests.
     """
@@ -36,6 +38,7 @@ class Counters:
     __slots__ = (
         "accuracy_sum",
         "buckets",
+        "late",
         "latency_sum_s",
         "outcomes",
         "rows",
@@ -50,6 +53,7 @@ class Counters:
         self.rows = [0] * classes
         self.accuracy_sum = 0.0
         self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
+        self.late = [0] * classes
         self.latency_sum_s = [0.0] * classes
         self.service_sum_s = [0.0] * classes
 

@@ -13,6 +13,7 @@ import numpy as np
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.runtime import Runtime, Signature
 
+EXPIRED = "the deadline passed while the request was queued"
 WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
 
@@ -114,7 +115,7 @@ class Instance:
                 continue
             if self._drop_late and request.deadline_s < time.monotonic():
                 request.outcome = Outcome.EXPIRED
-                request.reason = "the deadline passed while the request was queued"
+                request.reason = EXPIRED
             else:
                 started = time.perf_counter()
                 try:

@@ -203,6 +203,7 @@ def answer_parameters(request: Request) -> AnswerParameters:
         round(request.latency_s * 1e3, 4),
         round(request.predicted_s * 1e3, 4),
         request.balance,
+        True if request.late else None,
     )
 
 

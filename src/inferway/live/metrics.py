@@ -39,6 +39,7 @@ class SiteCollector(Collector):
         """Yield every metric of every site."""
         yield self._requests()
         yield self._answers()
+        yield self._late()
         yield self._latency()
         yield self._service()
         yield from self._queues()
@@ -64,6 +65,15 @@ class SiteCollector(Collector):
         for site in self._sites:
             for name, rows in zip(site.variants, site.counters.rows, strict=True):
                 family.add_metric([site.task, name], rows)
+        return family
+
+    def _late(self) -> Any:
+        family = CounterMetricFamily(
+            "inferway_late_answers", "Requests answered after their deadline.", labels=_VARIANT
+        )
+        for site in self._sites:
+            for name, late in zip(site.variants, site.counters.late, strict=True):
+                family.add_metric([site.task, name], late)
         return family
 
     def _latency(self) -> Any:

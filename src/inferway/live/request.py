@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import enum
 import math
 from collections.abc import Callable
@@ -61,6 +62,10 @@ class Request:
         False for a pinned request, which does not move the accuracy balance.
     server, variant
         Which server answers and the name of its variant; -1 and "" before the decision.
+    late
+        Whether it was answered after its deadline.
+    timer
+        What drops it from a queue at its deadline; None where nothing does.
     predicted_s
         Predicted time from dispatch to answer.
     service_s
@@ -83,6 +88,7 @@ class Request:
         "deliver",
         "floor",
         "inputs",
+        "late",
         "latency_s",
         "outcome",
         "outputs",
@@ -95,6 +101,7 @@ class Request:
         "serial",
         "server",
         "service_s",
+        "timer",
         "variant",
     )
 
@@ -119,6 +126,8 @@ class Request:
         self.serial = 0
         self.server = -1
         self.variant = ""
+        self.late = False
+        self.timer: asyncio.TimerHandle | None = None
         self.predicted_s = 0.0
         self.service_s = 0.0
         self.latency_s = 0.0

@@ -8,11 +8,12 @@ import random
 import time
 from collections import deque
 from collections.abc import Sequence
-from typing import Protocol
+from itertools import islice
+from typing import Any, Protocol
 
 from inferway.live.counters import Counters
 from inferway.live.doorbell import Doorbell
-from inferway.live.instance import Instance
+from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT, Fleet
@@ -20,6 +21,8 @@ from inferway.site import HOLD, REJECT, Fleet
 _HALF_WORD = 2**63
 HELD_LIMIT = 1024
 """Requests in the central queue before it refuses more."""
+UNSAID = 1 << 15
+"""How low a request stands that states no priority: below all that do."""
 FLUSH_S = 1.0
 """A process that dies loses what has been recorded for so long at most."""
 
@@ -28,6 +31,8 @@ class Decisions(Protocol):
     """What a site needs of `inferway.dispatch.Dispatcher`."""
 
     fleet: Fleet
+    site: Any
+    """The view that its policy sees."""
 
     @property
     def predicted_wait_s(self) -> float:
@@ -154,6 +159,8 @@ class Site:
         # What each server holds, in the dispatcher's order: the first is in service.
         self.queues: list[deque[Request]] = [deque() for _ in self.instances]
         self.held: deque[Request] = deque()
+        self._drop_late = drop_late
+        self._places = int(dispatcher.site.arrived_s.shape[1])
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
         self._arrived = 0
@@ -228,6 +235,8 @@ class Site:
         if server == HOLD and len(self.held) < HELD_LIMIT:
             self.held.append(request)
             return
+        if request.priority and self._shed(request):
+            return
         self._reject(request)
 
     def cancel(self, request: Request) -> None:
@@ -246,8 +255,9 @@ class Site:
 
     def _dispatch(self, request: Request) -> int:
         dispatcher = self.dispatcher
+        now_s = time.monotonic()
         server = dispatcher.arrive(
-            time.monotonic(),
+            now_s,
             self._word(64) - _HALF_WORD,
             request.deadline_s,
             request.floor,
@@ -259,9 +269,59 @@ class Site:
         if server >= 0:
             request.server = server
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
-            self.queues[server].append(request)
+            queue = self.queues[server]
+            queue.append(request)
             self.instances[server].put(request)
+            if request.deadline_s < math.inf and self._drop_late and len(queue) > 1:
+                left_s = max(0.0, request.deadline_s - now_s)
+                loop = asyncio.get_running_loop()
+                request.timer = loop.call_later(left_s, self._expire, request)
         return server
+
+    def _expire(self, request: Request) -> None:
+        # Its deadline passes in a queue: whoever asked should know at once, not when a server
+        # comes to it.
+        request.timer = None
+        if request.outcome is None and self.instances[request.server].cancel(request):
+            self._leave(request)
+            self._end(request, Outcome.EXPIRED, EXPIRED)
+            self._pull()
+
+    def _shed(self, request: Request) -> bool:
+        # Where every server that may answer is full, the newcomer takes the place of a queued
+        # request of lower priority: the lowest one, of these the last.
+        victim, lowest = None, request.priority
+        mask = self._mask(request)
+        for queue, k in zip(self.queues, self.class_of, strict=True):
+            if not mask >> k & 1:
+                continue
+            if len(queue) < self._places:
+                return False  # not for want of room that it was refused
+            for queued in islice(queue, 1, None):
+                rank = queued.priority or UNSAID
+                if rank > lowest or (
+                    rank == lowest and victim is not None and queued.received_s > victim.received_s
+                ):
+                    victim, lowest = queued, rank
+        if victim is None or not self.instances[victim.server].cancel(victim):
+            return False
+        self._leave(victim)
+        placed = self._dispatch(request) >= 0
+        victim.server = -1
+        # The policy may refuse the newcomer all the same; then the place is the victim's again.
+        if placed or self._dispatch(victim) < 0:
+            victim.retry_after_s = self.drain_s(self._mask(victim))
+            reason = "a request of higher priority took the place of this one; try again later"
+            self._end(victim, Outcome.REJECTED, reason)
+        return placed
+
+    def _mask(self, request: Request) -> int:
+        # Classes that may answer, by pin and accuracy floor.
+        mask = 0
+        for k, accuracy in enumerate(self.accuracy):
+            if request.classes >> k & 1 and accuracy >= request.floor:
+                mask |= 1 << k
+        return mask
 
     def _finished(self, request: Request) -> None:
         # In an instance's thread.
@@ -280,12 +340,18 @@ class Site:
         now_s = time.monotonic()
         dispatcher = self.dispatcher
         server = request.server
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
         if request.outcome is Outcome.ANSWERED:
             self.queues[server].popleft()
             dispatcher.finish(server, now_s, request.service_s)
             k = self.class_of[server]
             request.variant = self.variants[k]
             request.latency_s = latency_s = now_s - request.received_s
+            if now_s > request.deadline_s:
+                request.late = True
+                self.counters.late[k] += 1
             request.balance = dispatcher.balance
             self.counters.answered(k, request.rows, self.accuracy[k], latency_s, request.service_s)
             request.deliver(request)
@@ -300,6 +366,9 @@ class Site:
         position = queue.index(request)
         del queue[position]
         self.dispatcher.withdraw(request.server, position, time.monotonic(), request.counted)
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
 
     def _pull(self) -> None:
         # A server fell free: the head of the central queue is decided again, and stays the head
@@ -308,8 +377,7 @@ class Site:
             request = self.held[0]
             if request.deadline_s < time.monotonic():
                 self.held.popleft()
-                reason = "the deadline passed while the request was queued"
-                self._end(request, Outcome.EXPIRED, reason)
+                self._end(request, Outcome.EXPIRED, EXPIRED)
                 continue
             server = self._dispatch(request)
             if server == HOLD:
@@ -340,9 +408,32 @@ class Site:
             recording.flush()
 
     def _reject(self, request: Request) -> None:
-        request.retry_after_s = self.drain_s(request.classes)
+        mask = self._mask(request)
+        if not mask:
+            best = max(a for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
+            reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
+            self._end(request, Outcome.INVALID, reason)
+            return
+        request.retry_after_s = self.drain_s(mask)
         reason = f"task {self.task!r} has no room for this request now; try again later"
+        if request.deadline_s < math.inf:
+            left_s = request.deadline_s - time.monotonic()
+            earliest_s = self._earliest_s(mask, request.rows)
+            if earliest_s > left_s:
+                request.retry_after_s = earliest_s - max(0.0, left_s)
+                reason = (
+                    f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
+                    f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
+                )
         self._end(request, Outcome.REJECTED, reason)
+
+    def _earliest_s(self, mask: int, rows: int) -> float:
+        # Predicted time until the first of these classes has answered a newcomer.
+        return min(
+            (sum(queued.rows for queued in queue) + rows) / self.rate[k]
+            for queue, k in zip(self.queues, self.class_of, strict=True)
+            if mask >> k & 1
+        )
 
     def _end(self, request: Request, outcome: Outcome, reason: str) -> None:
         request.outcome = outcome

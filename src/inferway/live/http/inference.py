@@ -29,6 +29,7 @@ _STATUS: Final = {
     Outcome.REJECTED: 429,
     Outcome.EXPIRED: 504,
     Outcome.FAILED: 500,
+    Outcome.INVALID: 400,
     Outcome.UNAVAILABLE: 503,
 }
 

@@ -13,6 +13,9 @@ import msgspec
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 
 
+Priority = Annotated[int, msgspec.Meta(ge=0, le=32767)]
+
+
 class TensorParameters(msgspec.Struct, gc=False):
     """Parameters of an input or of a requested output."""
 
@@ -42,14 +45,15 @@ class RequestedOutput(msgspec.Struct, gc=False):
 class InferParameters(msgspec.Struct, gc=False):
     """Parameters of the whole request.
 
-    `timeout` is Triton's, in microseconds; the others are in the unit of their name.
+    `timeout` is Triton's, in microseconds; the others are in the unit of their name. Priority 1 is
+    the highest; 0, none, comes after all others.
     """
 
     binary_data_output: bool = False
     accuracy: float | None = None
     deadline_ms: float | None = None
     timeout: Count | None = None
-    priority: Count = 0
+    priority: Priority = 0
 
 
 class InferMessage(msgspec.Struct, gc=False):
@@ -77,7 +81,7 @@ class OutputMessage(msgspec.Struct, gc=False, omit_defaults=True):
     data: list[Any] | None = None
 
 
-class AnswerParameters(msgspec.Struct, gc=False):
+class AnswerParameters(msgspec.Struct, gc=False, omit_defaults=True):
     """What an answer says of itself.
 
     Attributes
@@ -90,12 +94,15 @@ class AnswerParameters(msgspec.Struct, gc=False):
         What was predicted when the request was dispatched.
     accuracy_balance
         The task's running sum of (accuracy - target); positive means ahead of the target.
+    late
+        True when the request's deadline had passed; absent otherwise.
     """
 
     variant: str
     latency_ms: float
     predicted_latency_ms: float
     accuracy_balance: float
+    late: bool | None = None
 
 
 class AnswerMessage(msgspec.Struct, gc=False, omit_defaults=True):
