@@ -290,10 +290,11 @@ def test_zoo_lists_the_ladder(capsys: pytest.CaptureFixture[str]) -> None:
 # --- serve
 
 
-def test_serve_says_that_grpc_is_not_offered(
+def test_serve_with_and_without_grpc_at_once_is_refused(
     capsys: pytest.CaptureFixture[str], file: Path
 ) -> None:
-    assert "gRPC is not offered yet" in sentence(capsys, "serve", file, "--grpc-port", "8001")
+    options = ("--grpc-port", "8001", "--no-grpc")
+    assert "cannot be given together" in sentence(capsys, "serve", file, *options)
 
 
 def test_serve_guesses_a_mistyped_policy(capsys: pytest.CaptureFixture[str], file: Path) -> None:

@@ -18,14 +18,20 @@ def conformance(
     version: Annotated[
         str | None, typer.Option(help="Its version, where the server wants one.")
     ] = None,
+    grpc: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Check the same server over gRPC too."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the tensors sent.")] = 1,
     json: terminal.Json = False,
 ) -> None:
-    """Check a server against the Open Inference Protocol v2 over HTTP, endpoint by endpoint."""
+    """Check a server against the Open Inference Protocol v2, endpoint by endpoint."""
     from inferway import conformance as suite
 
     with terminal.progress() as progress:
-        report = suite.run(url, task=task, version=version, seed=seed, progress=progress)
+        report = suite.run(
+            url, task=task, version=version, grpc_url=grpc, seed=seed, progress=progress
+        )
     if json:
         terminal.document(report.to_json())
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -32,11 +33,27 @@ def serve(
         int, typer.Option(min=0, max=65535, help="Open Inference Protocol over HTTP; 0: any free.")
     ] = 8000,
     grpc_port: Annotated[
-        int | None, typer.Option(min=0, max=65535, help="gRPC is not offered yet.")
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="The same over gRPC; 8001 where it is installed, with --http-port 0 any free.",
+            show_default=False,
+        ),
     ] = None,
+    no_grpc: Annotated[
+        bool, typer.Option("--no-grpc", help="No gRPC, even where it is installed.")
+    ] = False,
     admin_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")
     ] = 8002,
+    drain_delay: Annotated[
+        float,
+        typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready."),
+    ] = 2.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")
+    ] = 10.0,
     policy: Policy = None,
     record: Annotated[
         Path | None,
@@ -47,20 +64,25 @@ def serve(
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
     from inferway import live
+    from inferway.live.grpc import GRPC_PORT
 
-    if grpc_port is not None:
-        raise CommandError(
-            "gRPC is not offered yet; leave --grpc-port out and use HTTP "
-            f"(--http-port, now {http_port})",
-            REFUSED,
-        )
+    if no_grpc and grpc_port is not None:
+        raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
+    if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
+        grpc_port = GRPC_PORT if http_port else 0
 
     def ready(server: Server) -> None:
         if json:
-            ports = {"http_port": server.http_port, "admin_port": server.admin_port}
+            ports = {
+                "http_port": server.http_port,
+                "grpc_port": server.grpc_port,
+                "admin_port": server.admin_port,
+            }
             terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
         else:
             print(f"serving {', '.join(deployment.tasks)} on http://{host}:{server.http_port}/v2")
+            if server.grpc_port is not None:
+                print(f"and over gRPC on {host}:{server.grpc_port}")
             print(f"metrics on http://{host}:{server.admin_port}/metrics; Ctrl-C stops", flush=True)
 
     deployment = opened(file, policy)
@@ -68,7 +90,10 @@ def serve(
         deployment,
         host=host,
         http_port=http_port,
+        grpc_port=grpc_port,
         admin_port=admin_port,
+        drain_delay_s=drain_delay,
+        grace_s=grace,
         record=record,
         log_level=log_level,
         ready=ready,
