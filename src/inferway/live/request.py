@@ -60,6 +60,10 @@ class Request:
         Bit mask of the server classes that may answer.
     counted
         False for a pinned request, which does not move the accuracy balance.
+    id
+        What the client, or the server, calls it.
+    before
+        What the policy saw, for explanations; None before the decision.
     server, variant
         Which server answers and the name of its variant; -1 and "" before the decision.
     late
@@ -81,12 +85,14 @@ class Request:
 
     __slots__ = (
         "balance",
+        "before",
         "classes",
         "context",
         "counted",
         "deadline_s",
         "deliver",
         "floor",
+        "id",
         "inputs",
         "late",
         "latency_s",
@@ -123,6 +129,8 @@ class Request:
         self.priority = 0
         self.classes = ALL_CLASSES
         self.counted = True
+        self.id = b""
+        self.before: Any = None
         self.serial = 0
         self.server = -1
         self.variant = ""

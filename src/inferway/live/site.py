@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from inferway.live.counters import Counters
 from inferway.live.doorbell import Doorbell
+from inferway.live.explanation import Memory
 from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
@@ -161,6 +162,10 @@ class Site:
         self.held: deque[Request] = deque()
         self._drop_late = drop_late
         self._places = int(dispatcher.site.arrived_s.shape[1])
+        self.memory = Memory(fleet.variants, self.accuracy, self.rate, first, target, self._places)
+        view = dispatcher.site
+        self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
+        self._balance = view.balance
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
         self._arrived = 0
@@ -252,10 +257,18 @@ class Site:
             return  # its answer comes, is counted, and goes nowhere
         request.outcome = Outcome.CANCELED
         self.counters.ended(Outcome.CANCELED, self._class(request))
+        self.memory.keep(request)
 
     def _dispatch(self, request: Request) -> int:
         dispatcher = self.dispatcher
         now_s = time.monotonic()
+        request.before = (
+            now_s,
+            self._balance.item(),
+            self._queue.tobytes(),
+            self._ends_s.tobytes(),
+            self._free_s.tobytes(),
+        )
         server = dispatcher.arrive(
             now_s,
             self._word(64) - _HALF_WORD,
@@ -354,6 +367,7 @@ class Site:
                 self.counters.late[k] += 1
             request.balance = dispatcher.balance
             self.counters.answered(k, request.rows, self.accuracy[k], latency_s, request.service_s)
+            self.memory.keep(request)
             request.deliver(request)
             return
         self._leave(request)
@@ -439,6 +453,7 @@ class Site:
         request.outcome = outcome
         request.reason = reason
         self.counters.ended(outcome, self._class(request))
+        self.memory.keep(request)
         request.deliver(request)
 
     def _class(self, request: Request) -> int:

@@ -137,6 +137,12 @@ class Connection(asyncio.Protocol):
         elif length == 15:
             if name.lower() == b"accept-encoding":
                 exchange.accept_encoding = value
+        elif length == 12:
+            if name.lower() == b"x-request-id":
+                exchange.given_id = value
+        elif length == 11:
+            if name.lower() == b"traceparent":
+                exchange.traceparent = value
         elif length == 6 and name.lower() == b"expect":
             exchange.expects = value.lower() == b"100-continue"
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from inferway.live.http.identity import Identity
+
 if TYPE_CHECKING:
     from inferway.live.http.connection import Connection
 
@@ -48,13 +50,16 @@ class Exchange:
         "connection",
         "encoding",
         "expects",
+        "given_id",
         "header_length",
+        "identity",
         "keep_alive",
         "method",
         "old",
         "reply",
         "request",
         "tick",
+        "traceparent",
         "withdraw",
     )
 
@@ -65,6 +70,10 @@ class Exchange:
         self.body: bytes | list[bytes] = b""
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
+        self.given_id: bytes | None = None
+        self.traceparent: bytes | None = None
+        self.identity: Identity | None = None
+        """Its names; made when they are first needed."""
         self.encoding: bytes | None = None
         self.accept_encoding: bytes | None = None
         self.expects = False
@@ -109,9 +118,10 @@ class Exchange:
         length = len(body)
         if tensors:
             length += sum(map(len, tensors))
-        head = b"%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
+        head = b"%s%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
             _STATUS_LINES[status],
             connection.listener.clock.date,
+            (self.identity or self.name()).headers(),
             b"Content-Type: %s\r\n" % content_type if length else b"",
             length,
             extra,
@@ -127,6 +137,11 @@ class Exchange:
             reply = head + body
         self.answered = True
         connection.send(self, reply)
+
+    def name(self) -> Identity:
+        """Give the request its names."""
+        self.identity = Identity(self.given_id, self.traceparent)
+        return self.identity
 
     def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:
         """Send an error response in the protocol's form."""

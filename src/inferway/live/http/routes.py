@@ -7,6 +7,7 @@ from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from inferway import __version__
+from inferway.live.explanation import KEPT
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
@@ -41,11 +42,16 @@ class Routes:
         self._unknown = unknown
         self._otherwise = otherwise
         self._paths: dict[bytes, dict[bytes, Handler]] = {}
+        self._below: dict[bytes, Callable[[Exchange, bytes], None]] = {}
 
     def read(self, path: str, handler: Handler) -> None:
         """Answer GET and HEAD."""
         for method in _READ:
             self._add(method, path, handler)
+
+    def read_below(self, path: str, handler: Callable[[Exchange, bytes], None]) -> None:
+        """Answer GET and HEAD of whatever stands after the path and a slash."""
+        self._below[f"{path}/".encode()] = handler
 
     def post(self, path: str, handler: Handler) -> None:
         """Answer POST."""
@@ -57,6 +63,8 @@ class Routes:
         if methods is None:
             methods = self._paths.get(path := plain_path(target))
             if methods is None:
+                if method in _READ and (below := self._find_below(path)) is not None:
+                    return below
                 if self._otherwise is not None:
                     return self._otherwise(method, target)
                 reason = self._unknown(path.decode("utf-8", "replace")[:256])
@@ -67,6 +75,13 @@ class Routes:
             reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
             return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
         return handler
+
+    def _find_below(self, path: bytes) -> Handler | None:
+        for start, answer in self._below.items():
+            if path.startswith(start) and len(path) > len(start):
+                rest = path[len(start) :]
+                return lambda exchange: answer(exchange, rest)
+        return None
 
     def _add(self, method: bytes, path: str, handler: Handler) -> None:
         for spelling in {path, quote(path)}:
@@ -120,6 +135,17 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
     def task_ready(exchange: Exchange) -> None:
         exchange.respond(200 if ready() and site.ready else 503)
 
+    def explain(exchange: Exchange, identity: bytes) -> None:
+        found = site.memory.explain(identity)
+        if found is None:
+            shown = identity.decode("utf-8", "replace")[:128]
+            exchange.refuse(
+                404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}"
+            )
+        else:
+            exchange.respond(200, encode(found))
+
+    routes.read_below(f"/v2/models/{site.task}/explain", explain)
     for variant in (None, *site.variants):
         base = f"/v2/models/{site.task}"
         if variant is not None:

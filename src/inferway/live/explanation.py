@@ -1,0 +1,192 @@
+"""Why a request was answered as it was: kept as raw values, put into words when someone asks."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.live.request import Outcome, Request
+
+KEPT = 4096
+"""Requests that a site can explain."""
+
+
+class Before(NamedTuple):
+    """What the policy saw of the site; taken as a plain tuple, which costs half a microsecond."""
+
+    now_s: float
+    balance: float
+    queue: bytes
+    ends_s: bytes
+    free_s: bytes
+
+
+class Memory:
+    """The last requests of a site.
+
+    Parameters
+    ----------
+    variants, accuracy, rate, first
+        Of the fleet: names, accuracies in 0..1, service rates in 1/s, and where each class begins.
+    target
+        The accuracy target, or None.
+    places
+        Places at each server.
+    """
+
+    def __init__(
+        self,
+        variants: tuple[str, ...],
+        accuracy: list[float],
+        rate: list[float],
+        first: list[int],
+        target: float | None,
+        places: int,
+    ) -> None:
+        self._variants, self._accuracy, self._rate = variants, accuracy, rate
+        self._first, self._target, self._places = first, target, places
+        self._kept: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
+
+    def keep(self, request: Request) -> None:
+        """Remember how a request ended, without its tensors."""
+        self._kept.append(
+            (
+                request.id,
+                request.before,
+                request.server,
+                request.rows,
+                request.classes,
+                request.floor,
+                request.deadline_s,
+                request.priority,
+                request.counted,
+                request.received_s,
+                request.predicted_s,
+                request.latency_s,
+                request.service_s,
+                request.outcome,
+                request.reason,
+            )
+        )
+
+    def explain(self, identity: bytes) -> dict[str, Any] | None:
+        """Say why the last request of that name was answered as it was; None where it is unknown.
+
+        Returns
+        -------
+        dict
+            As `GET /v2/models/{task}/explain/{id}` shows it; times in milliseconds.
+        """
+        for kept in reversed(self._kept):
+            if kept[0] == identity:
+                return self._words(*kept)
+        return None
+
+    def _words(
+        self,
+        identity: bytes,
+        seen: tuple[Any, ...] | None,
+        server: int,
+        rows: int,
+        classes: int,
+        floor: float,
+        deadline_s: float,
+        priority: int,
+        counted: bool,
+        received_s: float,
+        predicted_s: float,
+        latency_s: float,
+        service_s: float,
+        outcome: Outcome,
+        reason: str,
+    ) -> dict[str, Any]:
+        before = None if seen is None else Before(*seen)
+        chosen = self._class(server)
+        candidates = [] if before is None else self._candidates(before, rows, classes, floor)
+        told: dict[str, Any] = {
+            "id": identity.decode("latin-1"),
+            "outcome": outcome.name.lower(),
+            "variant": None if chosen is None else self._variants[chosen],
+            "instance": None if chosen is None else server - self._first[chosen],
+            "rows": rows,
+            "pinned": not counted,
+            "accuracy_floor": floor or None,
+            "priority": priority or None,
+            "deadline_ms": _ms(deadline_s - received_s) if deadline_s < math.inf else None,
+            "predicted_latency_ms": None if chosen is None else _ms(predicted_s),
+            "latency_ms": _ms(latency_s) if outcome is Outcome.ANSWERED else None,
+            "service_ms": _ms(service_s) if outcome is Outcome.ANSWERED else None,
+            "accuracy_target": self._target,
+            "balance_before": None if before is None else before.balance,
+            "balance_after": None,
+            "candidates": candidates,
+            "reason": reason,
+        }
+        if before is not None:
+            moved = 0.0
+            if counted and chosen is not None and outcome is Outcome.ANSWERED:
+                moved = rows * (self._accuracy[chosen] - (self._target or 0.0))
+            told["balance_after"] = before.balance + moved
+            for candidate in candidates:
+                wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
+                late = before.now_s + wait_s / 1e3 > deadline_s
+                candidate["in_time"] = not late
+                candidate["chosen"] = candidate["variant"] == told["variant"]
+            if chosen is not None and not reason:
+                told["reason"] = self._why(chosen, candidates, told)
+        return told
+
+    def _candidates(
+        self, before: Before, rows: int, classes: int, floor: float
+    ) -> list[dict[str, Any]]:
+        queue = np.frombuffer(before.queue, np.int64)
+        ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
+        left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
+        wait_s = np.where(queue == 0, 0.0, left_s)
+        found = []
+        for k, name in enumerate(self._variants):
+            own = slice(self._first[k], self._first[k + 1])
+            allowed = bool(classes >> k & 1) and self._accuracy[k] >= floor
+            found.append(
+                {
+                    "variant": name,
+                    "accuracy": self._accuracy[k],
+                    "allowed": allowed,
+                    "instances": self._first[k + 1] - self._first[k],
+                    "idle": int(np.count_nonzero(queue[own] == 0)),
+                    "full": int(np.count_nonzero(queue[own] >= self._places)),
+                    "queue": queue[own].tolist(),
+                    "predicted_wait_ms": _ms(float(wait_s[own].min())),
+                    "predicted_service_ms": _ms(rows / self._rate[k]),
+                }
+            )
+        return found
+
+    def _why(self, chosen: int, candidates: list[dict[str, Any]], told: dict[str, Any]) -> str:
+        name = self._variants[chosen]
+        if told["pinned"]:
+            return f"the request was pinned to {name}"
+        fit = [one for one in candidates if one["allowed"] and one["in_time"]]
+        if len(fit) == 1:
+            return f"{name} was the only variant that was allowed and predicted to be in time"
+        idle = [one["variant"] for one in fit if one["idle"]]
+        state = f"idle were {', '.join(idle)}" if idle else "none was idle"
+        if self._target is None:
+            return f"the policy chose {name} of {len(fit)} variants; {state}"
+        side = "ahead of" if told["balance_before"] >= 0 else "behind"
+        return (
+            f"the policy chose {name} of {len(fit)} variants; {state}, and the mean accuracy was "
+            f"{side} its target by a balance of {told['balance_before']:.4g}"
+        )
+
+    def _class(self, server: int) -> int | None:
+        if server < 0:
+            return None
+        return next(k for k in range(len(self._variants)) if server < self._first[k + 1])
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1e3, 4)

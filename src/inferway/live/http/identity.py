@@ -1,0 +1,76 @@
+"""What a request is called: X-Request-Id, and W3C Trace Context's traceparent.
+
+Source: https://www.w3.org/TR/trace-context/ (version 00).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from itertools import count
+from typing import Final
+
+_TRACEPARENT: Final = re.compile(
+    rb"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
+)
+_ID: Final = re.compile(rb"[!-~]{1,128}")
+
+# Unique without asking the system for random bytes each time: a random beginning per process.
+_TRACE: Final = os.urandom(8).hex().encode()
+_PROCESS: Final = os.urandom(4).hex().encode()
+_next = count(1).__next__
+
+
+class Identity:
+    """Names of one request.
+
+    Parameters
+    ----------
+    given
+        The client's X-Request-Id, or None. What has spaces, control characters or more than 128
+        characters is not taken over: it would end up in headers and logs.
+    parent
+        The client's traceparent, or None; ignored where it is malformed.
+
+    Attributes
+    ----------
+    id
+        The client's, or a new one.
+    trace, span
+        Hexadecimal trace id, the client's or a new one; and our own span's id.
+    parent
+        Hexadecimal id of the client's span, empty without one.
+    flags
+        Hexadecimal trace flags, ``00`` without a client's.
+    """
+
+    __slots__ = ("flags", "id", "parent", "span", "trace")
+
+    id: bytes
+
+    def __init__(self, given: bytes | None, parent: bytes | None) -> None:
+        number = _next()
+        if given is None and parent is None:  # most requests
+            self.id = b"%s-%x" % (_PROCESS, number)
+            self.span = b"%s%08x" % (_PROCESS, number & 0xFFFFFFFF)
+            self.trace = b"%s%016x" % (_TRACE, number)
+            self.parent, self.flags = b"", b"00"
+            return
+        usable = given is not None and _ID.fullmatch(given)
+        self.id = given if usable and given else b"%s-%x" % (_PROCESS, number)
+        self.span = b"%s%08x" % (_PROCESS, number & 0xFFFFFFFF)
+        match = _TRACEPARENT.fullmatch(parent) if parent is not None else None
+        if match is None:
+            self.trace = b"%s%016x" % (_TRACE, number)
+            self.parent, self.flags = b"", b"00"
+        else:
+            self.trace, self.parent, self.flags = match.groups()
+
+    def headers(self) -> bytes:
+        """Lines for the response: our span is the parent of what the client does with it."""
+        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
+            self.id,
+            self.trace,
+            self.span,
+            self.flags,
+        )
