@@ -90,7 +90,9 @@ def run(start: Callable[..., Any], folder: Path, policy: str, count: int) -> Non
     running.wait(running.server.stop())
     (recorded,) = recordings(folder / "run")
     found = replay(recorded, requests=None)
-    assert (found.task, found.requests, found.same_code) == ("digits", count, True)
+    assert (found.task, found.same_code) == ("digits", True)
+    # A request that gave way to one of higher priority, or got its place back, was decided twice.
+    assert count <= found.requests < 1.1 * count
     assert found.events > count
     assert found.differences == ()
 

@@ -1,11 +1,13 @@
 """The live world: an inference server around the same policies as the twin.
 
 - `Server`: starts, serves and stops a deployment; `serve` blocks until a signal.
+- `apply`: changes what a running server serves.
 - `Site`, `Request`, `Outcome`: one task's requests on their way, for other protocols and tests.
 - `Limits`: caps on requests.
 - `ServeError`, `WarmUpError`: why a deployment cannot be served.
 """
 
+from inferway.live.application import apply
 from inferway.live.assembly import ServeError
 from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
@@ -21,5 +23,6 @@ __all__ = [
     "Server",
     "Site",
     "WarmUpError",
+    "apply",
     "serve",
 ]

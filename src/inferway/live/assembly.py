@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inferway.live.site import Site
 from inferway.runtime import ArtifactError, OnnxRuntime
@@ -29,26 +28,18 @@ def check_served(deployment: Deployment) -> None:
         raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
 
 
-def sites_of(deployment: Deployment, record: Path | None = None) -> list[Site]:
+def sites_of(deployment: Deployment) -> list[Site]:
     """Load every task of a deployment; takes seconds.
-
-    Parameters
-    ----------
-    deployment
-        From `inferway.load`.
-    record
-        A folder where each task's events are written down, in a folder of the task's name; or
-        None.
 
     Raises
     ------
     ServeError
-        When a model or a policy cannot be loaded, or nothing can be recorded there.
+        When a model or a policy cannot be loaded.
     """
-    return [_site(deployment, task, record) for task in deployment.tasks.values()]
+    return [_site(deployment, task) for task in deployment.tasks.values()]
 
 
-def _site(deployment: Deployment, task: Task, record: Path | None) -> Site:
+def _site(deployment: Deployment, task: Task) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
     from inferway.dispatch.deployed import dispatcher_of
 
@@ -70,28 +61,17 @@ def _site(deployment: Deployment, task: Task, record: Path | None) -> Site:
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes += [runtime] * int(count)
     options = deployment.policy_of(task).options
-    recording = None if record is None else _recording(dispatcher, record / task.name)
     return Site(
         task.name,
         runtimes[0].signature,
-        dispatcher if recording is None else recording,
+        dispatcher,
         runtimes,
         seed=deployment.seed,
         target=task.accuracy_target,
         deadline_s=task.deadline_s,
         drop_late=node.late == "drop",
         window_s=None if options.get("rate") else options.get("window"),
-        recording=recording,
     )
-
-
-def _recording(dispatcher: Any, folder: Path) -> Any:
-    from inferway.dispatch.recording import Recording
-
-    try:
-        return Recording(dispatcher, folder)
-    except (ValueError, OSError) as error:
-        raise ServeError(f"nothing can be recorded: {error}") from error
 
 
 def _runtime(deployment: Deployment, task: Task, name: str) -> OnnxRuntime:

@@ -25,6 +25,8 @@ class Counters:
         chosen.
     rows
         ``rows[k]``: answers (rows) given by class k.
+    gone_rows
+        Answers given by variants that have left the task.
     accuracy_sum
         Sum over all answers of the profile accuracy of their variant, pinned ones included.
     buckets
@@ -38,6 +40,7 @@ class Counters:
     __slots__ = (
         "accuracy_sum",
         "buckets",
+        "gone_rows",
         "late",
         "latency_sum_s",
         "outcomes",
@@ -51,6 +54,7 @@ class Counters:
         self.variants = variants
         self.outcomes = [[0] * (classes + 1) for _ in Outcome]
         self.rows = [0] * classes
+        self.gone_rows = 0
         self.accuracy_sum = 0.0
         self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
         self.late = [0] * classes
@@ -67,6 +71,36 @@ class Counters:
         self.buckets[k][bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
+
+    def absorb(self, other: Counters) -> None:
+        """Add what another site of the task has counted, class by class of the same name.
+
+        What a variant that is no longer here has done counts for the task's means only.
+        """
+        places = {name: k for k, name in enumerate(self.variants)}
+        for theirs, name in enumerate((*other.variants, "")):
+            mine = places.get(name, -1)
+            for own, outcomes in zip(self.outcomes, other.outcomes, strict=True):
+                own[mine] += outcomes[theirs]
+            if mine < 0:
+                continue
+            self.rows[mine] += other.rows[theirs]
+            self.late[mine] += other.late[theirs]
+            self.latency_sum_s[mine] += other.latency_sum_s[theirs]
+            self.service_sum_s[mine] += other.service_sum_s[theirs]
+            for i, count in enumerate(other.buckets[theirs]):
+                self.buckets[mine][i] += count
+        self.gone_rows += other.gone_rows + sum(
+            rows
+            for name, rows in zip(other.variants, other.rows, strict=True)
+            if name not in places
+        )
+        self.accuracy_sum += other.accuracy_sum
+
+    @property
+    def total_rows(self) -> int:
+        """Answers of all variants, those that are here no more included."""
+        return sum(self.rows) + self.gone_rows
 
     def ended(self, outcome: Outcome, k: int = -1) -> None:
         """Count a request without an answer; k is -1 where no variant was chosen."""

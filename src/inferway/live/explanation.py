@@ -48,6 +48,8 @@ class Memory:
     ) -> None:
         self._variants, self._accuracy, self._rate = variants, accuracy, rate
         self._first, self._target, self._places = first, target, places
+        self.past: Memory | None = None
+        """Of the site that had the task before."""
         self._kept: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
 
     def keep(self, request: Request) -> None:
@@ -83,7 +85,7 @@ class Memory:
         for kept in reversed(self._kept):
             if kept[0] == identity:
                 return self._words(*kept)
-        return None
+        return None if self.past is None else self.past.explain(identity)
 
     def _words(
         self,

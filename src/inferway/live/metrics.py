@@ -140,7 +140,7 @@ class SiteCollector(Collector):
             labels=_TASK,
         )
         for site in self._sites:
-            rows = sum(site.counters.rows)
+            rows = site.counters.total_rows
             if rows:
                 mean.add_metric([site.task], site.counters.accuracy_sum / rows)
             if site.target is not None:

@@ -14,14 +14,18 @@ from typing import TYPE_CHECKING
 import uvloop
 
 from inferway.live import grpc
-from inferway.live.admin import admin_routes
-from inferway.live.assembly import check_served, sites_of
+from inferway.live.admin import admin_routes, asked_deployment
+from inferway.live.assembly import ServeError, check_served, sites_of
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
+from inferway.live.http.message import encode
+from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes, inference_routes
+from inferway.live.instance import WarmUpError
 from inferway.live.log import logger
 from inferway.live.site import Site
+from inferway.live.succession import inherit, retire
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -90,7 +94,7 @@ class Server:
             self._load = lambda: given
         else:
             check_served(deployment)
-            self._load = partial(sites_of, deployment, record)
+            self._load = partial(sites_of, deployment)
         self.host = host
         self.http_port = http_port
         self.grpc_port = grpc_port
@@ -99,8 +103,12 @@ class Server:
         self.drain_delay_s = drain_delay_s
         self.grace_s = grace_s
         self.limits = limits or Limits()
+        self.record = record
         self.ready = False
         self.sites: Sequence[Site] = ()
+        self._retiring: dict[Site, asyncio.Task[None]] = {}
+        self._applying = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.log = logger(log_level)
         starting = _starting_routes()
         self._routes, self._admin_routes = starting, starting
@@ -139,13 +147,14 @@ class Server:
             await self._admin.start(self.admin_host, self.admin_port)
             self.admin_port = self._admin.port
             self.sites = await asyncio.to_thread(self._load)
-            self._routes = inference_routes(self.sites, self._is_ready, self.limits)
-            self._admin_routes = admin_routes(self.sites, self._is_ready)
-            if self._grpc is not None:
-                self._grpc.serve(self.sites)
-            for site in self.sites:
-                for name in await site.start():
-                    self.log.warning("not warmed up: free input axes", instance=name)
+            if self.record is not None:
+                for site in self.sites:
+                    try:
+                        site.record(self.record / site.task)
+                    except (ValueError, OSError) as error:
+                        raise ServeError(f"nothing can be recorded: {error}") from error
+            self._route(self.sites)
+            await self._warm_up(self.sites)
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
@@ -158,6 +167,92 @@ class Server:
             admin=f"{self.admin_host}:{self.admin_port}",
             tasks={site.task: list(site.variants) for site in self.sites},
         )
+
+    def _route(self, sites: Sequence[Site]) -> None:
+        self.sites = sites
+        self._routes = inference_routes(sites, self._is_ready, self.limits)
+        self._admin_routes = admin_routes(sites, self._is_ready, self._answer_apply)
+        if self._grpc is not None:
+            self._grpc.serve(sites)
+
+    async def _warm_up(self, sites: Sequence[Site]) -> None:
+        for site in sites:
+            for name in await site.start():
+                self.log.warning("not warmed up: free input axes", instance=name)
+
+    async def apply(self, deployment: Deployment) -> None:
+        """Serve another deployment from now on; no request is lost.
+
+        What is new is loaded and warmed up beside what serves; then it takes over, and the old
+        instances end when they have answered what they have.
+
+        Raises
+        ------
+        ServeError, WarmUpError
+            When it cannot be served; nothing has changed then.
+        """
+        async with self._applying:
+            if not self.ready:
+                raise ServeError("the server is starting or ending; nothing can be applied now")
+            check_served(deployment)
+            sites = await asyncio.to_thread(sites_of, deployment)
+            try:
+                await self._warm_up(sites)
+                if self._ending.is_set():
+                    raise ServeError("the server is ending; nothing has been applied")
+            except BaseException:
+                for site in sites:
+                    await site.stop()
+                raise
+            # From here to the new routes nothing waits: every request finds the old or the new.
+            heirs = {site.task: site for site in sites}
+            for old in self.sites:
+                heir = heirs.get(old.task)
+                if heir is not None:
+                    inherit(heir, old)
+            if self.record is not None:
+                self._record_on(sites)
+            retired, self.sites = self.sites, sites
+            self._route(sites)
+            for old in retired:
+                self._retiring[old] = asyncio.create_task(self._retire(old, heirs.get(old.task)))
+            self.log.info("applied", tasks={site.task: list(site.variants) for site in sites})
+
+    async def _retire(self, old: Site, heir: Site | None) -> None:
+        await retire(old, heir)
+        del self._retiring[old]
+
+    def _record_on(self, sites: Sequence[Site]) -> None:
+        # A recording has one fleet and one policy: what is new gets a folder of its own.
+        assert self.record is not None
+        for site in sites:
+            number = 2
+            while (folder := self.record / f"{site.task}.{number}").exists():
+                number += 1
+            try:
+                site.record(folder)
+            except OSError as error:
+                self.log.error("no longer recording", task=site.task, reason=str(error))
+
+    def _answer_apply(self, exchange: Exchange) -> None:
+        task = asyncio.get_running_loop().create_task(self._apply(exchange))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _apply(self, exchange: Exchange) -> None:
+        try:
+            deployment = await asyncio.to_thread(asked_deployment, exchange)
+            await self.apply(deployment)
+        except RefusalError as refusal:
+            exchange.refuse(refusal.status, refusal.reason)
+        except (ValueError, WarmUpError) as error:
+            exchange.refuse(400, str(error))
+        except Exception as error:
+            self._broken(error)
+            exchange.refuse(500, "the server failed to apply the file; it goes on as before")
+        else:
+            tasks = {site.task: list(site.variants) for site in self.sites}
+            exchange.respond(200, encode({"schema": 1, "tasks": tasks}))
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Accept no more, finish what is in flight within the grace period, close."""
@@ -176,10 +271,15 @@ class Server:
         while self._http.connections and not self._hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
-        unfinished = sum(site.in_flight for site in self.sites)
+        retiring, sites = list(self._retiring.values()), [*self.sites, *self._retiring]
+        for task in retiring:
+            task.cancel()
+        if retiring:
+            await asyncio.wait(retiring)
+        unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
         self._admin.close()
-        for site in self.sites:
+        for site in sites:
             left_s = 0.0 if self._hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
         self._admin.abort()

@@ -9,6 +9,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
+from pathlib import Path
 from typing import Any, Protocol
 
 from inferway.live.counters import Counters
@@ -107,9 +108,6 @@ class Site:
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
-    recording
-        The dispatcher again, where it writes down its calls: flushed every second, closed at the
-        end.
     """
 
     def __init__(
@@ -124,7 +122,6 @@ class Site:
         deadline_s: float | None = None,
         drop_late: bool = True,
         window_s: float | None = None,
-        recording: Written | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -170,7 +167,7 @@ class Site:
         self._done: deque[Request] = deque()
         self._arrived = 0
         self._window_s = window_s
-        self._recording = recording
+        self._recording: Written | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._doorbell: Doorbell | None = None
 
@@ -194,9 +191,28 @@ class Site:
         self.ready = True
         if self._window_s is not None:
             self._tasks.append(asyncio.create_task(self._estimate_rate(self._window_s)))
-        if self._recording is not None:
-            self._tasks.append(asyncio.create_task(self._flush(self._recording)))
         return cold
+
+    def record(self, folder: Path) -> None:
+        """Write down from now on what the dispatcher is given and what it decides.
+
+        Raises
+        ------
+        ValueError
+            When the folder holds a recording already.
+        OSError
+            When nothing can be written there.
+        """
+        from inferway.dispatch.recording import Recording
+
+        given: Any = self.dispatcher
+        self.dispatcher = self._recording = Recording(given, folder)
+        self._tasks.append(asyncio.create_task(self._flush(self._recording)))
+
+    @property
+    def recorded(self) -> bool:
+        """Whether what the dispatcher decides is written down."""
+        return self._recording is not None
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""

@@ -138,8 +138,11 @@ class Connection(asyncio.Protocol):
             if name.lower() == b"accept-encoding":
                 exchange.accept_encoding = value
         elif length == 12:
-            if name.lower() == b"x-request-id":
+            lower = name.lower()
+            if lower == b"x-request-id":
                 exchange.given_id = value
+            elif lower == b"content-type":
+                exchange.content_type = value
         elif length == 11:
             if name.lower() == b"traceparent":
                 exchange.traceparent = value
@@ -152,14 +155,14 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         parser = self._parser
-        exchange.method = method = parser.get_method()
+        exchange.method = parser.get_method()
         exchange.old = parser.get_http_version() == "1.0"
         exchange.keep_alive = parser.should_keep_alive() and not self.listener.draining
         announced, self._received = -self._received, 0
         if announced > self.listener.limits.body_bytes:
             self._too_large()
             return
-        exchange.call = self.listener.find(method, self._url)
+        exchange.headed = True
         if exchange.expects and self.exchanges[0] is exchange:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             exchange.expects = False
@@ -191,8 +194,8 @@ class Connection(asyncio.Protocol):
         exchange.expects = False
         if not exchange.keep_alive:
             self._deaf = True  # whatever follows was not asked for
-        assert exchange.call is not None
-        exchange.call(exchange)
+        # Found now and not with the headers: meanwhile another site may have taken over.
+        self.listener.find(exchange.method, self._url)(exchange)
         if len(self.exchanges) > self.listener.limits.pipelined:
             self._pause()
 
@@ -211,12 +214,12 @@ class Connection(asyncio.Protocol):
                 replies.append(following.reply)
                 exchange = exchanges.popleft()
             reply = b"".join(replies)
-        if exchanges and exchanges[0].expects and exchanges[0].call is not None:
+        if exchanges and exchanges[0].expects and exchanges[0].headed:
             exchanges[0].expects = False
             reply += b"HTTP/1.1 100 Continue\r\n\r\n"
         self._transport.write(reply)
         if not exchange.keep_alive:
-            self._end(lingering=exchange.call is None)
+            self._end(lingering=not exchange.headed)
         elif self._paused and len(exchanges) <= self.listener.limits.pipelined // 2:
             self._resume()
 
@@ -255,7 +258,7 @@ class Connection(asyncio.Protocol):
             exchange = Exchange(self, self.tick)
             self.exchanges.append(exchange)
         exchange.keep_alive = False
-        exchange.call = None
+        exchange.headed = False
         exchange.refuse(status, reason)
 
     def _end(self, lingering: bool) -> None:

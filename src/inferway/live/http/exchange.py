@@ -46,11 +46,12 @@ class Exchange:
         "accept_encoding",
         "answered",
         "body",
-        "call",
         "connection",
+        "content_type",
         "encoding",
         "expects",
         "given_id",
+        "headed",
         "header_length",
         "identity",
         "keep_alive",
@@ -74,6 +75,7 @@ class Exchange:
         self.traceparent: bytes | None = None
         self.identity: Identity | None = None
         """Its names; made when they are first needed."""
+        self.content_type: bytes | None = None
         self.encoding: bytes | None = None
         self.accept_encoding: bytes | None = None
         self.expects = False
@@ -81,8 +83,8 @@ class Exchange:
         self.keep_alive = True
         self.old = False
         """HTTP/1.0, where keeping the connection has to be said."""
-        self.call: Callable[[Exchange], None] | None = None
-        """What handles it when it is whole; None while no headers have come."""
+        self.headed = False
+        """Its headers have come, and it has not been refused for what came."""
         self.reply: bytes | None = None
         """A response that waits for those before it."""
         self.answered = False
