@@ -28,8 +28,8 @@ ROUNDS: Final = 5
 ROUND_S: Final = 0.25
 """Least time of a round, in seconds."""
 
-_LEAST_CALLS: Final = 20
-_WARM_CALLS: Final = 10
+_LEAST_CALLS: Final = 10
+_WARM_CALLS: Final = 3
 _ROWS: Final = 32  # per call when only the answers matter
 
 Progress = Callable[[float, str], None]

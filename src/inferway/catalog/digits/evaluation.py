@@ -77,7 +77,14 @@ def measure(
         progress=lambda share, what: tell(0.6 + 0.4 * share, what),
     )
     made = {**known.made, "measured_on": machine(), "test_images": len(chosen)}
-    measured = replace(known, origin="measured", profiles=profiles, steps=steps, made=made)
+    measured = replace(
+        known,
+        origin="measured",
+        profiles=profiles,
+        steps=steps,
+        made=made,
+        folders=tuple(dict.fromkeys([*([folder] if folder else []), *known.folders])),
+    )
     if folder is not None:
         zoo.save(measured, folder)
     tell(1.0, "measured")
@@ -156,14 +163,18 @@ def ladder_steps(
     """Estimate what each variant gains over the one before, paired, by source."""
     names = list(right)
     return tuple(
-        {"from": low, "to": high, **_gain(estimate(_minus(right, high, low), source, seed=seed))}
+        {
+            "from": low,
+            "to": high,
+            **_gain(estimate(_minus(right[high], right[low]), source, seed=seed)),
+        }
         for low, high in itertools.pairwise(names)
     )
 
 
 def ablation(
     votes: NDArray[np.float32], testset: zoo.TestSet, *, seed: int
-) -> tuple[dict[str, Any], ...]:
+) -> tuple[Right, tuple[dict[str, Any], ...]]:
     """Estimate what the slowest variant loses when members or views are taken from it.
 
     Parameters
@@ -177,6 +188,8 @@ def ablation(
 
     Returns
     -------
+    numpy.ndarray
+        Which images the whole answers right.
     tuple
         One entry per reduced ensemble: how many members and views are left, its accuracy, and
         what the whole gains over it.
@@ -190,25 +203,26 @@ def ablation(
         answer: Right = mean.argmax(axis=1) == testset.labels
         return answer
 
-    kept = {(members - 1, views), (1, views), (members, views // 2), (members, 1), (1, 1)}
+    all_right = right(members, views)
     entries = []
-    for some_members, some_views in sorted(kept, reverse=True):
-        reduced = {"all": right(members, views), "some": right(some_members, some_views)}
-        found = estimate(_minus(reduced, "all", "some"), testset.source, seed=seed)
+    parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
+    for some_members, some_views in dict.fromkeys(parts):
+        some_right = right(some_members, some_views)
+        found = estimate(_minus(all_right, some_right), testset.source, seed=seed)
         entries.append(
             {
                 "variant": whole.name,
                 "members": some_members,
                 "views": some_views,
-                "accuracy": float(reduced["some"].mean()),
+                "accuracy": float(some_right.mean()),
                 **_gain(found),
             }
         )
-    return tuple(entries)
+    return all_right, tuple(entries)
 
 
-def _minus(right: Mapping[str, Right], high: str, low: str) -> NDArray[np.float64]:
-    return right[high].astype(np.float64) - right[low]
+def _minus(high: Right, low: Right) -> NDArray[np.float64]:
+    return high.astype(np.float64) - low
 
 
 def _gain(found: Estimate) -> dict[str, Any]:

@@ -18,10 +18,11 @@ from inferway.catalog.digits.ladder import CLASSES, Layer, Network
 if TYPE_CHECKING:
     import torch
 
-BATCH: Final = 128
-_BLOCK: Final = 80 * BATCH  # images drawn at a time
+BATCH: Final = 64
+_BLOCK: Final = 160 * BATCH  # images drawn at a time
 _DECAY: Final = 0.02
 _SMOOTHING: Final = 0.05
+_TURN, _ZOOM, _SHIFT = 0.35, 0.14, 2 / 16  # of moved images: radians, log scale, half canvases
 _WARM: Final = 0.15  # share of the steps in which the learning rate rises
 
 
@@ -91,8 +92,12 @@ def train(
         images: Any = torch.from_numpy(draw(originals, source, pool, seed=[*seed, block]))
         labels: Any = torch.from_numpy(originals.labels[source])
         for some, right in zip(images.split(BATCH), labels.split(BATCH), strict=True):
+            seen = some[:, None].float() / 255
+            if network.moved:
+                again = round(network.moved * BATCH)
+                seen[:again] = _moved(seen[:again], order)
             optimizer.zero_grad()
-            loss(module(some[:, None].float() / 255), right).backward()
+            loss(module(seen), right).backward()
             optimizer.step()
             schedule.step()
         progress(count)
@@ -116,6 +121,25 @@ def folded(module: Any) -> Weights:
         elif kind is torch.nn.Linear:
             weights.append((state["weight"].copy(), state["bias"].copy()))
     return weights
+
+
+def _moved(images: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
+    """Look at each image in a random view: turned, enlarged and moved."""
+    from torch.nn.functional import affine_grid, grid_sample
+
+    count = len(images)
+    angle, zoom = random.uniform(-_TURN, _TURN, count), np.exp(random.uniform(-_ZOOM, _ZOOM, count))
+    cosine, sine = np.cos(angle) / zoom, np.sin(angle) / zoom
+    right, down = random.uniform(-_SHIFT, _SHIFT, (2, count))
+    maps = np.stack([cosine, sine, right, -sine, cosine, down], axis=1).reshape(count, 2, 3)
+    grid = affine_grid(_tensor(maps.astype(np.float32)), list(images.shape), align_corners=False)
+    return grid_sample(images, grid, padding_mode="border", align_corners=False)
+
+
+def _tensor(values: NDArray[np.float32]) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(values)
 
 
 def _module(channels: int, layer: Layer) -> torch.nn.Module:
