@@ -3,19 +3,23 @@
 - `Server`: starts, serves and stops a deployment; `serve` blocks until a signal.
 - `apply`: changes what a running server serves.
 - `Site`, `Request`, `Outcome`: one task's requests on their way, for other protocols and tests.
-- `Limits`: caps on requests.
+- `Limits`, `Keys`, `Certificate`: caps on requests, who may send them, TLS.
 - `ServeError`, `WarmUpError`: why a deployment cannot be served.
 """
 
 from inferway.live.application import apply
 from inferway.live.assembly import ServeError
+from inferway.live.certificate import Certificate
 from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
+from inferway.live.keys import Keys
 from inferway.live.request import Outcome, Request
 from inferway.live.server import Server, serve
 from inferway.live.site import Site
 
 __all__ = [
+    "Certificate",
+    "Keys",
     "Limits",
     "Outcome",
     "Request",

@@ -8,14 +8,16 @@ import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from inferway.live import grpc
 from inferway.live.admin import admin_routes, asked_deployment
 from inferway.live.assembly import ServeError, check_served, sites_of
+from inferway.live.certificate import Certificate
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
@@ -23,6 +25,7 @@ from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes, inference_routes
 from inferway.live.instance import WarmUpError
+from inferway.live.keys import Keys, keys_from
 from inferway.live.log import logger
 from inferway.live.site import Site
 from inferway.live.succession import inherit, retire
@@ -54,7 +57,12 @@ class Server:
         Port of the inference listener for gRPC, likewise; None offers no gRPC. It needs the extra
         ``grpc``.
     admin_host
-        Address of the admin listener, which has no authentication: loopback.
+        Address of the admin listener; without keys it must be loopback.
+    keys
+        Who may use all listeners, health apart; None lets everybody in.
+    certificate
+        For TLS on the inference listeners, HTTP and gRPC; None for plain connections. The admin
+        listener is plain.
     drain_delay_s
         How long the server says that it is not ready, and serves, before it accepts nothing more.
     grace_s
@@ -82,12 +90,19 @@ class Server:
         grpc_port: int | None = None,
         admin_port: int = ADMIN_PORT,
         admin_host: str = "127.0.0.1",
+        keys: Keys | None = None,
+        certificate: Certificate | None = None,
         drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
         limits: Limits | None = None,
         record: Path | None = None,
         log_level: str = "info",
     ) -> None:
+        if keys is None and not _is_loopback(admin_host):
+            raise ServeError(
+                f"the admin listener at {admin_host} would be open to the network: give keys, or "
+                "keep it at 127.0.0.1"
+            )
         self._load: Callable[[], Sequence[Site]]
         if isinstance(deployment, Sequence):
             given = deployment
@@ -110,17 +125,30 @@ class Server:
         self._applying = asyncio.Lock()
         self._tasks: set[asyncio.Task[None]] = set()
         self.log = logger(log_level)
+        self._tls = None if certificate is None else certificate.context()
+        allowed = None if keys is None else keys.allow
         starting = _starting_routes()
         self._routes, self._admin_routes = starting, starting
         self._http = Listener(
-            lambda method, target: self._routes.find(method, target), self._broken, self.limits
+            lambda method, target: self._routes.find(method, target),
+            self._broken,
+            self.limits,
+            allowed,
         )
         self._admin = Listener(
-            lambda method, target: self._admin_routes.find(method, target), self._broken
+            lambda method, target: self._admin_routes.find(method, target),
+            self._broken,
+            allowed=allowed,
         )
         self._grpc: Endpoint | None = None
         if grpc_port is not None:
-            self._grpc = grpc.endpoint_class()(self._is_ready, self._broken, self.limits)
+            self._grpc = grpc.endpoint_class()(
+                self._is_ready,
+                self._broken,
+                self.limits,
+                allowed=allowed,
+                certificate=None if certificate is None else certificate.pem(),
+            )
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
         self._hurried = False
         self._stopped = False
@@ -138,7 +166,7 @@ class Server:
             When a port is taken.
         """
         try:
-            await self._http.start(self.host, self.http_port)
+            await self._http.start(self.host, self.http_port, **self._tls_options())
             self.http_port = self._http.port
             if self._grpc is not None:
                 assert self.grpc_port is not None
@@ -167,6 +195,11 @@ class Server:
             admin=f"{self.admin_host}:{self.admin_port}",
             tasks={site.task: list(site.variants) for site in self.sites},
         )
+
+    def _tls_options(self) -> dict[str, Any]:
+        if self._tls is None:
+            return {}
+        return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
 
     def _route(self, sites: Sequence[Site]) -> None:
         self.sites = sites
@@ -372,6 +405,10 @@ def serve(
     http_port: int = HTTP_PORT,
     grpc_port: int | None = None,
     admin_port: int = ADMIN_PORT,
+    admin_host: str = "127.0.0.1",
+    keys: Path | None = None,
+    certificate: Certificate | None = None,
+    limits: Limits | None = None,
     drain_delay_s: float = DRAIN_DELAY_S,
     grace_s: float = GRACE_S,
     record: Path | None = None,
@@ -390,6 +427,15 @@ def serve(
         Ports, 0 for a free one.
     grpc_port
         Port for gRPC, likewise; None offers none.
+    admin_host
+        Address of the admin listener; without keys it must be loopback.
+    keys
+        A file with one bearer key a line; None takes the environment's `INFERWAY_KEYS`, and lets
+        everybody in without it.
+    certificate
+        For TLS on the inference listeners.
+    limits
+        Caps on requests.
     drain_delay_s
         After SIGTERM the server says that it is not ready, and serves, for so long; then it
         accepts nothing more.
@@ -415,12 +461,25 @@ def serve(
         http_port=http_port,
         grpc_port=grpc_port,
         admin_port=admin_port,
+        admin_host=admin_host,
+        keys=keys_from(keys),
+        certificate=certificate,
+        limits=limits,
         drain_delay_s=drain_delay_s,
         grace_s=grace_s,
         record=record,
         log_level=log_level,
     )
     server.run(ready)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _starting_routes() -> Routes:

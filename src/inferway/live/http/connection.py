@@ -13,6 +13,9 @@ from inferway.live.http.exchange import Exchange
 if TYPE_CHECKING:
     from inferway.live.http.listener import Listener
 
+OPEN = frozenset({b"/v2/health/live", b"/v2/health/ready"})
+"""What is answered without a key: whoever starts and balances servers has none."""
+_CHALLENGE = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 LINGER_S = 1.0
 """How long a refused client may go on sending, so that it reads the refusal before a reset."""
 
@@ -28,6 +31,7 @@ class Connection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_received",
+        "_stuck",
         "_transport",
         "_url",
         "exchanges",
@@ -47,6 +51,7 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] | None = None
         self._deaf = False
         self._paused = False
+        self._stuck: int | None = None
 
     # What asyncio calls.
 
@@ -88,10 +93,12 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Read no more from a client that does not read its answers."""
+        self._stuck = self.listener.clock.tick
         self._pause()
 
     def resume_writing(self) -> None:
         """Read again."""
+        self._stuck = None
         self._resume()
 
     # What httptools calls.
@@ -137,6 +144,10 @@ class Connection(asyncio.Protocol):
         elif length == 15:
             if name.lower() == b"accept-encoding":
                 exchange.accept_encoding = value
+        elif length == 13:
+            if name.lower() == b"authorization":
+                # Two of them are as good as none: whoever stands in front may check the other one.
+                exchange.authorization = b"" if exchange.authorization is not None else value
         elif length == 12:
             lower = name.lower()
             if lower == b"x-request-id":
@@ -158,6 +169,14 @@ class Connection(asyncio.Protocol):
         exchange.method = parser.get_method()
         exchange.old = parser.get_http_version() == "1.0"
         exchange.keep_alive = parser.should_keep_alive() and not self.listener.draining
+        allowed = self.listener.allowed
+        if (
+            allowed is not None
+            and not allowed(exchange.authorization or b"")
+            and self._url.partition(b"?")[0] not in OPEN
+        ):
+            self._refuse_and_close(401, "the request needs a valid key", _CHALLENGE)
+            return
         announced, self._received = -self._received, 0
         if announced > self.listener.limits.body_bytes:
             self._too_large()
@@ -234,6 +253,9 @@ class Connection(asyncio.Protocol):
     def expire(self) -> None:
         """Close a connection that has been idle or slow for too long."""
         limits, tick = self.listener.limits, self.listener.clock.tick
+        if self._stuck is not None and tick - self._stuck > limits.receive_s:
+            self._transport.abort()
+            return
         current = self._current
         if current is not None:
             if tick - current.tick > limits.receive_s:
@@ -249,7 +271,7 @@ class Connection(asyncio.Protocol):
         limit = self.listener.limits.body_bytes
         self._refuse_and_close(413, f"the body is larger than the limit of {limit} bytes")
 
-    def _refuse_and_close(self, status: int, reason: str) -> None:
+    def _refuse_and_close(self, status: int, reason: str, extra: bytes = b"") -> None:
         if self._deaf:
             return
         self._deaf = True
@@ -259,7 +281,7 @@ class Connection(asyncio.Protocol):
             self.exchanges.append(exchange)
         exchange.keep_alive = False
         exchange.headed = False
-        exchange.refuse(status, reason)
+        exchange.refuse(status, reason, extra)
 
     def _end(self, lingering: bool) -> None:
         self._deaf = True

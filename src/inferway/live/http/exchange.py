@@ -45,6 +45,7 @@ class Exchange:
     __slots__ = (
         "accept_encoding",
         "answered",
+        "authorization",
         "body",
         "connection",
         "content_type",
@@ -75,6 +76,7 @@ class Exchange:
         self.traceparent: bytes | None = None
         self.identity: Identity | None = None
         """Its names; made when they are first needed."""
+        self.authorization: bytes | None = None
         self.content_type: bytes | None = None
         self.encoding: bytes | None = None
         self.accept_encoding: bytes | None = None

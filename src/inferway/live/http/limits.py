@@ -20,7 +20,7 @@ class Limits:
     pipelined
         Requests of one connection that may wait for their answers before reading pauses.
     receive_s
-        Time for one request to arrive whole.
+        Time for one request to arrive whole, and for a client to go on reading its answers.
     idle_s
         Time that an unused connection stays open.
     """

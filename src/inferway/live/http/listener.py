@@ -27,6 +27,9 @@ class Listener:
         Told of an exception in a handler.
     limits
         Caps on requests.
+    allowed
+        Told the value of a request's Authorization header, empty without one: whether it may be
+        answered. Health is anybody's. None lets everybody in.
     """
 
     def __init__(
@@ -34,10 +37,12 @@ class Listener:
         find: Find,
         broken: Callable[[BaseException], None],
         limits: Limits | None = None,
+        allowed: Callable[[bytes], bool] | None = None,
     ) -> None:
         self.find = find
         self.broken = broken
         self.limits = limits or Limits()
+        self.allowed = allowed
         self.clock = Clock()
         self.connections: set[Connection] = set()
         self.draining = False
