@@ -105,7 +105,9 @@ class Instance:
         return True
 
     def _work(self) -> None:
-        take, waiting, run = self._inbox.get, self._waiting, self.runtime.run
+        take, waiting = self._inbox.get, self._waiting
+        run: Any = self.runtime.run
+        call = getattr(self.runtime, "call", None)
         while True:
             serial = take()
             if serial is None:
@@ -119,7 +121,14 @@ class Instance:
             else:
                 started = time.perf_counter()
                 try:
-                    request.outputs = run(request.inputs)
+                    if call is None:
+                        request.outputs = run(request.inputs)
+                    else:
+                        request.call = call()
+                        # Whoever abandons it sets this first and looks for the call then.
+                        if request.abandoned:
+                            request.call.terminate = True
+                        request.outputs = run(request.inputs, request.call)
                     request.outcome = Outcome.ANSWERED
                 except Exception as error:  # a failing model must not end its instance
                     request.outcome = Outcome.FAILED

@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from inferway.runtime import Call
 from inferway.site import ALL_CLASSES
 
 Arrays = dict[str, NDArray[Any]]
@@ -60,6 +61,10 @@ class Request:
         Bit mask of the server classes that may answer.
     counted
         False for a pinned request, which does not move the accuracy balance.
+    call
+        What stops its run, where the runtime can be stopped; None before the run.
+    abandoned
+        Nobody waits for its answer: it need not be run, or run to its end.
     id
         What the client, or the server, calls it.
     before
@@ -84,8 +89,10 @@ class Request:
     """
 
     __slots__ = (
+        "abandoned",
         "balance",
         "before",
+        "call",
         "classes",
         "context",
         "counted",
@@ -129,6 +136,8 @@ class Request:
         self.priority = 0
         self.classes = ALL_CLASSES
         self.counted = True
+        self.call: Call | None = None
+        self.abandoned = False
         self.id = b""
         self.before: Any = None
         self.serial = 0

@@ -261,7 +261,11 @@ class Site:
         self._reject(request)
 
     def cancel(self, request: Request) -> None:
-        """Forget a request whose client has gone; its place is freed unless its service began."""
+        """Forget a request whose client has gone: its place is freed.
+
+        In service it is stopped where the runtime can stop; else its answer comes, is counted,
+        and goes nowhere.
+        """
         if request.outcome is not None:
             return
         if request.server < 0:
@@ -270,7 +274,10 @@ class Site:
             self._leave(request)
             self._pull()
         else:
-            return  # its answer comes, is counted, and goes nowhere
+            request.abandoned = True
+            if request.call is not None:
+                request.call.terminate = True
+            return
         request.outcome = Outcome.CANCELED
         self.counters.ended(Outcome.CANCELED, self._class(request))
         self.memory.keep(request)
@@ -387,6 +394,12 @@ class Site:
             request.deliver(request)
             return
         self._leave(request)
+        if request.abandoned:
+            request.outcome = Outcome.CANCELED
+            request.reason = "the client went during the service, which was stopped"
+            self.counters.ended(Outcome.CANCELED, self.class_of[server])
+            self.memory.keep(request)
+            return
         assert request.outcome is not None
         self._end(request, request.outcome, request.reason)
 

@@ -3,16 +3,18 @@
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
-from inferway.runtime.runtime import Runtime
+from inferway.runtime.runtime import Call, Runtime, Stoppable
 from inferway.runtime.signature import DTYPES, Signature, Tensor, datatype_of
 
 __all__ = [
     "DTYPES",
     "ArtifactError",
+    "Call",
     "NullRuntime",
     "OnnxRuntime",
     "Runtime",
     "Signature",
+    "Stoppable",
     "Tensor",
     "datatype_of",
     "inspect",

@@ -52,14 +52,21 @@ class OnnxRuntime:
         except Exception as error:  # its error types are not public
             reason = " ".join(str(error).split())
             raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error
+        self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
 
-    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def call(self) -> Any:
+        """Make what stops one run between two operators; see `inferway.runtime.Stoppable`."""
+        options = self._run_options()
+        options.log_severity_level = 4
+        return options
+
+    def run(self, inputs: dict[str, NDArray[Any]], call: Any = None) -> dict[str, NDArray[Any]]:
         """Answer one batch; see `inferway.runtime.Runtime.run`."""
         session = self._session
         if session is None:
             raise RuntimeError("the runtime is closed; load the model again to run it")
-        return dict(zip(self._outputs, session.run(self._outputs, inputs), strict=True))
+        return dict(zip(self._outputs, session.run(self._outputs, inputs, call), strict=True))
 
     def close(self) -> None:
         """Free the model; calls that are under way still end."""

@@ -9,6 +9,23 @@ from numpy.typing import NDArray
 from inferway.runtime.signature import Signature
 
 
+class Call(Protocol):
+    """One run that can be stopped from another thread."""
+
+    terminate: bool
+    """Set to True, it makes the run fail soon; after the run, nothing happens."""
+
+
+class Stoppable(Protocol):
+    """What a runtime offers besides, if its runs can be stopped: `run(inputs, call)`."""
+
+    def call(self) -> Call:
+        """Make what stops one run."""
+
+    def run(self, inputs: dict[str, NDArray[Any]], call: Call) -> dict[str, NDArray[Any]]:
+        """As `Runtime.run`; fails when `call.terminate` is set meanwhile."""
+
+
 class Runtime(Protocol):
     """A loaded model. `run` may be called from several threads at once."""
 
