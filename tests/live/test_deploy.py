@@ -1,0 +1,92 @@
+"""What `deploy/` says, held to what the server does."""
+
+from __future__ import annotations
+
+import configparser
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from ruamel.yaml import YAML
+
+from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
+
+
+@pytest.fixture
+def deploy(root: Path) -> Path:
+    return root / "deploy"
+
+
+def unit(file: Path) -> configparser.ConfigParser:
+    found = configparser.ConfigParser(strict=False, interpolation=None, allow_no_value=True)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read(file)
+    return found
+
+
+def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
+    running = start(site_of())
+    text = running.get("/metrics", admin=True).body.decode()
+    families = list(text_string_to_metric_families(text))
+    exported = {sample.name for family in families for sample in family.samples}
+    exported |= {family.name for family in families}
+    labels = {label for family in families for sample in family.samples for label in sample.labels}
+    dashboard = json.loads((deploy / "grafana-dashboard.json").read_text())
+    assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"]) > 5
+    named = set()
+    for panel in dashboard["panels"]:
+        assert panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24
+        for target in panel["targets"]:
+            named |= set(re.findall(r"inferway_\w+", target["expr"]))
+            assert set(re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])) <= labels | {"outcome"}
+            assert target["expr"].count("(") == target["expr"].count(")")
+    assert named <= exported, named - exported
+    # And all that there is, but for what a panel can do without.
+    bases = {re.sub("_(total|bucket|sum|count|created)$", "", name) for name in named}
+    assert {family.name for family in families} <= bases
+
+
+def test_the_unit_waits_longer_than_the_server_drains(deploy: Path) -> None:
+    service = unit(deploy / "inferway.service")["Service"]
+    assert float(service["TimeoutStopSec"]) > DRAIN_DELAY_S + GRACE_S
+    assert service["KillSignal"] == "SIGTERM"
+    for hardening in ("NoNewPrivileges", "DynamicUser", "PrivateTmp", "RestrictNamespaces"):
+        assert service[hardening] == "yes"
+
+
+def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:
+    from typer.main import get_command
+
+    from inferway.cli.app import app
+
+    commands: Any = get_command(app)
+    lines = [shlex.split(unit(deploy / "inferway.service")["Service"]["ExecStart"])[1:]]
+    container = (deploy / "Containerfile").read_text()
+    (command,) = re.findall(r"^CMD (\[.*\])$", container, re.MULTILINE)
+    lines.append(json.loads(command))
+    for name, *arguments in lines:
+        options = {one for option in commands.commands[name].params for one in option.opts}
+        assert {one for one in arguments if one.startswith("--")} <= options
+
+
+def test_the_image_is_not_root_and_shows_the_ports(deploy: Path, root: Path) -> None:
+    lines = (deploy / "Containerfile").read_text().splitlines()
+    (user,) = [line.split()[1] for line in lines if line.startswith("USER")]
+    assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
+    (exposed,) = [line.split()[1:] for line in lines if line.startswith("EXPOSE")]
+    assert str(HTTP_PORT) in exposed
+    assert str(ADMIN_PORT) not in exposed
+    for line in lines:
+        if line.startswith("COPY") and "--from" not in line:
+            assert all((root / name).exists() for name in line.split()[1:-1])
+
+
+def test_prometheus_scrapes_the_admin_port(deploy: Path) -> None:
+    settings = YAML(typ="safe").load((deploy / "prometheus.yml").read_text())
+    (job,) = settings["scrape_configs"]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{ADMIN_PORT}"]}]
+    assert "metrics_path" not in job  # /metrics is the default
