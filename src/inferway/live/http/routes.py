@@ -12,6 +12,7 @@ from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import ServerMetadata, TaskMetadata, TensorMetadata, encode
+from inferway.live.http.openapi import document
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.site import Site
@@ -63,17 +64,15 @@ class Routes:
         if methods is None:
             methods = self._paths.get(path := plain_path(target))
             if methods is None:
-                if method in _READ and (below := self._find_below(path)) is not None:
-                    return below
+                if (below := self._find_below(path)) is not None:
+                    return below if method in _READ else _not_allowed(method, _READ)
                 if self._otherwise is not None:
                     return self._otherwise(method, target)
                 reason = self._unknown(path.decode("utf-8", "replace")[:256])
                 return lambda exchange: exchange.refuse(404, reason)
         handler = methods.get(method)
         if handler is None:
-            allowed = b", ".join(methods)
-            reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
-            return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
+            return _not_allowed(method, methods)
         return handler
 
     def _find_below(self, path: bytes) -> Handler | None:
@@ -86,6 +85,12 @@ class Routes:
     def _add(self, method: bytes, path: str, handler: Handler) -> None:
         for spelling in {path, quote(path)}:
             self._paths.setdefault(spelling.encode(), {})[method] = handler
+
+
+def _not_allowed(method: bytes, methods: Iterable[bytes]) -> Handler:
+    allowed = b", ".join(methods)
+    reason = f"{method.decode('latin-1')} is not answered here; use {allowed.decode()}"
+    return lambda exchange: exchange.refuse(405, reason, b"Allow: %s\r\n" % allowed)
 
 
 def plain_path(target: bytes) -> bytes:
@@ -124,6 +129,8 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
     metadata = encode(ServerMetadata("inferway", __version__, EXTENSIONS))
     routes.read("/v2", lambda exchange: exchange.respond(200, metadata))
     routes.read("/v2/", lambda exchange: exchange.respond(200, metadata))
+    described = encode(document())
+    routes.read("/v2/openapi.json", lambda exchange: exchange.respond(200, described))
     routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
     routes.read("/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503))
     for site in tasks.values():
