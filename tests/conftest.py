@@ -40,4 +40,5 @@ def nothing_of_this_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[N
     """Hide what was built or measured for the person who runs the tests."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        patch.setenv("XDG_STATE_HOME", str(tmp_path_factory.mktemp("state")))
         yield

@@ -121,3 +121,26 @@ def test_a_policy_that_does_not_compile_is_refused(
     )
     with pytest.raises(ServeError, match=r"tasks\.digits\.dispatch: policy"):
         serve("./cheapest.py:Cheapest")
+
+
+def test_service_times_are_kept_from_one_run_to_the_next(
+    start: Callable[..., Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "digits.yaml"
+    file.write_text(
+        "tasks:\n  digits:\n    variants:\n"
+        "      small: {model: 'zoo://digits/small', service: {mean: 2 s}}\n"
+        "dispatch: {policy: fastest-only}\n"
+    )
+    predicted_ms = []
+    for _ in range(2):
+        running = start(deployment=inferway.load(file), times=tmp_path / "state" / "times.json")
+        client = tritonclient.http.InferenceServerClient(running.url)
+        for _ in range(20):
+            response, _ = _ask(client, load_testset().images[:1])
+            predicted_ms.append(response["parameters"]["predicted_latency_ms"])
+        client.close()
+        running.wait(running.server.stop(grace_s=2.0))
+    assert predicted_ms[0] > 1000  # what the file says
+    assert predicted_ms[19] < 500  # what was measured
+    assert predicted_ms[20] < 500  # by the run before

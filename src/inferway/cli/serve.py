@@ -59,6 +59,10 @@ def serve(
         Path | None,
         typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
     ] = None,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="Neither recall nor keep measured service times."),
+    ] = False,
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
     json: terminal.Json = False,
 ) -> None:
@@ -95,6 +99,7 @@ def serve(
         drain_delay_s=drain_delay,
         grace_s=grace,
         record=record,
+        times=None if forget else live.times_file(),
         log_level=log_level,
         ready=ready,
     )

@@ -74,7 +74,7 @@ def launch(deployment: Path) -> Iterator[Launched]:
         At once; several can start at the same time.
     """
     command = [sys.executable, "-m", "inferway", "serve", str(deployment), "--json"]
-    command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning"]
+    command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning", "--forget"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,

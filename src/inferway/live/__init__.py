@@ -8,7 +8,7 @@
 """
 
 from inferway.live.application import apply
-from inferway.live.assembly import ServeError
+from inferway.live.assembly import ServeError, times_file
 from inferway.live.certificate import Certificate
 from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
@@ -29,4 +29,5 @@ __all__ = [
     "WarmUpError",
     "apply",
     "serve",
+    "times_file",
 ]

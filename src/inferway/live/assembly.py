@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferway.live.site import Site
@@ -28,20 +31,35 @@ def check_served(deployment: Deployment) -> None:
         raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
 
 
-def sites_of(deployment: Deployment) -> list[Site]:
+def times_file() -> Path:
+    """Where measured service times are kept from one run to the next."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "inferway" / "service-times.json"
+
+
+def sites_of(deployment: Deployment, times: Path | None = None) -> list[Site]:
     """Load every task of a deployment; takes seconds.
+
+    Parameters
+    ----------
+    deployment
+        Checked by `check_served`.
+    times
+        Where service times measured in earlier runs are found, and kept for later ones; None
+        starts from the profiles and keeps nothing.
 
     Raises
     ------
     ServeError
         When a model or a policy cannot be loaded.
     """
-    return [_site(deployment, task) for task in deployment.tasks.values()]
+    return [_site(deployment, task, times) for task in deployment.tasks.values()]
 
 
-def _site(deployment: Deployment, task: Task) -> Site:
+def _site(deployment: Deployment, task: Task, times: Path | None) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
     from inferway.dispatch.deployed import dispatcher_of
+    from inferway.dispatch.service_times import recall, remember
 
     (node,) = deployment.nodes.values()
     try:
@@ -60,6 +78,11 @@ def _site(deployment: Deployment, task: Task) -> Site:
             )
         # Instances of a variant share the weights; each calls from a thread of its own.
         runtimes += [runtime] * int(count)
+    keep = None
+    if times is not None:
+        keys = {name: _identity(task, name, node.hardware) for name in fleet.variants}
+        recall(dispatcher, keys, times)
+        keep = partial(remember, dispatcher, keys, times)
     options = deployment.policy_of(task).options
     return Site(
         task.name,
@@ -71,7 +94,18 @@ def _site(deployment: Deployment, task: Task) -> Site:
         deadline_s=task.deadline_s,
         drop_late=node.late == "drop",
         window_s=None if options.get("rate") else options.get("window"),
+        remember=keep,
     )
+
+
+def _identity(task: Task, name: str, hardware: str) -> str:
+    """What a measured service time is true of: this model on this hardware."""
+    model = task.variants[name].model
+    assert model is not None  # `check_served` has refused it
+    if model.digest is not None:
+        return f"{model.digest} on {hardware}"
+    found = model.path.stat()
+    return f"{model.path} {found.st_size} {found.st_mtime_ns} on {hardware}"
 
 
 def _runtime(deployment: Deployment, task: Task, name: str) -> OnnxRuntime:

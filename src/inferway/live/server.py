@@ -72,6 +72,8 @@ class Server:
     record
         A folder where every task's events and random words are written down, for
         `inferway.dispatch.replay`; None writes nothing. For deployments only.
+    times
+        A file that keeps measured service times from one run to the next; None keeps nothing.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
 
@@ -96,6 +98,7 @@ class Server:
         grace_s: float = GRACE_S,
         limits: Limits | None = None,
         record: Path | None = None,
+        times: Path | None = None,
         log_level: str = "info",
     ) -> None:
         if keys is None and not _is_loopback(admin_host):
@@ -109,7 +112,7 @@ class Server:
             self._load = lambda: given
         else:
             check_served(deployment)
-            self._load = partial(sites_of, deployment)
+            self._load = partial(sites_of, deployment, times)
         self.host = host
         self.http_port = http_port
         self.grpc_port = grpc_port
@@ -119,6 +122,7 @@ class Server:
         self.grace_s = grace_s
         self.limits = limits or Limits()
         self.record = record
+        self.times = times
         self.ready = False
         self.sites: Sequence[Site] = ()
         self._retiring: dict[Site, asyncio.Task[None]] = {}
@@ -228,7 +232,9 @@ class Server:
             if not self.ready:
                 raise ServeError("the server is starting or ending; nothing can be applied now")
             check_served(deployment)
-            sites = await asyncio.to_thread(sites_of, deployment)
+            for site in self.sites:
+                await site.remember()
+            sites = await asyncio.to_thread(sites_of, deployment, self.times)
             try:
                 await self._warm_up(sites)
                 if self._ending.is_set():
@@ -412,6 +418,7 @@ def serve(
     drain_delay_s: float = DRAIN_DELAY_S,
     grace_s: float = GRACE_S,
     record: Path | None = None,
+    times: Path | None = None,
     log_level: str = "info",
     ready: Callable[[Server], None] | None = None,
 ) -> None:
@@ -443,6 +450,8 @@ def serve(
         How long it waits then for requests in flight.
     record
         A folder where every task's events and random words are written down; None: nowhere.
+    times
+        A file that keeps measured service times from one run to the next; None keeps nothing.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     ready
@@ -468,6 +477,7 @@ def serve(
         drain_delay_s=drain_delay_s,
         grace_s=grace_s,
         record=record,
+        times=times,
         log_level=log_level,
     )
     server.run(ready)

@@ -7,7 +7,8 @@ import math
 import random
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any, Protocol
@@ -26,6 +27,7 @@ HELD_LIMIT = 1024
 UNSAID = 1 << 15
 """How low a request stands that states no priority: below all that do."""
 FLUSH_S = 1.0
+REMEMBER_S = 60.0
 """A process that dies loses what has been recorded for so long at most."""
 
 
@@ -108,6 +110,8 @@ class Site:
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
+    remember
+        Called once a minute and at the end, to keep what was measured; None keeps nothing.
     """
 
     def __init__(
@@ -122,6 +126,7 @@ class Site:
         deadline_s: float | None = None,
         drop_late: bool = True,
         window_s: float | None = None,
+        remember: Callable[[], None] | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -167,6 +172,7 @@ class Site:
         self._done: deque[Request] = deque()
         self._arrived = 0
         self._window_s = window_s
+        self._remember = remember
         self._recording: Written | None = None
         self._tasks: list[asyncio.Task[None]] = []
         self._doorbell: Doorbell | None = None
@@ -191,6 +197,8 @@ class Site:
         self.ready = True
         if self._window_s is not None:
             self._tasks.append(asyncio.create_task(self._estimate_rate(self._window_s)))
+        if self._remember is not None:
+            self._tasks.append(asyncio.create_task(self._keep()))
         return cold
 
     def record(self, folder: Path) -> None:
@@ -234,6 +242,13 @@ class Site:
                 runtime.close()
         if self._recording is not None:
             self._recording.close()
+        await self.remember()
+
+    async def remember(self) -> None:
+        """Keep what was measured, where that is wanted."""
+        if self._remember is not None:
+            with suppress(OSError):  # what cannot be kept is measured again
+                await asyncio.to_thread(self._remember)
 
     @property
     def in_flight(self) -> int:
@@ -444,6 +459,11 @@ class Site:
             else:
                 # In another thread: linear programs take milliseconds, the loop has none to give.
                 await asyncio.to_thread(self.dispatcher.retune, rate_per_s)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_S)
+            await self.remember()
 
     async def _flush(self, recording: Written) -> None:
         while True:
