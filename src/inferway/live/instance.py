@@ -119,7 +119,7 @@ class Instance:
                 request.outcome = Outcome.EXPIRED
                 request.reason = EXPIRED
             else:
-                started = time.perf_counter()
+                request.started_s = started = time.monotonic()
                 try:
                     if call is None:
                         request.outputs = run(request.inputs)
@@ -133,7 +133,7 @@ class Instance:
                 except Exception as error:  # a failing model must not end its instance
                     request.outcome = Outcome.FAILED
                     request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
-                request.service_s = time.perf_counter() - started
+                request.service_s = time.monotonic() - started
             self._finished(request)
             # An idle instance must not keep the last request's tensors alive.
             del request

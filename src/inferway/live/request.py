@@ -67,6 +67,10 @@ class Request:
         Nobody waits for its answer: it need not be run, or run to its end.
     id
         What the client, or the server, calls it.
+    identity
+        Its names in traces, where the protocol gives some; None otherwise.
+    dispatched_s, started_s
+        When it was decided, where spans are made, and when its run began; 0 before.
     before
         What the policy saw, for explanations; None before the decision.
     server, variant
@@ -98,8 +102,10 @@ class Request:
         "counted",
         "deadline_s",
         "deliver",
+        "dispatched_s",
         "floor",
         "id",
+        "identity",
         "inputs",
         "late",
         "latency_s",
@@ -114,6 +120,7 @@ class Request:
         "serial",
         "server",
         "service_s",
+        "started_s",
         "timer",
         "variant",
     )
@@ -139,6 +146,9 @@ class Request:
         self.call: Call | None = None
         self.abandoned = False
         self.id = b""
+        self.identity: Any = None
+        self.dispatched_s = 0.0
+        self.started_s = 0.0
         self.before: Any = None
         self.serial = 0
         self.server = -1

@@ -29,6 +29,7 @@ from inferway.live.keys import Keys, keys_from
 from inferway.live.log import logger
 from inferway.live.site import Site
 from inferway.live.succession import inherit, retire
+from inferway.live.tracing import Tracer, tracer_from_environment
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -72,6 +73,8 @@ class Server:
     record
         A folder where every task's events and random words are written down, for
         `inferway.dispatch.replay`; None writes nothing. For deployments only.
+    tracer
+        Makes spans of the requests; None makes none. The server closes it.
     times
         A file that keeps measured service times from one run to the next; None keeps nothing.
     log_level
@@ -99,6 +102,7 @@ class Server:
         limits: Limits | None = None,
         record: Path | None = None,
         times: Path | None = None,
+        tracer: Tracer | None = None,
         log_level: str = "info",
     ) -> None:
         if keys is None and not _is_loopback(admin_host):
@@ -122,6 +126,7 @@ class Server:
         self.grace_s = grace_s
         self.limits = limits or Limits()
         self.record = record
+        self._tracer = tracer
         self.times = times
         self.ready = False
         self.sites: Sequence[Site] = ()
@@ -214,6 +219,8 @@ class Server:
 
     async def _warm_up(self, sites: Sequence[Site]) -> None:
         for site in sites:
+            if self._tracer is not None:
+                site.traced = self._tracer.request
             for name in await site.start():
                 self.log.warning("not warmed up: free input axes", instance=name)
 
@@ -322,6 +329,8 @@ class Server:
             left_s = 0.0 if self._hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
         self._admin.abort()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
         if self.sites:
             self.log.info("stopped", unfinished=unfinished)
 
@@ -478,6 +487,7 @@ def serve(
         grace_s=grace_s,
         record=record,
         times=times,
+        tracer=tracer_from_environment(),
         log_level=log_level,
     )
     server.run(ready)

@@ -164,6 +164,8 @@ class Site:
         self.held: deque[Request] = deque()
         self._drop_late = drop_late
         self._places = int(dispatcher.site.arrived_s.shape[1])
+        self.traced: Callable[[str, Request], None] | None = None
+        """Told the task and each request that has ended, for spans; None makes none."""
         self.memory = Memory(fleet.variants, self.accuracy, self.rate, first, target, self._places)
         view = dispatcher.site
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
@@ -317,6 +319,8 @@ class Site:
             request.rows,
             request.counted,
         )
+        if self.traced is not None:
+            request.dispatched_s = time.monotonic()
         if server >= 0:
             request.server = server
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
@@ -407,6 +411,8 @@ class Site:
             self.counters.answered(k, request.rows, self.accuracy[k], latency_s, request.service_s)
             self.memory.keep(request)
             request.deliver(request)
+            if self.traced is not None:
+                self.traced(self.task, request)
             return
         self._leave(request)
         if request.abandoned:
@@ -504,6 +510,8 @@ class Site:
         self.counters.ended(outcome, self._class(request))
         self.memory.keep(request)
         request.deliver(request)
+        if self.traced is not None:
+            self.traced(self.task, request)
 
     def _class(self, request: Request) -> int:
         return self.class_of[request.server] if request.server >= 0 else -1

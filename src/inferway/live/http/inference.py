@@ -83,7 +83,8 @@ class Infer:
             site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
             exchange.refuse(refusal.status, refusal.reason, b"Retry-After: 1\r\n" * unready)
             return
-        request.id = exchange.name().id
+        request.identity = identity = exchange.name()
+        request.id = identity.id
         exchange.request = request
         exchange.withdraw = site.cancel
         site.submit(request)

@@ -1,0 +1,100 @@
+"""Spans of requests: their times, their names, whose children they are."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import pytest
+
+from inferway.live import ServeError
+from inferway.live.tracing import tracer_from_environment
+
+ONE = {
+    "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
+}
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+PARTS = ["receive", "dispatch", "queue", "run", "reply"]
+
+
+@pytest.fixture(autouse=True)
+def plain_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("TRACES_EXPORTER", "EXPORTER_OTLP_ENDPOINT", "SDK_DISABLED", "TRACES_SAMPLER"):
+        monkeypatch.delenv(f"OTEL_{name}", raising=False)
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", raising=False)
+
+
+@pytest.fixture
+def traced(start: Any, site_of: Any) -> Any:
+    """A server, and a function that stops it and gives the spans."""
+    pytest.importorskip("opentelemetry.sdk")
+    from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+    from inferway.live.tracing import Tracer
+
+    exporter = InMemorySpanExporter()
+    running = start(site_of(), tracer=Tracer(exporter))
+
+    def spans() -> list[Any]:
+        running.wait(running.server.stop())
+        return list(exporter.get_finished_spans())
+
+    running.spans = spans
+    return running
+
+
+def test_an_answered_request_has_all_its_parts(traced: Any) -> None:
+    answer = traced.infer(ONE, f"traceparent: 00-{TRACE}-{SPAN}-01\r\nX-Request-Id: seven\r\n")
+    root, *parts = traced.spans()
+    assert root.name == "infer digits"
+    assert f"{root.context.trace_id:032x}" == TRACE
+    assert f"{root.parent.span_id:016x}" == SPAN
+    assert f"{root.context.span_id:016x}" == answer.headers["traceparent"].split("-")[2]
+    assert root.attributes["inferway.request_id"] == "seven"
+    assert root.attributes["inferway.variant"] == "tiny"
+    assert root.attributes["inferway.outcome"] == "answered"
+    assert [part.name for part in parts] == PARTS
+    assert {part.parent.span_id for part in parts} == {root.context.span_id}
+    assert len({span.context.span_id for span in (root, *parts)}) == 6
+    edges = [root.start_time]
+    for part in parts:
+        assert abs(part.start_time - edges[-1]) < 1_000  # each begins where the last ended
+        edges.append(part.end_time)
+    assert abs(edges[-1] - root.end_time) < 1_000
+
+
+def test_a_refused_request_ends_with_its_dispatch(traced: Any) -> None:
+    assert traced.infer(ONE | {"parameters": {"deadline_ms": 0.01}}).status == 429
+    root, *parts = traced.spans()
+    assert root.parent is None
+    assert root.attributes["inferway.outcome"] == "rejected"
+    assert [part.name for part in parts] == PARTS[:2]
+
+
+def test_what_the_client_does_not_sample_makes_no_spans(traced: Any) -> None:
+    traced.infer(ONE, f"traceparent: 00-{TRACE}-{SPAN}-00\r\n")
+    assert traced.spans() == []
+
+
+def test_nothing_is_traced_unless_an_exporter_is_configured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert tracer_from_environment() is None
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
+    assert tracer_from_environment() is None
+    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
+    with pytest.raises(ServeError, match="'zipkin'; otlp, console and none are offered"):
+        tracer_from_environment()
+    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
+    assert tracer_from_environment() is None
+
+
+def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
+    for name in list(sys.modules):
+        if name.startswith("opentelemetry"):
+            monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "opentelemetry", None)
+    with pytest.raises(ServeError, match=r"pip install 'inferway\[otel\]'"):
+        tracer_from_environment()
