@@ -46,24 +46,15 @@ class Identity:
 
     __slots__ = ("flags", "id", "parent", "span", "trace")
 
-    id: bytes
-
     def __init__(self, given: bytes | None, parent: bytes | None) -> None:
-        number = _next()
-        if given is None and parent is None:  # most requests
-            self.id = b"%s-%x" % (_PROCESS, number)
-            self.span = b"%s%08x" % (_PROCESS, number & 0xFFFFFFFF)
-            self.trace = b"%s%016x" % (_TRACE, number)
-            self.parent, self.flags = b"", b"00"
-            return
-        usable = given is not None and _ID.fullmatch(given)
-        self.id = given if usable and given else b"%s-%x" % (_PROCESS, number)
-        self.span = b"%s%08x" % (_PROCESS, number & 0xFFFFFFFF)
-        match = _TRACEPARENT.fullmatch(parent) if parent is not None else None
-        if match is None:
-            self.trace = b"%s%016x" % (_TRACE, number)
-            self.parent, self.flags = b"", b"00"
-        else:
+        number = b"%016x" % _next()
+        self.id = _PROCESS + b"-" + number
+        self.span = _PROCESS + number[8:]
+        self.trace = _TRACE + number
+        self.parent, self.flags = b"", b"00"
+        if given is not None and _ID.fullmatch(given):
+            self.id = given
+        if parent is not None and (match := _TRACEPARENT.fullmatch(parent)):
             self.trace, self.parent, self.flags = match.groups()
 
     def headers(self) -> bytes:
