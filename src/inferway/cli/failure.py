@@ -79,7 +79,7 @@ def _usage(error: typer.TyperException) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    if (error.name or "").partition(".")[0] in ("torch", "sklearn", "onnxscript"):
+    if (error.name or "").partition(".")[0] in ("torch", "sklearn"):
         return (
             f"this command needs {error.name}, which is in the extra `learn`: "
             "pip install 'inferway[learn]'"

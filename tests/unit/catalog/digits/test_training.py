@@ -13,10 +13,14 @@ from inferway.catalog.digits.images import originals, split
 from inferway.catalog.digits.ladder import NETWORKS, VARIANTS
 from inferway.runtime import OnnxRuntime
 
-pytest.importorskip("torch", reason="training the zoo needs PyTorch: pip install 'inferway[learn]'")
-pytest.importorskip("sklearn.datasets", reason="the originals come with scikit-learn")
-
 pytestmark = pytest.mark.slow
+
+@pytest.fixture(autouse=True)
+def learn() -> None:
+    """Skip what cannot be trained here, and only where it was asked for."""
+    pytest.importorskip("torch", reason="training needs PyTorch: pip install 'inferway[learn]'")
+    pytest.importorskip("sklearn.datasets", reason="the originals come with scikit-learn")
+
 
 SMALL = {name: replace(network, images=1280) for name, network in NETWORKS.items()}
 
