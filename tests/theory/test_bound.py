@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from fleets import any_fleets, fleet, loads, ordered_fleets, paper_fleet, targets
 from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from inferway.dispatch import bound, max_rate, relaxed, routing_tuples, solve, waterfill
 from inferway.site import Fleet
@@ -165,3 +166,15 @@ def test_no_rate_gives_only_the_greatest() -> None:
 def test_a_target_out_of_reach_is_refused() -> None:
     with pytest.raises(ValueError, match=r"target 0\.9 is above the best variant's accuracy 0\.8"):
         max_rate(fleet([1, 2], [0.8, 0.7]), 0.9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_fleets(), targets, st.booleans())
+def test_the_low_load_price_is_a_dual(of: Fleet, where: float, exact: bool) -> None:
+    k = int(where * (len(of.rate) - 1))
+    target = float(of.accuracy[k]) if exact else reachable(where, of)
+    best = relaxed(of, target)
+    scale = float((1 / of.rate).max())
+    reduced = 1 / of.rate - best.level_s - best.price_s * (of.accuracy - target)
+    assert best.price_s >= 0
+    assert (reduced >= -1e-9 * scale).all()

@@ -52,6 +52,16 @@ def test_sizes_are_kept_apart_and_unseen_ones_are_like_the_nearest_smaller() -> 
     assert site.row_s[2].tolist() == pytest.approx([0.1, 0.1, 0.1, 0.05, 0.05, 0.05, 0.05, 0.05])
 
 
+def test_a_queue_admitted_before_a_measurement_is_predicted_right_after_it() -> None:
+    dispatcher = Dispatcher(fleet([10.0], [0.9]), "fastest-only", target=None, measure=True)
+    for _ in range(3):
+        dispatcher.arrive(0.0, 0)
+    dispatcher.finish(0, 1.0, 1.0)  # ten times longer than the profile says
+    dispatcher.finish(0, 2.0, 1.0)
+    dispatcher.arrive(2.0, 0)
+    assert dispatcher.predicted_wait_s == pytest.approx(1.0)
+
+
 def test_predictions_follow_measurements_only_where_asked() -> None:
     for measures, expected_s in ((True, 0.05), (False, 0.01)):
         dispatcher = Dispatcher(FLEET, "fastest-only", target=None, measure=measures)

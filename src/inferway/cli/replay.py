@@ -35,7 +35,8 @@ def replay(
                 progress(f"replaying {name}", min(1.0, count / requests) if requests else 0.5)
 
             one = replaying.replay(recording, requests=requests or None, progress=done)
-            found[one.task] = one
+            # A server that another file was applied to has several recordings of a task.
+            found[recording.name if recording != folder else one.task] = one
     if json:
         tasks = {task: one.to_json() for task, one in found.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})

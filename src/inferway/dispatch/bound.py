@@ -199,12 +199,17 @@ def relaxed(fleet: Fleet, target: float | None) -> Optimum:
     cheapest of all is taken, which is the LP's solution on every fleet.
     """
     best = next(found for found in routing_tuples(fleet, target) if found.proper)
+    service_s, accuracy = 1 / fleet.rate, fleet.accuracy
     price_s = 0.0
     if len(best.classes) == 2:
         i, j = best.classes
-        price_s = float(
-            (1 / fleet.rate[j] - 1 / fleet.rate[i]) / (fleet.accuracy[j] - fleet.accuracy[i])
-        )
+        price_s = float((service_s[j] - service_s[i]) / (accuracy[j] - accuracy[i]))
+    elif accuracy[best.classes[0]] == (target or 0.0):
+        # Any price is optimal that keeps faster, less accurate classes from being cheaper.
+        (k,) = best.classes
+        below = accuracy < accuracy[k]
+        slopes = (service_s[k] - service_s[below]) / (accuracy[k] - accuracy[below])
+        price_s = max(0.0, float(slopes.max(initial=0.0)))
     return Optimum(
         shares=best.routing,
         response_time_s=best.cost_s,

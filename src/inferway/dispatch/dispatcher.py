@@ -5,9 +5,8 @@ The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -20,6 +19,13 @@ from inferway.site.view import ALL_CLASSES, Site, empty_site
 
 UNBOUNDED_PLACES = 1024
 """Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
+
+
+class Plan(NamedTuple):
+    """A policy's memory at an arrival rate; see `Dispatcher.plan`."""
+
+    rate_per_s: float
+    policy: Any
 
 
 class Dispatcher:
@@ -195,20 +201,27 @@ class Dispatcher:
         return self._pull(self._bound, server, now_s, draw)
 
     def retune(self, rate_per_s: float) -> None:
-        """Tell the policy another arrival rate, if it wants one; call it off the request path.
+        """Tell the policy another arrival rate, if it wants one: `plan` and `adopt` in one."""
+        self.adopt(self.plan(rate_per_s))
 
-        It plans with the measured service rates, as long as they leave the classes in their order.
+    def plan(self, rate_per_s: float) -> Plan:
+        """What the policy's memory would be at another arrival rate.
+
+        Touches nothing of the dispatcher's, so that another thread may call it.
         """
         if not hasattr(self.policy, "retune"):
-            return
-        rates = self.site.rate.copy()
-        in_order = bool((np.diff(rates) <= 0).all())
-        fleet = replace(self.fleet, rate=rates) if in_order else self.fleet
-        self.policy.retune(fleet, target=self.target, rate_per_s=rate_per_s)
+            return Plan(rate_per_s, None)
+        fields = (part.copy() if isinstance(part, np.ndarray) else part for part in self.policy)
+        policy = type(self.policy)(*fields)
+        policy.retune(self.fleet, target=self.target, rate_per_s=rate_per_s)
+        return Plan(rate_per_s, policy)
 
-    def variant_of(self, server: int) -> str:
-        """The variant that a server runs."""
-        return self.fleet.variants[int(self.site.server_class[server])]
+    def adopt(self, plan: Plan) -> None:
+        """Take what `plan` gave as the policy's memory."""
+        if plan.policy is not None:
+            for own, planned in zip(self.policy, plan.policy, strict=True):
+                if isinstance(own, np.ndarray):
+                    np.copyto(own, planned)
 
     @property
     def predicted_wait_s(self) -> float:

@@ -36,7 +36,7 @@ class RJiq(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """An idle server of the class drawn; where none is idle, one of it uniformly at random."""
-        k = class_by(self.probabilities, request, uniform(draw, 0))
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
         if k < 0:
             return REJECT
         server = idle_in(site, request, k)

@@ -36,5 +36,5 @@ class RJsq(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The shortest queue of the class drawn."""
-        k = class_by(self.probabilities, request, uniform(draw, 0))
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
         return REJECT if k < 0 else shortest_in(site, request, k, uniform(draw, 1))

@@ -41,7 +41,7 @@ class RJsqD(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The shortest of d servers of the class drawn; the first drawn where they are equal."""
-        k = class_by(self.probabilities, request, uniform(draw, 0))
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
         if k < 0:
             return REJECT
         best = any_in(site, request, k, uniform(draw, 1))

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
-from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Site
 
@@ -30,14 +31,14 @@ EVENT = np.dtype(
         ("priority", "<i2"),
         ("rows", "<i4"),  # or the position withdrawn, or what `pull` took
         ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are
-        ("floor", "<f4"),
+        ("floor", "<f8"),
         ("time_s", "<f8"),
         ("word", "<i8"),
         ("value", "<f8"),  # deadline, service time or rate, s or 1/s
         ("classes", "<i8"),
     ]
 )
-_ROW = struct.Struct("<BBhiifdqdq")
+_ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
@@ -48,7 +49,8 @@ class Recording:
     """A dispatcher whose every call is written down.
 
     It takes the dispatcher's place: the same calls, with the same results. One call costs about a
-    microsecond more.
+    microsecond more. Where the disk refuses a write, the recording ends there, `error` says why,
+    and the dispatcher goes on.
 
     Parameters
     ----------
@@ -76,6 +78,7 @@ class Recording:
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: BinaryIO | None = None
+        self.error: OSError | None = None
         head = folder / "recording.json"
         if head.exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
@@ -98,8 +101,6 @@ class Recording:
         counted: bool = True,
     ) -> int:
         """As `Dispatcher.arrive`."""
-        # What is written must be what was decided on: the floor is kept in single precision.
-        floor = float(np.float32(floor))
         server = self._dispatcher.arrive(
             now_s, draw, deadline_s, floor, priority, classes, rows, counted
         )
@@ -131,23 +132,37 @@ class Recording:
 
     def retune(self, rate_per_s: float) -> None:
         """As `Dispatcher.retune`."""
-        self._dispatcher.retune(rate_per_s)
-        self._write(RETUNE, 0, 0, 0, 0, 0.0, 0.0, 0, rate_per_s, 0)
+        self.adopt(self._dispatcher.plan(rate_per_s))
+
+    def adopt(self, plan: Plan) -> None:
+        """As `Dispatcher.adopt`."""
+        self._dispatcher.adopt(plan)
+        self._write(RETUNE, 0, 0, 0, 0, 0.0, 0.0, 0, plan.rate_per_s, 0)
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
         if self._file is None:
             return
-        self._file.write(memoryview(self._buffer)[: self._used * _ROW.size])
-        self._file.flush()
-        self._used = 0
+        used, self._used = self._used, 0
+        try:
+            self._file.write(memoryview(self._buffer)[: used * _ROW.size])
+            self._file.flush()
+        except OSError as error:
+            self._give_up(error)
 
     def close(self) -> None:
         """Write the last rows; later calls are decided and no longer written."""
         self.flush()
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+    def _give_up(self, error: OSError) -> None:
+        self.error = error
+        file, self._file = self._file, None
+        if file is not None:
+            with suppress(OSError):
+                file.close()
 
     def _write(self, *row: float) -> None:
         if self._file is None:
@@ -158,7 +173,10 @@ class Recording:
         if self._used == _BUFFERED:
             self.flush()
         if self._in_file == self._rows:
-            self._next_file()
+            try:
+                self._next_file()
+            except OSError as error:
+                self._give_up(error)
 
     def _next_file(self) -> None:
         self.close()

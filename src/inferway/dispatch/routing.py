@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from inferway.dispatch.bound import max_rate, solve
-from inferway.site import Fleet, Request, has_class
+from inferway.site import Fleet, Request, Site, any_in
 from inferway.site.compiled import jit
 from inferway.site.view import Floats
 
@@ -57,22 +57,29 @@ def routing(
 
 
 @jit
-def class_by(probabilities: np.ndarray, request: Request, u: float) -> int:
-    """A class by these probabilities, among those that the request may use; -1 for none.
+def class_by(probabilities: np.ndarray, site: Site, request: Request, u: float) -> int:
+    """A class by these probabilities, among those with a server for the request; -1 for none.
 
-    Where the request's classes have probability 0 together, the first of them.
+    An ordinary request is drawn among all classes, full ones too, as in the paper. A narrowed one
+    is drawn among the classes that are left; where those have probability 0 together, it goes to
+    the first of them.
     """
     total, first = 0.0, -1
     for k in range(probabilities.size):
-        if has_class(request.classes, k):
+        if _may(site, request, k):
             total += probabilities[k]
             if first < 0:
                 first = k
     left, chosen = u * total, first
     for k in range(probabilities.size):
-        if probabilities[k] > 0 and has_class(request.classes, k):
+        if probabilities[k] > 0 and _may(site, request, k):
             chosen = k
             left -= probabilities[k]
             if left < 0:
                 break
     return chosen
+
+
+@jit
+def _may(site: Site, request: Request, k: int) -> bool:
+    return not request.narrowed or any_in(site, request, k, 0.0) >= 0

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from inferway.dispatch.dispatcher import Dispatcher
 from inferway.site.view import SIZES
 
 SCHEMA = 1
+_WRITING = Lock()
+"""Several sites of a process may keep their times at the same moment."""
 _FORGET = 50
 """A remembered quantile counts as so many measurements: a changed machine is soon believed."""
 
@@ -31,7 +34,12 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
     file
         JSON; replaced as a whole, so that a reader never sees half of it.
     """
-    held = _read(file)
+    with _WRITING:
+        _write(file, _read(file) | _rows(dispatcher, keys))
+
+
+def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
+    held: dict[str, Any] = {}
     site, first = dispatcher.site, dispatcher.fleet.first
     for k, variant in enumerate(dispatcher.fleet.variants):
         servers = slice(int(first[k]), int(first[k + 1]))
@@ -45,9 +53,14 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
             "slow_s": np.average(site.slow_s[servers], axis=0, weights=weights).tolist(),
             "measured": counts.sum(axis=0).tolist(),
         }
+    return held
+
+
+def _write(file: Path, services: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(f".{os.getpid()}.tmp")
-    beside.write_text(json.dumps({"schema": SCHEMA, "services": held}, indent=1), encoding="utf-8")
+    text = json.dumps({"schema": SCHEMA, "services": services}, indent=1)
+    beside.write_text(text, encoding="utf-8")
     beside.replace(file)
 
 

@@ -4,7 +4,7 @@ The paper's text lost the negations of its Algorithm 2. Read here, as its own cl
 proper pair follows the sign of the accuracy balance, to the less accurate class when it is
 positive; a pair that shuffles, or a singleton, goes to its class with the positive entry; a class
 with entry 0 makes a pair unroutable; where no tuple is routable, the idle class of the highest
-accuracy takes the request, and where no server is idle, a class drawn at random.
+number (the slowest) takes the request, and where no server is idle, a class drawn at random.
 """
 
 from __future__ import annotations

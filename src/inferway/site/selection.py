@@ -73,16 +73,16 @@ def idle_classes(site: Site, request: Request) -> int:
 
 @jit
 def any_in(site: Site, request: Request, k: int, u: float) -> int:
-    """A server of class k, uniformly at random by `u` in [0, 1); -1 where none may take it.
+    """A server of class k, at random by `u` in [0, 1); -1 where none may take the request.
 
-    Where the one drawn may not take the request, the next of the class that may.
+    Uniform where all may take it; where the one drawn may not, the next of the class that may.
     """
     return any_between(site, request, site.first[k], site.first[k + 1], u)
 
 
 @jit
 def any_between(site: Site, request: Request, low: int, high: int, u: float) -> int:
-    """A server in low .. high - 1, uniformly at random; -1 where none may take the request."""
+    """A server in low .. high - 1, at random as in `any_in`; -1 where none may take the request."""
     count = high - low
     offset = int(u * count)
     for step in range(count):

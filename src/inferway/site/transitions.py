@@ -47,6 +47,7 @@ def admit(site: Site, server: int, rows: int) -> None:
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
     service_s = predicted_service(site, server, rows)
+    site.expected_s[server, place] = service_s
     site.queue[server] += 1
     if site.queue[server] > 1:
         site.free_s[server] += service_s
@@ -73,8 +74,11 @@ def release(site: Site, server: int) -> None:
     site.queue[server] -= 1
     site.open[server] = site.healthy[server]
     if site.queue[server] > 0:
+        # Predictions may have changed since this one was admitted.
+        head = site.head[server]
+        service_s = predicted_service(site, server, site.rows[server, head])
+        site.free_s[server] += service_s - site.expected_s[server, head]
         site.started_s[server] = now_s
-        service_s = predicted_service(site, server, site.rows[server, site.head[server]])
         site.ends_s[server] = now_s + service_s
     else:
         site.started_s[server] = np.nan
@@ -93,11 +97,12 @@ def abandon(site: Site, server: int, position: int) -> None:
     places = site.arrived_s.shape[1]
     head = site.head[server]
     gone = (head + position) % places
-    site.free_s[server] -= predicted_service(site, server, site.rows[server, gone])
+    site.free_s[server] -= site.expected_s[server, gone]
     for step in range(position, site.queue[server] - 1):
         here, after = (head + step) % places, (head + step + 1) % places
         site.arrived_s[server, here] = site.arrived_s[server, after]
         site.rows[server, here] = site.rows[server, after]
+        site.expected_s[server, here] = site.expected_s[server, after]
     site.queue[server] -= 1
     site.open[server] = site.healthy[server]
 

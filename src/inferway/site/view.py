@@ -60,6 +60,8 @@ class Site(NamedTuple):
     """(n, B) arrival time by place in the buffer."""
     rows: Ints
     """(n, B) rows of each request by place in the buffer."""
+    expected_s: Floats
+    """(n, B) service time predicted at admission by place in the buffer, s."""
     row_s: Floats
     """(n, S) predicted service time of one row by the request's size (see `size_class`), s: the
     profile's, or the running median of what was measured."""
@@ -166,6 +168,7 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         free_s=np.full(servers, -np.inf),
         arrived_s=np.zeros((servers, places)),
         rows=np.zeros((servers, places), np.int64),
+        expected_s=np.zeros((servers, places)),
         row_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         slow_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         measured=np.zeros((servers, SIZES), np.int64),

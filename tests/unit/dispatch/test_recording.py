@@ -33,7 +33,7 @@ def record(folder: Path, policy: str, requests: int, **limits: int) -> list[int]
         now, word = step / 9, int(generator.integers(-(2**63), 2**63))
         deadline = now + 1.3 if step % 5 == 0 else np.inf
         classes = 0b110 if step % 11 == 0 else ALL_CLASSES
-        floor = 0.7 if step % 13 == 0 else 0.0
+        floor = 0.8 if step % 13 == 0 else 0.0  # the accuracy of b, which must not be lost
         found.append(recording.arrive(now, word, deadline, floor, 1, classes, 2, step % 11 != 0))
         for server in np.flatnonzero(recording.site.queue).tolist():
             if recording.site.queue[server] > 1 and generator.random() < 0.05:
@@ -101,3 +101,33 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
     with pytest.raises(ValueError, match="is not a recording of schema 1"):
         replay(tmp_path / "run")
+
+
+def test_a_disk_that_refuses_ends_the_recording_and_not_the_dispatcher(tmp_path: Path) -> None:
+    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), tmp_path / "run")
+
+    class Full:
+        def write(self, content: object) -> int:
+            raise OSError(28, "No space left on device")
+
+        def close(self) -> None:
+            pass
+
+    assert recording._file is not None
+    recording._file.close()
+    recording._file = Full()  # type: ignore[assignment]
+    for step in range(3_000):
+        server = recording.arrive(float(step), step)
+        recording.finish(server, step + 0.5, 0.1)
+    assert recording.error is not None
+    assert recording.site.queue.sum() == 0
+
+
+def test_a_plan_changes_nothing_until_it_is_adopted() -> None:
+    dispatcher = Dispatcher(FLEET, "r-jiq", target=0.8, rate_per_s=2.0)
+    before = dispatcher.policy.probabilities.copy()
+    plan = dispatcher.plan(9.0)
+    assert dispatcher.policy.probabilities.tolist() == before.tolist()
+    dispatcher.adopt(plan)
+    assert dispatcher.policy.probabilities.tolist() == plan.policy.probabilities.tolist()
+    assert abs(dispatcher.policy.probabilities - before).max() > 0.01
