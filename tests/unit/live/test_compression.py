@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 import zlib
 
@@ -8,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.live.http.compression import accepted, compress, decompress
+from inferway.live.http.compression import MEMBERS, accepted, compress, decompress
 from inferway.live.http.refusal import RefusalError
 
 
@@ -35,6 +36,23 @@ def test_members_share_the_limit() -> None:
     assert len(decompress(members, b"gzip", 1200)) == 1200
     with pytest.raises(RefusalError, match="more than the limit"):
         decompress(members, b"gzip", 1199)
+
+
+def test_many_members_are_refused_before_they_cost_time() -> None:
+    member = gzip.compress(b"x")
+    assert decompress(member * MEMBERS, b"gzip", 100) == b"x" * MEMBERS
+    for many in (member * (MEMBERS + 1), gzip.compress(b"") * 100_000):
+        with pytest.raises(RefusalError, match="more than 16 members") as caught:
+            decompress(many, b"gzip", 10**7)
+        assert caught.value.status == 400
+
+
+def test_a_member_may_end_anywhere_in_a_large_body() -> None:
+    noise = random.Random(1).randbytes(700_000)
+    body = gzip.compress(noise, 1) + gzip.compress(b"end")
+    assert decompress(body, b"gzip", 10**6) == noise + b"end"
+    with pytest.raises(RefusalError, match="truncated"):
+        decompress(body[:-1], b"gzip", 10**6)
 
 
 def test_bare_deflate_is_understood() -> None:

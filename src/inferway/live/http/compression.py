@@ -11,6 +11,10 @@ from inferway.live.http.refusal import RefusalError
 SMALLEST: Final = 1024
 """Responses below this many bytes are sent as they are: packing costs more than it saves."""
 
+MEMBERS: Final = 16
+"""A gzip body may have so many members: each costs a machine of its own, even an empty one."""
+
+_PIECE: Final = 256 * 1024
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
 
@@ -47,23 +51,28 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
             )
     parts: list[bytes] = []
     left = limit
-    rest = body
-    while rest:
+    rest = memoryview(body)
+    for _ in range(MEMBERS):
         machine = zlib.decompressobj(bits)
-        try:
-            part = machine.decompress(rest, left + 1)
-        except zlib.error as error:
-            raise RefusalError(400, f"the compressed body is damaged: {error}") from None
-        if len(part) > left:
-            raise RefusalError(413, f"the body unpacks to more than the limit of {limit} bytes")
+        while rest and not machine.eof:
+            # What is left over after a member is copied: a piece of the body, never all of it.
+            piece, rest = rest[:_PIECE], rest[_PIECE:]
+            try:
+                part = machine.decompress(piece, left + 1)
+            except zlib.error as error:
+                raise RefusalError(400, f"the compressed body is damaged: {error}") from None
+            if len(part) > left:
+                raise RefusalError(413, f"the body unpacks to more than the limit of {limit} bytes")
+            parts.append(part)
+            left -= len(part)
         if not machine.eof:
             raise RefusalError(400, "the compressed body is truncated")
-        parts.append(part)
-        left -= len(part)
-        rest = machine.unused_data
-        if rest and bits != _GZIP:
+        rest = memoryview(body)[len(body) - len(rest) - len(machine.unused_data) :]
+        if not rest:
+            return parts[0] if len(parts) == 1 else b"".join(parts)
+        if bits != _GZIP:
             raise RefusalError(400, "the compressed body has bytes after its end")
-    return parts[0] if len(parts) == 1 else b"".join(parts)
+    raise RefusalError(400, f"the compressed body has more than {MEMBERS} members")
 
 
 def accepted(header: bytes) -> bytes | None:
