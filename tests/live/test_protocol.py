@@ -194,6 +194,23 @@ def test_garbage_is_refused_and_the_server_goes_on(digits: Any, raw: bytes) -> N
     assert digits.infer(ONE).status == 200
 
 
+@pytest.mark.parametrize("close", ["", "Connection: close\r\n"])
+def test_a_handler_that_fails_answers_and_closes(
+    start: Any, site_of: Any, monkeypatch: pytest.MonkeyPatch, close: str
+) -> None:
+    def fail(_exchange: Any) -> None:
+        raise RuntimeError("a bug")
+
+    running = start(site_of())
+    monkeypatch.setattr(running.server._http, "find", lambda *_: fail)
+    wire = running.wire()
+    wire.send(f"GET /v2 HTTP/1.1\r\nHost: test\r\n{close}\r\n".encode())
+    answer = wire.read()
+    assert (answer.status, answer.headers["connection"]) == (500, "close")
+    assert answer.json == {"error": "the server failed on this request"}
+    assert wire.closed()
+
+
 def test_an_upgrade_is_ignored(digits: Any) -> None:
     with closing(digits.wire()) as wire:
         wire.send(

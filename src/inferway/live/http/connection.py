@@ -214,7 +214,14 @@ class Connection(asyncio.Protocol):
         if not exchange.keep_alive:
             self._deaf = True  # whatever follows was not asked for
         # Found now and not with the headers: meanwhile another site may have taken over.
-        self.listener.find(exchange.method, self._url)(exchange)
+        try:
+            self.listener.find(exchange.method, self._url)(exchange)
+        except Exception as error:  # a failing handler must not leave its client waiting
+            self.listener.broken(error)
+            if not exchange.answered:
+                self._deaf = True
+                exchange.keep_alive = exchange.headed = False
+                exchange.refuse(500, "the server failed on this request")
         if len(self.exchanges) > self.listener.limits.pipelined:
             self._pause()
 
