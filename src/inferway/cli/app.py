@@ -9,7 +9,19 @@ from typing import Annotated
 import typer
 
 from inferway import __version__
-from inferway.cli import bound, check, conformance, demo, drive, failure, replay, schema, serve, zoo
+from inferway.cli import (
+    apply,
+    bound,
+    check,
+    conformance,
+    demo,
+    drive,
+    failure,
+    replay,
+    schema,
+    serve,
+    zoo,
+)
 
 app = typer.Typer(
     name="inferway",
@@ -39,6 +51,7 @@ def options(
 
 app.command()(demo.demo)
 app.command()(serve.serve)
+app.command()(apply.apply)
 app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)

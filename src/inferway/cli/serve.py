@@ -54,6 +54,33 @@ def serve(
     grace: Annotated[
         float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")
     ] = 10.0,
+    admin_host: Annotated[
+        str, typer.Option(help="Address of the metrics and admin listener.")
+    ] = "127.0.0.1",
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keys that clients must send, one a line; else INFERWAY_KEYS.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    max_body: Annotated[
+        int, typer.Option(min=1, help="Largest body of a request, MiB, as sent and unpacked.")
+    ] = 64,
+    max_elements: Annotated[
+        int, typer.Option(min=1, help="Largest number of elements of a tensor.")
+    ] = 16 * 1024**2,
+    receive_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds for a request to arrive whole.")
+    ] = 60,
+    idle_timeout: Annotated[
+        int, typer.Option(min=1, help="Seconds that an unused connection stays open.")
+    ] = 300,
     policy: Policy = None,
     record: Annotated[
         Path | None,
@@ -70,6 +97,8 @@ def serve(
     from inferway import live
     from inferway.live.grpc import GRPC_PORT
 
+    if (tls_cert is None) != (tls_key is None):
+        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
     if no_grpc and grpc_port is not None:
         raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
     if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
@@ -84,10 +113,13 @@ def serve(
             }
             terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
         else:
-            print(f"serving {', '.join(deployment.tasks)} on http://{host}:{server.http_port}/v2")
+            scheme = "https" if tls_cert else "http"
+            address = f"{scheme}://{host}:{server.http_port}"
+            print(f"serving {', '.join(deployment.tasks)} on {address}/v2")
             if server.grpc_port is not None:
                 print(f"and over gRPC on {host}:{server.grpc_port}")
-            print(f"metrics on http://{host}:{server.admin_port}/metrics; Ctrl-C stops", flush=True)
+            metrics = f"http://{admin_host}:{server.admin_port}/metrics"
+            print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     deployment = opened(file, policy)
     live.serve(
@@ -96,6 +128,15 @@ def serve(
         http_port=http_port,
         grpc_port=grpc_port,
         admin_port=admin_port,
+        admin_host=admin_host,
+        keys=keys,
+        certificate=None if not (tls_cert and tls_key) else live.Certificate(tls_cert, tls_key),
+        limits=live.Limits(
+            body_bytes=max_body * 1024**2,
+            elements=max_elements,
+            receive_s=receive_timeout,
+            idle_s=idle_timeout,
+        ),
         drain_delay_s=drain_delay,
         grace_s=grace,
         record=record,

@@ -1,0 +1,51 @@
+"""``inferway apply``: another deployment for a running server."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from inferway.cli import terminal
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import File
+
+
+def apply(
+    file: File,
+    admin_url: Annotated[
+        str, typer.Option(help="The running server's admin listener.")
+    ] = "http://127.0.0.1:8002",
+    key_file: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Holds a key of the server; else INFERWAY_KEY in the environment.",
+            show_default=False,
+        ),
+    ] = None,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds to wait until what is new is loaded and warm.")
+    ] = 300.0,
+    json: terminal.Json = False,
+) -> None:
+    """Have a running server serve this file, or the same file changed, without losing a request."""
+    import os
+
+    import inferway
+    from inferway import live
+
+    deployment = inferway.load(file)  # what is wrong with it is said here, with its lines
+    key = os.environ.get("INFERWAY_KEY")
+    if key_file is not None:
+        words = key_file.read_text(encoding="utf-8").split()
+        if not words:
+            raise CommandError(f"{key_file} holds no key", REFUSED)
+        key = words[0]
+    told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
+    if json:
+        terminal.document(told)
+    else:
+        for task, variants in told["tasks"].items():
+            terminal.show(f"serving {task} with {', '.join(variants)}")
