@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import FAILED, REFUSED, CommandError
 from inferway.cli.file import File
 
 
@@ -43,7 +43,11 @@ def apply(
         if not words:
             raise CommandError(f"{key_file} holds no key", REFUSED)
         key = words[0]
-    told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
+    try:
+        told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
+    except OSError as error:
+        reason = getattr(error, "reason", error)
+        raise CommandError(f"no server can be asked at {admin_url}: {reason}", FAILED) from error
     if json:
         terminal.document(told)
     else:
