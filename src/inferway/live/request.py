@@ -46,7 +46,8 @@ class Request:
     rows
         Answers that it asks for.
     deliver
-        Called once, on the event loop, with the request as its argument, when it has ended.
+        Called once, on the event loop, with the request as its argument, when it has ended. An
+        answer for which it raises has not been given: it is called again, with the failure.
     context
         Whatever the protocol needs again in `deliver`.
     received_s

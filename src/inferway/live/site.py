@@ -16,6 +16,7 @@ from typing import Any, Protocol
 from inferway.live.counters import Counters
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
+from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
@@ -229,6 +230,9 @@ class Site:
         self.ready = False
         for task in self._tasks:
             task.cancel()
+        while self.held:
+            request = self.held.popleft()
+            self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is no longer served")
         for instance in self.instances:
             instance.stop()
         deadline = time.monotonic() + limit_s
@@ -236,6 +240,8 @@ class Site:
         for instance in self.instances:
             left_s = max(0.0, deadline - time.monotonic())
             ended &= await asyncio.to_thread(instance.join, left_s)
+        # What has ended since the bell last rang.
+        self._collect()
         # A thread that still runs its model keeps the runtime and the bell until the process ends.
         if self._doorbell is not None:
             (self._doorbell.close if ended else self._doorbell.mute)()
@@ -280,12 +286,12 @@ class Site:
     def cancel(self, request: Request) -> None:
         """Forget a request whose client has gone: its place is freed.
 
-        In service it is stopped where the runtime can stop; else its answer comes, is counted,
-        and goes nowhere.
+        In service it is stopped where the runtime can stop; else its answer comes and goes
+        nowhere. Neither counts.
         """
-        if request.outcome is not None:
-            return
         if request.server < 0:
+            if request not in self.held:
+                return  # it has ended
             self.held.remove(request)
         elif self.instances[request.server].cancel(request):
             self._leave(request)
@@ -387,7 +393,10 @@ class Site:
     def _collect(self) -> None:
         done = self._done
         while done:
-            self._settle(done.popleft())
+            try:
+                self._settle(done.popleft())
+            except Exception as error:  # the others are to have their answers all the same
+                self._report(error)
         if self.held:
             self._pull()
 
@@ -398,31 +407,48 @@ class Site:
         if request.timer is not None:
             request.timer.cancel()
             request.timer = None
-        if request.outcome is Outcome.ANSWERED:
-            self.queues[server].popleft()
-            dispatcher.finish(server, now_s, request.service_s)
-            k = self.class_of[server]
+        k = self.class_of[server]
+        if request.outcome is Outcome.ANSWERED and not request.abandoned:
             request.variant = self.variants[k]
             request.latency_s = latency_s = now_s - request.received_s
-            if now_s > request.deadline_s:
-                request.late = True
-                self.counters.late[k] += 1
-            request.balance = dispatcher.balance
-            self.counters.answered(k, request.rows, self.accuracy[k], latency_s, request.service_s)
-            self.memory.keep(request)
-            request.deliver(request)
-            if self.traced is not None:
-                self.traced(self.task, request)
-            return
+            request.late = now_s > request.deadline_s
+            request.balance = self._balance.item()
+            # Sent before it is counted: what cannot be sent does not count.
+            try:
+                request.deliver(request)
+            except RefusalError as refusal:
+                request.outcome, request.reason = Outcome.INVALID, refusal.reason
+            except Exception as error:
+                request.outcome = Outcome.FAILED
+                request.reason = f"the answer of {self.variants[k]} could not be sent"
+                if not request.abandoned:
+                    self._report(error)
+            else:
+                self.queues[server].popleft()
+                dispatcher.finish(server, now_s, request.service_s)
+                if request.late:
+                    self.counters.late[k] += 1
+                self.counters.answered(
+                    k, request.rows, self.accuracy[k], latency_s, request.service_s
+                )
+                self.memory.keep(request)
+                if self.traced is not None:
+                    self.traced(self.task, request)
+                return
         self._leave(request)
         if request.abandoned:
             request.outcome = Outcome.CANCELED
-            request.reason = "the client went during the service, which was stopped"
-            self.counters.ended(Outcome.CANCELED, self.class_of[server])
+            request.reason = "the client went during the service"
+            self.counters.ended(Outcome.CANCELED, k)
             self.memory.keep(request)
             return
         assert request.outcome is not None
         self._end(request, request.outcome, request.reason)
+
+    def _report(self, error: Exception) -> None:
+        asyncio.get_running_loop().call_exception_handler(
+            {"message": f"task {self.task!r}: a request was not settled", "exception": error}
+        )
 
     def _leave(self, request: Request) -> None:
         # Without an answer: the place is freed and the accuracy balance undone.

@@ -10,6 +10,7 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Request, Site
+from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import WarmUpError
 from inferway.runtime import NullRuntime, Signature, Tensor
 from inferway.site import Fleet
@@ -94,14 +95,71 @@ def test_places_are_freed_and_the_balance_undone_whoever_leaves() -> None:
         assert site.in_flight == 2
         assert site.dispatcher.balance == pytest.approx(4 * (0.7 - 0.8))
         gate.opened.set()
-        await asyncio.wait_for(given[0][1], LIMIT_S)
         await asyncio.wait_for(given[2][1], LIMIT_S)
+        # Nobody was sent the answers of the others: one counts.
+        assert not given[0][1].done()
         assert not given[1][1].done()
+        await asyncio.sleep(0)
+        assert site.dispatcher.balance == pytest.approx(3 * (0.7 - 0.8))
         assert gate.runs.get() == 3
         assert site.in_flight == 0
         assert site.dispatcher.site.queue.tolist() == [0, 0]  # type: ignore[attr-defined]
-        assert [site.counters.total(outcome) for outcome in Outcome] == [2, 0, 0, 0, 1, 0, 0]
+        assert [site.counters.total(outcome) for outcome in Outcome] == [1, 0, 0, 0, 2, 0, 0]
         await site.stop()
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_cannot_be_sent_does_not_count_and_holds_up_no_other() -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, NullRuntime(SIGNATURE))
+        await site.start()
+        gate.opened.clear()
+        outcomes: list[Outcome | None] = []
+
+        def refuse(one: Request) -> None:
+            outcomes.append(one.outcome)
+            if one is never:
+                raise RuntimeError("a bug")
+            if one.outcome is Outcome.ANSWERED:
+                raise RefusalError(400, "not UTF-8")
+
+        (once, _), (never, _), (last, ended) = given = [request() for _ in range(3)]
+        once.deliver = never.deliver = refuse
+        for one, _ in given:
+            site.submit(one)
+        told: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
+        gate.opened.set()
+        # All are found by one ring of the bell.
+        for instance in site.instances:
+            instance.stop()
+            assert instance.join(LIMIT_S)
+        assert (await asyncio.wait_for(ended, LIMIT_S)).outcome is Outcome.ANSWERED
+        assert last.balance == pytest.approx(0.7 - 0.8)
+        answered = Outcome.ANSWERED
+        assert outcomes == [answered, Outcome.INVALID, answered, Outcome.FAILED]
+        assert once.reason == "not UTF-8"
+        assert [str(what["exception"]) for what in told] == ["a bug"] * 2
+        assert site.in_flight == 0
+        assert site.dispatcher.balance == pytest.approx(0.7 - 0.8)
+        assert [site.counters.total(outcome) for outcome in Outcome] == [1, 0, 0, 1, 0, 1, 0]
+        await site.stop()
+
+    asyncio.run(main())
+
+
+def test_stop_delivers_what_has_ended_meanwhile() -> None:
+    async def main() -> None:
+        gate = Gate()
+        site = site_of(gate, NullRuntime(SIGNATURE))
+        await site.start()
+        site._doorbell.mute()  # type: ignore[union-attr]
+        one, ended = request()
+        site.submit(one)
+        await site.stop(LIMIT_S)
+        assert (await asyncio.wait_for(ended, LIMIT_S)).outcome is Outcome.ANSWERED
 
     asyncio.run(main())
 

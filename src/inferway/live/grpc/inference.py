@@ -41,19 +41,29 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     Raises
     ------
     RefusalError
-        When the request or its answer does not fit.
+        When the request does not fit.
     """
     received_s = time.monotonic()
     site = intake.site
     raw = len(message.raw_input_contents) > 0
-    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def deliver(request: Request) -> None:
+        answered = request.outcome is Outcome.ANSWERED
+        if ended.done():  # the client has gone, and the site is about to hear of it
+            request.abandoned = True
+            if answered:
+                raise ConnectionResetError("the client has gone")
+            return
+        ended.set_result(_answer(message, intake, request, wanted, raw) if answered else None)
+
     try:
         if not site.ready:
             raise RefusalError(503, f"task {site.task!r} is not ready")
         arrays = _arrays(message, intake)
         wanted = _wanted(message, intake)
         parameters = _parameters(message.parameters, InferParameters)
-        request = intake.request(arrays, parameters, _deliver, ended, received_s)
+        request = intake.request(arrays, parameters, deliver, ended, received_s)
     except RefusalError as refusal:
         unready = refusal.status == 503
         site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
@@ -63,19 +73,13 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
         request.deadline_s = min(request.deadline_s, received_s + remaining_s)
     site.submit(request)
     try:
-        await ended
+        answer = await ended
     except asyncio.CancelledError:
         site.cancel(request)
         raise
-    if request.outcome is not Outcome.ANSWERED:
+    if answer is None:
         await end(context, request)
-    return _answer(message, intake, request, wanted, raw)
-
-
-def _deliver(request: Request) -> None:
-    ended: asyncio.Future[None] = request.context
-    if not ended.done():  # the client may have gone meanwhile
-        ended.set_result(None)
+    return answer
 
 
 def _arrays(message: Any, intake: Intake) -> Arrays:

@@ -160,7 +160,13 @@ class Infer:
 
 
 def reply(request: Request) -> None:
-    """Send what came of a request; the site calls it."""
+    """Send what came of a request; the site calls it.
+
+    Raises
+    ------
+    RefusalError
+        When the protocol cannot hold the answer.
+    """
     wanted: Wanted = request.context
     exchange = wanted.exchange
     exchange.request = exchange.withdraw = None
@@ -172,11 +178,7 @@ def reply(request: Request) -> None:
             extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
         exchange.refuse(_STATUS[request.outcome], request.reason, extra)
         return
-    try:
-        body, tensors = answer(request, wanted)
-    except RefusalError as refusal:
-        exchange.refuse(refusal.status, refusal.reason)
-        return
+    body, tensors = answer(request, wanted)
     if exchange.accept_encoding is not None:
         _send_packed(exchange, body, tensors)
     elif tensors is None:
