@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.live.request import Outcome, Request
+from inferway.site.view import SIZES
 
 KEPT = 4096
 """Requests that a site can explain."""
@@ -22,6 +23,7 @@ class Before(NamedTuple):
     queue: bytes
     ends_s: bytes
     free_s: bytes
+    row_s: bytes
 
 
 class Memory:
@@ -29,8 +31,8 @@ class Memory:
 
     Parameters
     ----------
-    variants, accuracy, rate, first
-        Of the fleet: names, accuracies in 0..1, service rates in 1/s, and where each class begins.
+    variants, accuracy, first
+        Of the fleet: names, accuracies in 0..1, and where each class begins.
     target
         The accuracy target, or None.
     places
@@ -41,12 +43,11 @@ class Memory:
         self,
         variants: tuple[str, ...],
         accuracy: list[float],
-        rate: list[float],
         first: list[int],
         target: float | None,
         places: int,
     ) -> None:
-        self._variants, self._accuracy, self._rate = variants, accuracy, rate
+        self._variants, self._accuracy = variants, accuracy
         self._first, self._target, self._places = first, target, places
         self.past: Memory | None = None
         """Of the site that had the task before."""
@@ -148,9 +149,12 @@ class Memory:
         ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
         left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
         wait_s = np.where(queue == 0, 0.0, left_s)
+        row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
+        service_s = rows * row_s[:, min(SIZES - 1, (rows - 1).bit_length())]
         found = []
         for k, name in enumerate(self._variants):
             own = slice(self._first[k], self._first[k + 1])
+            first = own.start + int(np.argmin(wait_s[own] + service_s[own]))
             allowed = bool(classes >> k & 1) and self._accuracy[k] >= floor
             found.append(
                 {
@@ -161,8 +165,8 @@ class Memory:
                     "idle": int(np.count_nonzero(queue[own] == 0)),
                     "full": int(np.count_nonzero(queue[own] >= self._places)),
                     "queue": queue[own].tolist(),
-                    "predicted_wait_ms": _ms(float(wait_s[own].min())),
-                    "predicted_service_ms": _ms(rows / self._rate[k]),
+                    "predicted_wait_ms": _ms(float(wait_s[first])),
+                    "predicted_service_ms": _ms(float(service_s[first])),
                 }
             )
         return found

@@ -21,6 +21,7 @@ from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT, Fleet
+from inferway.site.view import SIZES
 
 _HALF_WORD = 2**63
 HELD_LIMIT = 1024
@@ -167,9 +168,10 @@ class Site:
         self._places = int(dispatcher.site.arrived_s.shape[1])
         self.traced: Callable[[str, Request], None] | None = None
         """Told the task and each request that has ended, for spans; None makes none."""
-        self.memory = Memory(fleet.variants, self.accuracy, self.rate, first, target, self._places)
+        self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
         view = dispatcher.site
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
+        self._row_s, self._held = view.row_s, view.held
         self._balance = view.balance
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
@@ -231,7 +233,8 @@ class Site:
         for task in self._tasks:
             task.cancel()
         while self.held:
-            request = self.held.popleft()
+            request = self.held[0]
+            self._unhold(request)
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is no longer served")
         for instance in self.instances:
             instance.stop()
@@ -273,13 +276,14 @@ class Site:
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
         self._arrived += request.rows
-        server = self._dispatch(request)
+        server = self._dispatch(request, request.classes, request.deadline_s)
         if server >= 0:
             return
-        if server == HOLD and len(self.held) < HELD_LIMIT:
-            self.held.append(request)
-            return
-        if request.priority and self._shed(request):
+        if server == HOLD:
+            if len(self.held) < HELD_LIMIT or self._shed_held(request):
+                self._hold(request)
+                return
+        elif request.priority and self._shed(request):
             return
         self._reject(request)
 
@@ -292,7 +296,7 @@ class Site:
         if request.server < 0:
             if request not in self.held:
                 return  # it has ended
-            self.held.remove(request)
+            self._unhold(request)
         elif self.instances[request.server].cancel(request):
             self._leave(request)
             self._pull()
@@ -305,7 +309,7 @@ class Site:
         self.counters.ended(Outcome.CANCELED, self._class(request))
         self.memory.keep(request)
 
-    def _dispatch(self, request: Request) -> int:
+    def _dispatch(self, request: Request, classes: int, deadline_s: float) -> int:
         dispatcher = self.dispatcher
         now_s = time.monotonic()
         request.before = (
@@ -314,14 +318,15 @@ class Site:
             self._queue.tobytes(),
             self._ends_s.tobytes(),
             self._free_s.tobytes(),
+            self._row_s.tobytes(),
         )
         server = dispatcher.arrive(
             now_s,
             self._word(64) - _HALF_WORD,
-            request.deadline_s,
+            deadline_s,
             request.floor,
             request.priority,
-            request.classes,
+            classes,
             request.rows,
             request.counted,
         )
@@ -333,48 +338,88 @@ class Site:
             queue = self.queues[server]
             queue.append(request)
             self.instances[server].put(request)
-            if request.deadline_s < math.inf and self._drop_late and len(queue) > 1:
-                left_s = max(0.0, request.deadline_s - now_s)
-                loop = asyncio.get_running_loop()
-                request.timer = loop.call_later(left_s, self._expire, request)
+            if request.deadline_s < math.inf and len(queue) > 1:
+                self._time(request, now_s)
         return server
+
+    def _time(self, request: Request, now_s: float) -> None:
+        if request.deadline_s < math.inf and self._drop_late:
+            left_s = max(0.0, request.deadline_s - now_s)
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_later(left_s, self._expire, request)
+
+    def _hold(self, request: Request) -> None:
+        self.held.append(request)
+        self._held[0] = len(self.held)
+        self._time(request, time.monotonic())
+
+    def _unhold(self, request: Request) -> None:
+        self.held.remove(request)
+        self._held[0] = len(self.held)
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
 
     def _expire(self, request: Request) -> None:
         # Its deadline passes in a queue: whoever asked should know at once, not when a server
         # comes to it.
         request.timer = None
-        if request.outcome is None and self.instances[request.server].cancel(request):
+        if request.server < 0:
+            self._unhold(request)
+            self._end(request, Outcome.EXPIRED, EXPIRED)
+        elif request.outcome is None and self.instances[request.server].cancel(request):
             self._leave(request)
             self._end(request, Outcome.EXPIRED, EXPIRED)
             self._pull()
 
     def _shed(self, request: Request) -> bool:
         # Where every server that may answer is full, the newcomer takes the place of a queued
-        # request of lower priority: the lowest one, of these the last.
+        # request of lower priority: the lowest one, of these the last, where the newcomer would
+        # be in time behind the others.
         victim, lowest = None, request.priority
         mask = self._mask(request)
-        for queue, k in zip(self.queues, self.class_of, strict=True):
+        left_s = request.deadline_s - time.monotonic()
+        for server, (queue, k) in enumerate(zip(self.queues, self.class_of, strict=True)):
             if not mask >> k & 1:
                 continue
             if len(queue) < self._places:
                 return False  # not for want of room that it was refused
+            behind_s = self._wait_s(server) + self._service_s(server, request.rows)
             for queued in islice(queue, 1, None):
                 rank = queued.priority or UNSAID
-                if rank > lowest or (
+                lower = rank > lowest or (
                     rank == lowest and victim is not None and queued.received_s > victim.received_s
-                ):
+                )
+                if lower and behind_s - self._service_s(server, queued.rows) <= left_s:
                     victim, lowest = queued, rank
         if victim is None or not self.instances[victim.server].cancel(victim):
             return False
         self._leave(victim)
-        placed = self._dispatch(request) >= 0
+        placed = self._dispatch(request, request.classes, request.deadline_s) >= 0
+        # The policy may refuse the newcomer all the same; then the place is the victim's again,
+        # whose class and deadline have been decided on.
+        if not placed:
+            k = self.class_of[victim.server]
+            victim.server = -1
+            if self._dispatch(victim, 1 << k, math.inf) >= 0:
+                return False
         victim.server = -1
-        # The policy may refuse the newcomer all the same; then the place is the victim's again.
-        if placed or self._dispatch(victim) < 0:
-            victim.retry_after_s = self.drain_s(self._mask(victim))
-            reason = "a request of higher priority took the place of this one; try again later"
-            self._end(victim, Outcome.REJECTED, reason)
+        self._give_way(victim)
         return placed
+
+    def _shed_held(self, request: Request) -> bool:
+        # The same where the central queue is full.
+        lowest = max(reversed(self.held), key=lambda held: held.priority or UNSAID)
+        if not 0 < request.priority < (lowest.priority or UNSAID):
+            return False
+        self._unhold(lowest)
+        self._give_way(lowest)
+        return True
+
+    def _give_way(self, victim: Request) -> None:
+        victim.retry_after_s = self.drain_s(self._mask(victim))
+        reason = "a request of higher priority took the place of this one; try again later"
+        self._end(victim, Outcome.REJECTED, reason)
 
     def _mask(self, request: Request) -> int:
         # Classes that may answer, by pin and accuracy floor.
@@ -465,14 +510,20 @@ class Site:
         # when the policy still holds it.
         while self.held:
             request = self.held[0]
-            if request.deadline_s < time.monotonic():
-                self.held.popleft()
+            deadline_s = request.deadline_s if self._drop_late else math.inf
+            if deadline_s < time.monotonic():
+                self._unhold(request)
                 self._end(request, Outcome.EXPIRED, EXPIRED)
                 continue
-            server = self._dispatch(request)
+            timer, request.timer = request.timer, None
+            server = self._dispatch(request, request.classes, deadline_s)
             if server == HOLD:
+                request.timer = timer
                 return
+            if timer is not None:
+                timer.cancel()
             self.held.popleft()
+            self._held[0] = len(self.held)
             if server == REJECT:
                 self._reject(request)
 
@@ -525,10 +576,22 @@ class Site:
     def _earliest_s(self, mask: int, rows: int) -> float:
         # Predicted time until the first of these classes has answered a newcomer.
         return min(
-            (sum(queued.rows for queued in queue) + rows) / self.rate[k]
-            for queue, k in zip(self.queues, self.class_of, strict=True)
+            self._wait_s(server) + self._service_s(server, rows)
+            for server, k in enumerate(self.class_of)
             if mask >> k & 1
         )
+
+    def _wait_s(self, server: int) -> float:
+        # As policies predict it (`inferway.site.selection`).
+        if not self.queues[server]:
+            return 0.0
+        ends_s: float = self._ends_s.item(server)
+        free_s: float = self._free_s.item(server)
+        return max(0.0, ends_s - time.monotonic()) + (free_s - ends_s)
+
+    def _service_s(self, server: int, rows: int) -> float:
+        row_s: float = self._row_s.item(server, min(SIZES - 1, (rows - 1).bit_length()))
+        return rows * row_s
 
     def _end(self, request: Request, outcome: Outcome, reason: str) -> None:
         request.outcome = outcome
@@ -544,9 +607,5 @@ class Site:
 
     def drain_s(self, classes: int) -> float:
         """Predict in how many seconds the first server of these classes is idle."""
-        times = [
-            len(queue) / self.rate[k]
-            for queue, k in zip(self.queues, self.class_of, strict=True)
-            if classes >> k & 1
-        ]
+        times = [self._wait_s(server) for server, k in enumerate(self.class_of) if classes >> k & 1]
         return min(times, default=math.inf)
