@@ -244,7 +244,7 @@ class Server:
             sites = await asyncio.to_thread(sites_of, deployment, self.times)
             try:
                 await self._warm_up(sites)
-                if self._ending.is_set():
+                if self._ending.is_set() or self._stopped:
                     raise ServeError("the server is ending; nothing has been applied")
             except BaseException:
                 for site in sites:
@@ -261,11 +261,11 @@ class Server:
             retired, self.sites = self.sites, sites
             self._route(sites)
             for old in retired:
-                self._retiring[old] = asyncio.create_task(self._retire(old, heirs.get(old.task)))
+                self._retiring[old] = asyncio.create_task(self._retire(old))
             self.log.info("applied", tasks={site.task: list(site.variants) for site in sites})
 
-    async def _retire(self, old: Site, heir: Site | None) -> None:
-        await retire(old, heir)
+    async def _retire(self, old: Site) -> None:
+        await retire(old)
         del self._retiring[old]
 
     def _record_on(self, sites: Sequence[Site]) -> None:

@@ -168,6 +168,10 @@ class Site:
         self._places = int(dispatcher.site.arrived_s.shape[1])
         self.traced: Callable[[str, Request], None] | None = None
         """Told the task and each request that has ended, for spans; None makes none."""
+        self.heir: Site | None = None
+        """Who has taken the task over."""
+        self.left_balance = 0.0
+        """The balance at that moment."""
         self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
         view = dispatcher.site
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s

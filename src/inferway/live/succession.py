@@ -7,6 +7,9 @@ answers what it has, and goes.
 from __future__ import annotations
 
 import asyncio
+from typing import Any
+
+import numpy as np
 
 from inferway.live.site import Site
 
@@ -14,32 +17,60 @@ _POLL_S = 0.01
 
 
 def inherit(new: Site, old: Site) -> None:
-    """Hand over what a site has counted; the balance too, where the promise is still the same."""
+    """Hand over what a site has counted.
+
+    The balance too, where the promise is still the same, and what the policy has learned, where
+    it is the same policy of the same classes.
+    """
     new.counters.absorb(old.counters)
     old.counters = type(old.counters)(old.variants)
     new.memory.past = old.memory
     old.memory.past = None
+    old.heir, old.left_balance = new, old.dispatcher.balance
     if new.target == old.target:
-        new.dispatcher.site.balance[0] = old.dispatcher.balance
+        new.dispatcher.site.balance[0] = old.left_balance
+        _teach(new.dispatcher, old.dispatcher)
 
 
-async def retire(old: Site, new: Site | None) -> None:
+async def retire(old: Site) -> None:
     """Wait until the old site has answered everything, then stop it.
+
+    Whoever has the task by then gets what it has counted since it was replaced.
 
     Parameters
     ----------
     old
         Nobody gives it requests any more.
-    new
-        Has inherited from it; None where the task is served no more.
     """
-    before = old.dispatcher.balance
     while old.in_flight:
         await asyncio.sleep(_POLL_S)
-    if new is not None:
-        new.counters.absorb(old.counters)
+    heir, promised = old.heir, True
+    while heir is not None:
+        promised &= heir.target == old.target
+        if heir.heir is None:
+            break
+        heir = heir.heir
+    if heir is not None:
+        heir.counters.absorb(old.counters)
         # Requests that left without an answer have been undone at the old site only. A recorded
         # balance moves by recorded events alone: a replay must find the same.
-        if new.target == old.target and not new.recorded:
-            new.dispatcher.site.balance[0] += old.dispatcher.balance - before
+        if promised and not heir.recorded:
+            heir.dispatcher.site.balance[0] += old.dispatcher.balance - old.left_balance
     await old.stop()
+
+
+def _teach(new: Any, old: Any) -> None:
+    # A policy that does not learn has plans, which belong to its own fleet.
+    policy = old.policy
+    if not hasattr(policy, "learn") or policy._fields != new.policy._fields:
+        return
+    said = [(one.policy_name, one.options, one.fleet.variants) for one in (new, old)]
+    mine, theirs = (np.stack((one.fleet.rate, one.fleet.accuracy)) for one in (new, old))
+    if said[0] != said[1] or not np.array_equal(mine, theirs):
+        return
+    learned = [
+        pair for pair in zip(new.policy, policy, strict=True) if isinstance(pair[0], np.ndarray)
+    ]
+    if all(mine.shape == theirs.shape for mine, theirs in learned):
+        for mine, theirs in learned:
+            mine[:] = theirs
