@@ -17,7 +17,18 @@ import inferway
 from inferway.cli import main
 from inferway.cli.failure import CommandError, report
 
-COMMANDS = ("demo", "serve", "apply", "drive", "bound", "check", "replay", "schema", "conformance", "zoo")
+COMMANDS = [
+    "demo",
+    "serve",
+    "apply",
+    "drive",
+    "bound",
+    "check",
+    "replay",
+    "schema",
+    "conformance",
+    "zoo",
+]
 HEAVY = ("numba", "scipy", "matplotlib", "onnxruntime", "onnx", "torch", "sklearn", "pydantic")
 TWO_VARIANTS = """
 tasks:

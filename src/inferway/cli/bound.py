@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from inferway.cli import terminal
 from inferway.cli.file import File, opened
@@ -13,12 +15,19 @@ if TYPE_CHECKING:
     from inferway.dispatch import Bound
 
 
-def bound(file: File, json: terminal.Json = False) -> None:
+def bound(
+    file: File,
+    node: Annotated[
+        str | None,
+        typer.Option(help="Whose instances are meant, where there are several nodes."),
+    ] = None,
+    json: terminal.Json = False,
+) -> None:
     """Say the greatest rate and the least response time at which any policy keeps the target."""
     import inferway
 
     deployment = opened(file)
-    bounds = inferway.bound(deployment)
+    bounds = inferway.bound(deployment, node=node)
     if json:
         tasks = {name: one.to_json() for name, one in bounds.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})

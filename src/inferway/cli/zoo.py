@@ -82,21 +82,24 @@ def _table(zoo: Zoo) -> Table:
     from inferway.report.table import accuracy, seconds, table
 
     batches = [one.batch for one in next(iter(zoo.profiles.values())).service]
-    columns = ["variant", "accuracy [95 %]", "weights", "file", "memory"]
-    columns += [f"p50, p99 at batch {batch}" for batch in batches]
+    columns = ["variant", "accuracy [95 %]", "file", "memory", "p50", "p99"]
+    columns += [f"p50 of {batch}" for batch in batches[1:]]
     rows = [
         [
             profile.name,
             accuracy(profile.accuracy, profile.accuracy_interval),
-            f"{profile.parameters:,}",
             _mebibytes(profile.size_bytes),
             _mebibytes(profile.memory_bytes),
-            *(f"{seconds(one.p50_s)}, {seconds(one.p99_s)}" for one in profile.service),
+            seconds(profile.service[0].p50_s),
+            seconds(profile.service[0].p99_s),
+            *(seconds(one.p50_s) for one in profile.service[1:]),
         ]
         for profile in zoo.profiles.values()
     ]
-    return table(f"zoo://{zoo.name} ({zoo.origin})", columns, rows)
+    caption = "Sizes in MiB; service times for requests of one row"
+    caption += "".join(f", and of {batch}" for batch in batches[1:]) + "."
+    return table(f"zoo://{zoo.name} ({zoo.origin})", columns, rows, caption=caption)
 
 
 def _mebibytes(size_bytes: int) -> str:
-    return f"{size_bytes / 2**20:.2f} MiB"
+    return f"{size_bytes / 2**20:.2f} M"

@@ -8,7 +8,7 @@
 
 from inferway.dispatch.bound import Bound, Optimum, bound, max_rate, relaxed, solve
 from inferway.dispatch.contract import Policy
-from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.table import POLICIES, build_policy, policy_class
 from inferway.dispatch.tuples import RoutingTuple, routing_tuples
 from inferway.dispatch.waterfilling import Filling, waterfill
@@ -20,6 +20,7 @@ __all__ = [
     "Filling",
     "Optimum",
     "Policy",
+    "PolicyError",
     "RoutingTuple",
     "bound",
     "build_policy",

@@ -5,6 +5,7 @@ The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,13 +13,17 @@ import numba
 import numpy as np
 
 from inferway.dispatch.entries import AS_DECIDED, Entries, entries
-from inferway.dispatch.steps import PREDICTED_SERVICE, PREDICTED_WAIT, Binding
+from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Site, empty_site
 
 UNBOUNDED_PLACES = 1024
 """Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
+
+
+class PolicyError(RuntimeError):
+    """A policy that does not keep its contract."""
 
 
 class Plan(NamedTuple):
@@ -88,20 +93,19 @@ class Dispatcher:
             self._bound = calls.bind(binding)
             self._compile(calls)
         except numba.core.errors.NumbaError as error:
-            raise ValueError(f"policy {policy} does not compile: {error}") from error
+            raise ValueError(f"policy {policy} does not compile: {_reason(error)}") from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
         self._mark, self._pull = calls.mark, calls.pull
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
         spare = calls.bind(self._spare())
-        request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, AS_DECIDED)
-        server = calls.arrive(spare, *request)
-        if server >= 0:
-            calls.withdraw(spare, server, 0, 0.0, True)
-            server = calls.arrive(spare, *request)
-        if server >= 0:
-            calls.finish(spare, server, 0.0, 0.0)
+        # Whatever the policy decides, this goes to server 0.
+        request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)
+        calls.arrive(spare, *request)
+        calls.withdraw(spare, 0, 0, 0.0, True)
+        calls.arrive(spare, *request)
+        calls.finish(spare, 0, 0.0, 0.0)
         calls.mark(spare, 0, False, 0.0)
         calls.pull(spare, 0, 0.0, 1)
 
@@ -147,8 +151,13 @@ class Dispatcher:
         -------
         int
             A server, REJECT or HOLD.
+
+        Raises
+        ------
+        PolicyError
+            Where the policy decides for a server that there is not; nothing has happened then.
         """
-        return self._arrive(
+        server = self._arrive(
             self._bound,
             now_s,
             draw,
@@ -160,6 +169,12 @@ class Dispatcher:
             counted,
             AS_DECIDED,
         )
+        if server == NO_SERVER:
+            raise PolicyError(
+                f"policy {self.policy_name} returned a number that is neither a server of "
+                f"0..{self.fleet.servers - 1} nor REJECT nor HOLD"
+            )
+        return server
 
     def follow(
         self,
@@ -241,3 +256,13 @@ class Dispatcher:
 
 def _binding(policy: Any, site: Site, measures: bool) -> Binding:
     return Binding(policy, site, np.zeros(len(site.queue), np.bool_), np.full(2, np.nan), measures)
+
+
+def _reason(error: Exception) -> str:
+    """What Numba says first with a place in a file, and that place: the rest is its own frames."""
+    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
+    found = re.search(r'(\S[^\n]*)\s*\n\s*File "([^"]+)", line (\d+)', text)
+    if found is None:
+        return " ".join(text.split())[:200]
+    said, file, line = found.groups()
+    return f"{said} ({Path(file).name}, line {line})"

@@ -17,6 +17,7 @@ from inferway.site.view import (
     ALL_CLASSES,
     COMPLETED,
     DISPATCHED,
+    HOLD,
     REJECT,
     WITHDRAWN,
     Event,
@@ -28,6 +29,8 @@ from inferway.site.view import (
 
 PREDICTED_WAIT, PREDICTED_SERVICE = 0, 1
 """Places in `Binding.decision`."""
+NO_SERVER = -4
+"""What a policy said is no decision: the number of a server that there is not."""
 
 
 class Binding(NamedTuple):
@@ -68,6 +71,8 @@ def decide(
     view = allowed if narrowed else site.open
     request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)
     server = choose(bound.policy, site, request, draw)
+    if server >= site.queue.size or server < HOLD:
+        return NO_SERVER
     # A full server takes nothing, whatever the policy says.
     return REJECT if server >= 0 and not site.open[server] else server
 

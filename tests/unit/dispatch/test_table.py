@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferway.dispatch import Dispatcher, policy_class
+from inferway.dispatch import Dispatcher, PolicyError, policy_class
 from inferway.site import Fleet
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -70,5 +70,30 @@ def test_a_policy_that_does_not_compile_is_said(tmp_path: Path) -> None:
         "    def choose(self, site, request, draw):\n"
         "        return open('file').read()\n"
     )
-    with pytest.raises(ValueError, match=r"policy mine\.py:Mine does not compile"):
+    with pytest.raises(ValueError, match=r"policy mine\.py:Mine does not compile: ") as caught:
         Dispatcher(FLEET, "mine.py:Mine", target=None, folder=tmp_path)
+    assert "open" in str(caught.value)
+    assert "(mine.py, line 8)" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("number", [3, 999, 10**9, -3, -7])
+def test_a_number_that_is_no_server_is_refused_and_nothing_happens(
+    tmp_path: Path, number: int
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import NamedTuple\n"
+        "class Mine(NamedTuple):\n"
+        "    x: int\n"
+        "    @classmethod\n"
+        "    def build(cls, fleet, *, target, rate_per_s, number):\n"
+        "        return cls(number)\n"
+        "    def choose(self, site, request, draw):\n"
+        "        return self.x if draw else 0\n"
+    )
+    dispatcher = Dispatcher(FLEET, "mine.py:Mine", target=0.8, folder=tmp_path, number=0)
+    dispatcher = Dispatcher(FLEET, "mine.py:Mine", target=0.8, folder=tmp_path, number=number)
+    with pytest.raises(PolicyError, match=r"neither a server of 0\.\.2 nor REJECT nor HOLD"):
+        dispatcher.arrive(0.0, 1)
+    assert dispatcher.site.queue.sum() == 0
+    assert dispatcher.arrive(0.0, 0) == 0
