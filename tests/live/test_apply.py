@@ -46,7 +46,7 @@ def file(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def serving(start: Any, file: Path) -> Any:
-    running = start(deployment=inferway.load(file))
+    running = start(deployment=inferway.load(file), allow_apply=True)
     running.admin = f"http://127.0.0.1:{running.server.admin_port}"
     return running
 
@@ -199,7 +199,7 @@ def test_content_is_as_good_as_a_file(serving: Any) -> None:
     body = json.dumps(
         {"content": text.replace("digits/", "other/").replace("zoo://other", "zoo://digits")}
     )
-    head = f"POST /apply HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     kind = "Content-Type: application/json\r\n\r\n"
     answer = serving.ask(f"{head}{kind}{body}".encode(), admin=True)
     assert (answer.status, answer.json) == (
@@ -222,13 +222,37 @@ def test_content_is_as_good_as_a_file(serving: Any) -> None:
     ],
 )
 def test_requests_to_apply_are_checked(serving: Any, kind: str, body: str, status: int) -> None:
-    head = f"POST /apply HTTP/1.1\r\nHost: t\r\nContent-Length: {len(body)}\r\n"
+    head = f"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n"
     raw = f"{head}Content-Type: {kind}\r\n\r\n{body}".encode()
     assert serving.ask(raw, admin=True).status == status
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 400),
+        ("127.0.0.1:8002", 400),
+        ("[::1]:8002", 400),
+        ("evil.example:8002", 403),
+        ("", 403),
+    ],
+)
+def test_only_who_names_this_machine_may_apply(serving: Any, host: str, status: int) -> None:
+    head = f"POST /apply HTTP/1.1\r\nHost: {host}\r\nContent-Length: 2\r\n"
+    raw = f"{head}Content-Type: application/json\r\n\r\n{{}}".encode()
+    assert serving.ask(raw, admin=True).status == status
+
+
+def test_without_keys_nothing_is_applied_unasked(start: Any, file: Path) -> None:
+    running = start(deployment=inferway.load(file))
+    site = running.server.sites[0]
+    with pytest.raises(ServeError, match="without keys applies nothing"):
+        apply(file, f"http://127.0.0.1:{running.server.admin_port}")
+    assert running.server.sites[0] is site
+
+
 def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:
-    running = start(deployment=inferway.load(file), record=file.parent / "run")
+    running = start(deployment=inferway.load(file), record=file.parent / "run", allow_apply=True)
     admin = f"http://127.0.0.1:{running.server.admin_port}"
     clients = Clients(running, 2)
     try:

@@ -109,6 +109,20 @@ def test_tls(start: Any, site_of: Any, certificate: Certificate) -> None:
     assert running.get("/status", admin=True).status == 200
 
 
+def test_an_admin_listener_on_the_network_has_tls_too(
+    start: Any, site_of: Any, certificate: Certificate
+) -> None:
+    options = {"keys": Keys([KEY]), "certificate": certificate, "admin_host": "0.0.0.0"}
+    running = start(site_of(), **options)
+    trusting = ssl.create_default_context(cafile=str(certificate.chain))
+    with (
+        socket.create_connection(("127.0.0.1", running.server.admin_port), 10) as plain,
+        trusting.wrap_socket(plain, server_hostname="localhost") as secure,
+    ):
+        secure.sendall(f"GET /status HTTP/1.1\r\nHost: t\r\n{RIGHT}\r\n".encode())
+        assert secure.recv(15) == b"HTTP/1.1 200 OK"
+
+
 def test_a_tls_client_without_the_authority_is_told_so(
     start: Any, site_of: Any, certificate: Certificate
 ) -> None:

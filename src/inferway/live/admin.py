@@ -57,6 +57,14 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
     content: str | None = None
 
 
+def host_name(header: bytes) -> str:
+    """The host that a Host header names, without its port and an address's brackets."""
+    text = header.decode("latin-1").strip()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0]
+
+
 def asked_deployment(exchange: Exchange) -> Deployment:
     """Load the deployment that ``POST /apply`` asks for; takes seconds.
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import uvloop
 
 from inferway.live import grpc
-from inferway.live.admin import admin_routes, asked_deployment
+from inferway.live.admin import admin_routes, asked_deployment, host_name
 from inferway.live.assembly import ServeError, check_served, sites_of
 from inferway.live.certificate import Certificate
 from inferway.live.http.exchange import Exchange
@@ -61,9 +61,12 @@ class Server:
         Address of the admin listener; without keys it must be loopback.
     keys
         Who may use all listeners, health apart; None lets everybody in.
+    allow_apply
+        Whether ``POST /apply`` is answered without keys too: whoever has an account on this
+        machine can then have the server run a policy file of theirs.
     certificate
-        For TLS on the inference listeners, HTTP and gRPC; None for plain connections. The admin
-        listener is plain.
+        For TLS on the inference listeners, HTTP and gRPC, and on an admin listener that is not at
+        loopback; None for plain connections.
     drain_delay_s
         How long the server says that it is not ready, and serves, before it accepts nothing more.
     grace_s
@@ -96,6 +99,7 @@ class Server:
         admin_port: int = ADMIN_PORT,
         admin_host: str = "127.0.0.1",
         keys: Keys | None = None,
+        allow_apply: bool = False,
         certificate: Certificate | None = None,
         drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
@@ -122,6 +126,7 @@ class Server:
         self.grpc_port = grpc_port
         self.admin_port = admin_port
         self.admin_host = admin_host
+        self._guarded, self._allow_apply = keys is not None, allow_apply
         self.drain_delay_s = drain_delay_s
         self.grace_s = grace_s
         self.limits = limits or Limits()
@@ -181,7 +186,9 @@ class Server:
                 assert self.grpc_port is not None
                 await self._grpc.start(self.host, self.grpc_port)
                 self.grpc_port = self._grpc.port
-            await self._admin.start(self.admin_host, self.admin_port)
+            local = _is_loopback(self.admin_host)
+            secured = {} if local else self._tls_options()
+            await self._admin.start(self.admin_host, self.admin_port, **secured)
             self.admin_port = self._admin.port
             self.sites = await asyncio.to_thread(self._load)
             if self.record is not None:
@@ -281,6 +288,17 @@ class Server:
                 self.log.error("no longer recording", task=site.task, reason=str(error))
 
     def _answer_apply(self, exchange: Exchange) -> None:
+        if not self._guarded:
+            if not self._allow_apply:
+                reason = "a server without keys applies nothing unless it was started to allow it"
+                exchange.refuse(403, reason)
+                return
+            # A page in a browser can give loopback a name of its own; the browser says which.
+            name = host_name(exchange.host)
+            if name != self.admin_host and not _is_loopback(name):
+                reason = f"the request is for host {name!r}, not for this one"
+                exchange.refuse(403, reason)
+                return
         task = asyncio.get_running_loop().create_task(self._apply(exchange))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -422,6 +440,7 @@ def serve(
     admin_port: int = ADMIN_PORT,
     admin_host: str = "127.0.0.1",
     keys: Path | None = None,
+    allow_apply: bool = False,
     certificate: Certificate | None = None,
     limits: Limits | None = None,
     drain_delay_s: float = DRAIN_DELAY_S,
@@ -448,8 +467,10 @@ def serve(
     keys
         A file with one bearer key a line; None takes the environment's `INFERWAY_KEYS`, and lets
         everybody in without it.
+    allow_apply
+        Whether another deployment may be applied without a key; see `Server`.
     certificate
-        For TLS on the inference listeners.
+        For TLS; see `Server`.
     limits
         Caps on requests.
     drain_delay_s
@@ -481,6 +502,7 @@ def serve(
         admin_port=admin_port,
         admin_host=admin_host,
         keys=keys_from(keys),
+        allow_apply=allow_apply,
         certificate=certificate,
         limits=limits,
         drain_delay_s=drain_delay_s,

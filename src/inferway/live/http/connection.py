@@ -157,6 +157,9 @@ class Connection(asyncio.Protocol):
         elif length == 11:
             if name.lower() == b"traceparent":
                 exchange.traceparent = value
+        elif length == 4:
+            if name.lower() == b"host":
+                exchange.host = value
         elif length == 6 and name.lower() == b"expect":
             exchange.expects = value.lower() == b"100-continue"
 

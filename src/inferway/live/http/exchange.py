@@ -54,6 +54,7 @@ class Exchange:
         "given_id",
         "headed",
         "header_length",
+        "host",
         "identity",
         "keep_alive",
         "method",
@@ -72,6 +73,7 @@ class Exchange:
         self.body: bytes | list[bytes] = b""
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
+        self.host = b""
         self.given_id: bytes | None = None
         self.traceparent: bytes | None = None
         self.identity: Identity | None = None
