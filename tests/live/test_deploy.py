@@ -13,7 +13,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
+from inferway.live.assembly import times_file
 from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
+from inferway.site.compiled import _cache_root
 
 
 @pytest.fixture
@@ -56,6 +58,28 @@ def test_the_unit_waits_longer_than_the_server_drains(deploy: Path) -> None:
     assert service["KillSignal"] == "SIGTERM"
     for hardening in ("NoNewPrivileges", "DynamicUser", "PrivateTmp", "RestrictNamespaces"):
         assert service[hardening] == "yes"
+
+
+@pytest.mark.parametrize("file", ["inferway.service", "Containerfile"])
+def test_what_is_kept_is_kept_where_it_can_be_written(
+    deploy: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (deploy / file).read_text()
+    # The places of systemd's folders, for a unit of the system.
+    text = text.replace("%C", "/var/cache").replace("%S", "/var/lib")
+    for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        (value,) = re.findall(rf"\b{variable}=(\S+)", text)
+        monkeypatch.setenv(variable, value)
+    kept = {_cache_root(): "/var/cache/inferway", times_file(): "/var/lib/inferway"}
+    for path, writable in kept.items():
+        assert path.is_relative_to(writable)
+        folder = Path(writable)
+        if file == "Containerfile":
+            assert f'"{folder}"' in re.findall(r"^VOLUME (.*)$", text, re.MULTILINE)[0]
+            assert str(folder) in re.findall(r"^RUN install -d (.*)$", text, re.MULTILINE)[0]
+    if file == "inferway.service":
+        service = unit(deploy / file)["Service"]
+        assert service["CacheDirectory"] == service["StateDirectory"] == "inferway"
 
 
 def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:
