@@ -123,6 +123,15 @@ def test_a_policy_that_does_not_compile_is_refused(
         serve("./cheapest.py:Cheapest")
 
 
+def test_a_policy_that_forms_batches_is_refused(
+    serve: Callable[..., Any], examples: Path, tmp_path: Path
+) -> None:
+    batches = "\n    def pull(self, site, server, draw):\n        return 0, 1\n"
+    (tmp_path / "cheapest.py").write_text((examples / "cheapest.py").read_text() + batches)
+    with pytest.raises(ServeError, match=r"tasks\.digits\.dispatch: .* forms no batches"):
+        serve("./cheapest.py:Cheapest")
+
+
 def test_service_times_are_kept_from_one_run_to_the_next(
     start: Callable[..., Any], tmp_path: Path
 ) -> None:

@@ -66,6 +66,11 @@ def _site(deployment: Deployment, task: Task, times: Path | None) -> Site:
         dispatcher = dispatcher_of(deployment, task.name, node.name)
     except ValueError as error:
         raise ServeError(f"{deployment.path}: tasks.{task.name}.dispatch: {error}") from error
+    if hasattr(dispatcher.policy, "pull"):
+        raise ServeError(
+            f"{deployment.path}: tasks.{task.name}.dispatch: policy {dispatcher.policy_name} has "
+            "`pull`, and `serve` forms no batches; leave `pull` out of the class"
+        )
     fleet = dispatcher.fleet
     runtimes: list[OnnxRuntime] = []
     for name, count in zip(fleet.variants, fleet.count, strict=True):
