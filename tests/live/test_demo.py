@@ -113,3 +113,19 @@ def test_a_server_that_is_stuck_is_given_up(tmp_path):
             launched.url(0.2)
         os.kill(launched.process.pid, signal.SIGCONT)
     assert launched.process.returncode is not None
+
+
+@pytest.mark.slow
+def test_the_whole_demo_shows_what_it_says(tmp_path: Path) -> None:
+    # The demo's own claim is a thousandth; what else runs on a machine of tests may cost more.
+    short = 0.003
+    result = demo.run(out=tmp_path)
+    by_name = {one.policy: one for one in result.policies}
+    assert list(by_name) == ["fastest-only", "most-accurate-only", "tad-op", "priced"]
+    for name in ("tad-op", "priced"):
+        one = by_name[name]
+        assert one.profile_accuracy >= result.target - short
+        assert one.accuracy_interval[1] >= result.target
+        assert by_name["most-accurate-only"].p95_s >= 3 * one.p95_s
+    assert by_name["fastest-only"].accuracy_interval[1] < result.target
+    assert (tmp_path / "demo.png").stat().st_size > 10_000
