@@ -15,6 +15,9 @@ from inferway.site import ALL_CLASSES
 
 Arrays = dict[str, NDArray[Any]]
 
+LONGEST_RETRY_S = 60.0
+"""The longest wait that a client is told before another try."""
+
 
 class Outcome(enum.IntEnum):
     """How a request ended; the values index the counters."""

@@ -29,8 +29,9 @@ HELD_LIMIT = 1024
 UNSAID = 1 << 15
 """How low a request stands that states no priority: below all that do."""
 FLUSH_S = 1.0
-REMEMBER_S = 60.0
 """A process that dies loses what has been recorded for so long at most."""
+REMEMBER_S = 60.0
+"""How often the measured service times are kept."""
 
 
 class Decisions(Protocol):

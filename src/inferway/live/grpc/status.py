@@ -8,7 +8,7 @@ from typing import Any, Final, NoReturn
 import grpc
 
 from inferway.live.http.refusal import RefusalError
-from inferway.live.request import Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, Outcome, Request
 
 CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
@@ -31,8 +31,6 @@ OUTCOMES: Final = {
     Outcome.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     Outcome.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
-
-LONGEST_RETRY_S: Final = 60.0
 
 
 async def refuse(context: Any, refusal: RefusalError) -> NoReturn:

@@ -22,7 +22,7 @@ from inferway.live.http.message import (
 )
 from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
 from inferway.runtime import Tensor
 
 _STATUS: Final = {
@@ -32,8 +32,6 @@ _STATUS: Final = {
     Outcome.INVALID: 400,
     Outcome.UNAVAILABLE: 503,
 }
-
-LONGEST_RETRY_S: Final = 60
 
 
 class Wanted:
