@@ -104,6 +104,48 @@ def test_many_pipelined_requests(digits: Any) -> None:
         assert [wire.read().json["id"] for _ in range(300)] == [str(i) for i in range(300)]
 
 
+@pytest.mark.parametrize("packed", [False, True])
+def test_no_more_is_read_while_much_waits(
+    start: Any, site_of: Any, gates: Any, until: Any, packed: bool
+) -> None:
+    for gate in gates:
+        gate.opened.set()
+    running = start(site_of(gates), limits=Limits(queued_bytes=2000))
+    gates[0].opened.clear()
+    data = ONE["inputs"][0] | {"shape": [500, 4], "data": [0.5] * 2000}
+    body = json.dumps({"inputs": [data]}).encode()
+    raw = running.post(body)
+    if packed:
+        body = gzip.compress(body)
+        assert len(body) < 1000
+        raw = running.post(body, "Content-Encoding: gzip\r\n")
+    wire = running.wire()
+    wire.send(raw)
+    until(lambda: all(one._paused for one in running.server._http.connections or [Missing]))
+    wire.send(raw * 2)
+    gates[0].opened.set()
+    assert [wire.read().status for _ in range(3)] == [200] * 3
+
+
+class Missing:
+    """No connection yet."""
+
+    _paused = False
+
+
+def test_connections_over_the_cap_are_told_to_come_back(
+    start: Any, site_of: Any, until: Any
+) -> None:
+    running = start(site_of(), limits=Limits(connections=2))
+    wires = [running.wire() for _ in range(2)]
+    until(lambda: len(running.server._http.connections) == 2)
+    refused = running.wire().read()
+    assert (refused.status, refused.headers["retry-after"]) == (503, "1")
+    wires[0].close()
+    until(lambda: len(running.server._http.connections) == 1)
+    assert running.get("/v2").status == 200
+
+
 def test_keep_alive_and_close(digits: Any) -> None:
     with closing(digits.wire()) as wire:
         wire.send(GET % b"/v2")

@@ -30,6 +30,7 @@ class Connection(asyncio.Protocol):
         "_head_bytes",
         "_parser",
         "_paused",
+        "_queued",
         "_received",
         "_stuck",
         "_transport",
@@ -51,6 +52,7 @@ class Connection(asyncio.Protocol):
         self._chunks: list[bytes] | None = None
         self._deaf = False
         self._paused = False
+        self._queued = 0
         self._stuck: int | None = None
 
     # What asyncio calls.
@@ -58,7 +60,11 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
         self._transport = cast("asyncio.Transport", transport)
-        self.listener.connections.add(self)
+        connections = self.listener.connections
+        if len(connections) >= self.listener.limits.connections:
+            self._refuse_and_close(503, "too many connections are open", b"Retry-After: 1\r\n")
+            return
+        connections.add(self)
         if self.listener.draining:  # it was on its way when the listener closed
             self._transport.abort()
 
@@ -216,6 +222,7 @@ class Connection(asyncio.Protocol):
         exchange.expects = False
         if not exchange.keep_alive:
             self._deaf = True  # whatever follows was not asked for
+        self.occupy(exchange, self._received)
         # Found now and not with the headers: meanwhile another site may have taken over.
         try:
             self.listener.find(exchange.method, self._url)(exchange)
@@ -225,10 +232,16 @@ class Connection(asyncio.Protocol):
                 self._deaf = True
                 exchange.keep_alive = exchange.headed = False
                 exchange.refuse(500, "the server failed on this request")
-        if len(self.exchanges) > self.listener.limits.pipelined:
+        limits = self.listener.limits
+        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
             self._pause()
 
     # What exchanges and the listener call.
+
+    def occupy(self, exchange: Exchange, size: int) -> None:
+        """Count what an exchange holds in memory until it is answered, in bytes."""
+        self._queued += size - exchange.size
+        exchange.size = size
 
     def send(self, exchange: Exchange, reply: bytes) -> None:
         """Write a response, and those that waited for it."""
@@ -237,11 +250,13 @@ class Connection(asyncio.Protocol):
             exchange.reply = reply
             return
         exchanges.popleft()
+        self._queued -= exchange.size
         if exchanges and exchanges[0].reply is not None:
             replies = [reply]
             while exchanges and (following := exchanges[0]).reply is not None:
                 replies.append(following.reply)
                 exchange = exchanges.popleft()
+                self._queued -= exchange.size
             reply = b"".join(replies)
         if exchanges and exchanges[0].expects and exchanges[0].headed:
             exchanges[0].expects = False
@@ -249,8 +264,10 @@ class Connection(asyncio.Protocol):
         self._transport.write(reply)
         if not exchange.keep_alive:
             self._end(lingering=not exchange.headed)
-        elif self._paused and len(exchanges) <= self.listener.limits.pipelined // 2:
-            self._resume()
+        elif self._paused:
+            limits = self.listener.limits
+            if len(exchanges) <= limits.pipelined // 2 and self._queued <= limits.queued_bytes:
+                self._resume()
 
     def drain(self) -> None:
         """Close when the last answer has gone."""

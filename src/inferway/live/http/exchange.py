@@ -61,6 +61,7 @@ class Exchange:
         "old",
         "reply",
         "request",
+        "size",
         "tick",
         "traceparent",
         "withdraw",
@@ -71,6 +72,8 @@ class Exchange:
         self.tick = tick
         self.method = b""
         self.body: bytes | list[bytes] = b""
+        self.size = 0
+        """Bytes of its body that the connection counts while it is not answered."""
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
         self.host = b""

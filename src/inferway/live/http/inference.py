@@ -99,6 +99,7 @@ class Infer:
         assert isinstance(body, bytes)
         if exchange.encoding is not None:
             body = decompress(body, exchange.encoding, self.intake.limits.body_bytes)
+            exchange.connection.occupy(exchange, len(body))
         json_end = len(body)
         text: bytes | memoryview = body
         if exchange.header_length is not None:
