@@ -65,6 +65,10 @@ def serve(
             show_default=False,
         ),
     ] = None,
+    allow_apply: Annotated[
+        bool,
+        typer.Option("--allow-apply", help="Let `apply` in without keys, from this machine."),
+    ] = False,
     tls_cert: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")
     ] = None,
@@ -130,6 +134,7 @@ def serve(
         admin_port=admin_port,
         admin_host=admin_host,
         keys=keys,
+        allow_apply=allow_apply,
         certificate=None if not (tls_cert and tls_key) else live.Certificate(tls_cert, tls_key),
         limits=live.Limits(
             body_bytes=max_body * 1024**2,
