@@ -478,6 +478,30 @@ def test_the_answer_to_a_canceled_call_in_service_goes_nowhere(
     assert speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S).model_version == "tiny"
 
 
+def test_a_call_is_named_and_can_be_explained(gated: Any, gates: list[Any]) -> None:
+    speaking, site, wait = gated
+    for gate in gates:
+        gate.opened.set()
+    trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    named = (("x-request-id", "mine"), ("traceparent", trace))
+    _, call = speaking.stub.ModelInfer.with_call(raw_request(), metadata=named, timeout=LIMIT_S)
+    assert ("x-request-id", "mine") in call.trailing_metadata()
+    _, call = speaking.stub.ModelInfer.with_call(raw_request(), timeout=LIMIT_S)
+    (identity,) = (value for key, value in call.trailing_metadata() if key == "x-request-id")
+    wait(0)
+    for name in ("mine", identity):
+        told = speaking.running.get(f"/v2/models/{site.task}/explain/{name}")
+        assert (told.status, told.json["outcome"]) == (200, "answered")
+    # Of a refusal as well.
+    hasty = raw_request()
+    hasty.parameters["deadline_ms"].double_param = 0.001
+    with pytest.raises(grpc.RpcError) as caught:
+        speaking.stub.ModelInfer(hasty, metadata=named, timeout=LIMIT_S)
+    error: Any = caught.value
+    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+    assert {"x-request-id", "retry-after"} <= {key for key, _ in error.trailing_metadata()}
+
+
 def test_the_calls_deadline_is_the_requests(gated: Any, gates: list[Any]) -> None:
     speaking, site, wait = gated
     patient = speaking.stub.ModelInfer.future(raw_request())

@@ -10,14 +10,16 @@ import msgspec
 
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
-from inferway.live.grpc.status import end
+from inferway.live.grpc.status import called, end
 from inferway.live.http import elements
+from inferway.live.http.identity import Identity
 from inferway.live.http.message import InferParameters, TensorParameters
 from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.runtime import Tensor
 
+_NAMES: Final = frozenset({"x-request-id", "traceparent"})
 _PARAMETER: Final[dict[type, str]] = {
     bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
 }  # fmt: skip
@@ -71,6 +73,9 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     remaining_s = context.time_remaining()
     if remaining_s is not None:
         request.deadline_s = min(request.deadline_s, received_s + remaining_s)
+    request.identity = identity = _identity(context)
+    request.id = identity.id
+    context.set_trailing_metadata(called(request))
     site.submit(request)
     try:
         answer = await ended
@@ -80,6 +85,14 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     if answer is None:
         await end(context, request)
     return answer
+
+
+def _identity(context: Any) -> Identity:
+    given: dict[str, bytes] = {}
+    for key, value in context.invocation_metadata() or ():
+        if key in _NAMES:
+            given[key] = value.encode() if isinstance(value, str) else value
+    return Identity(given.get("x-request-id"), given.get("traceparent"))
 
 
 def _arrays(message: Any, intake: Intake) -> Arrays:

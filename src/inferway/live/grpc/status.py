@@ -43,11 +43,16 @@ async def refuse(context: Any, refusal: RefusalError) -> NoReturn:
 async def end(context: Any, request: Request) -> NoReturn:
     """End the call of a request that was not answered."""
     assert request.outcome is not None
-    after = ()
+    after = called(request)
     if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
-        after = retry(request.retry_after_s)
+        after += retry(request.retry_after_s)
     await context.abort(OUTCOMES[request.outcome], request.reason, after)
     raise AssertionError  # abort raises
+
+
+def called(request: Request) -> Any:
+    """What the request is called, as trailing metadata: what it can be explained by."""
+    return (("x-request-id", request.id.decode()),)
 
 
 def retry(after_s: float) -> Any:
