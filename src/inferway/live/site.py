@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from inferway.live.counters import Counters
 from inferway.live.doorbell import Doorbell
@@ -21,6 +21,9 @@ from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT, Fleet
+
+if TYPE_CHECKING:
+    from inferway.dispatch.dispatcher import Plan
 from inferway.site.view import SIZES
 
 _HALF_WORD = 2**63
@@ -72,12 +75,18 @@ class Decisions(Protocol):
     def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
         """A request leaves with no answer, from this place in the server's queue."""
 
-    def retune(self, rate_per_s: float) -> None:
-        """Plan for another arrival rate."""
+    def plan(self, rate_per_s: float) -> Plan:
+        """What the policy would keep at another arrival rate; may be called in any thread."""
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on by a plan."""
 
 
 class Written(Protocol):
     """What a site needs of `inferway.dispatch.recording.Recording`, besides its decisions."""
+
+    error: OSError | None
+    """Why it ended before its time."""
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
@@ -230,7 +239,7 @@ class Site:
     @property
     def recorded(self) -> bool:
         """Whether what the dispatcher decides is written down."""
-        return self._recording is not None
+        return self._recording is not None and self._recording.error is None
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
@@ -541,12 +550,11 @@ class Site:
             seen, seen_s = arrived, now_s
             if rate_per_s <= 0.0:
                 continue
-            if self._recording is not None:
-                # Between two decisions, so that a replay can put it there too.
-                self.dispatcher.retune(rate_per_s)
-            else:
-                # In another thread: linear programs take milliseconds, the loop has none to give.
-                await asyncio.to_thread(self.dispatcher.retune, rate_per_s)
+            # Planned in another thread: linear programs take milliseconds, which the loop has not
+            # to give. Adopted here, between two decisions, where a replay can put it too.
+            with suppress(ValueError):  # the policy goes on with the plan that it has
+                plan = await asyncio.to_thread(self.dispatcher.plan, rate_per_s)
+                self.dispatcher.adopt(plan)
 
     async def _keep(self) -> None:
         while True:

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
+from inferway.dispatch.dispatcher import Plan
 from inferway.live import Outcome, Request, Site
 from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import WarmUpError
@@ -354,8 +355,8 @@ def test_a_failed_warm_up_leaves_nothing_behind() -> None:
 
 def test_the_arrival_rate_is_estimated_for_the_policy() -> None:
     class Told(Dispatcher):
-        def retune(self, rate_per_s: float) -> None:
-            rates.put(rate_per_s)
+        def adopt(self, plan: Plan) -> None:
+            rates.put(plan.rate_per_s)
 
     rates: queue.SimpleQueue[float] = queue.SimpleQueue()
 
