@@ -15,6 +15,7 @@ from inferway.runtime import OnnxRuntime
 
 pytestmark = pytest.mark.slow
 
+
 @pytest.fixture(autouse=True)
 def learn() -> None:
     """Skip what cannot be trained here, and only where it was asked for."""
