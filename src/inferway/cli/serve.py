@@ -122,7 +122,12 @@ def serve(
             print(f"serving {', '.join(deployment.tasks)} on {address}/v2")
             if server.grpc_port is not None:
                 print(f"and over gRPC on {host}:{server.grpc_port}")
-            metrics = f"http://{admin_host}:{server.admin_port}/metrics"
+            scheme = (
+                "https"
+                if tls_cert and admin_host not in ("127.0.0.1", "localhost", "::1")
+                else "http"
+            )
+            metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
             print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     deployment = opened(file, policy)

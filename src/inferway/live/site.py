@@ -21,10 +21,10 @@ from inferway.live.instance import EXPIRED, Instance
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT, Fleet
+from inferway.site.view import SIZES
 
 if TYPE_CHECKING:
     from inferway.dispatch.dispatcher import Plan
-from inferway.site.view import SIZES
 
 _HALF_WORD = 2**63
 HELD_LIMIT = 1024
