@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import wait
 from contextlib import closing
 from typing import Any, NamedTuple
 
@@ -152,7 +153,13 @@ class Running:
     def close(self) -> None:
         for wire in self._wires:
             wire.close()
-        self.wait(self.server.stop(grace_s=2.0))
+        stopping = self.begin(self.server.stop(grace_s=2.0))
+        if isinstance(self.loop, Patient):  # the stop may wait for a clock that stands still
+            for _ in range(1000):
+                if wait([stopping], 0.01).done:
+                    break
+                self.loop.advance(0.1)
+        stopping.result(LIMIT_S)
         for _ in range(3):  # what was accepted or closed last
             self.wait(asyncio.sleep(0))
         self.loop.call_soon_threadsafe(self.loop.stop)
