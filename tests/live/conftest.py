@@ -97,7 +97,8 @@ class Running:
     def __init__(self, server: Server, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.server = server
         self.loop = loop or uvloop.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
+        # A stop that fails must not keep the tests from ending.
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.deployment: Any = None
         self._wires: list[Wire] = []
