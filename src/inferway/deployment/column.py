@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import csv
 import math
+from collections.abc import Iterator
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ColumnError", "read_column", "read_times"]
+__all__ = ["ColumnError", "read_column", "read_times", "time_pieces"]
 
 
 class ColumnError(ValueError):
@@ -30,7 +31,7 @@ def read_column(path: Path) -> NDArray[np.float64]:
     ColumnError
         If the file cannot be read or holds anything else.
     """
-    return np.array([value for _, value in _values(path)])
+    return np.fromiter((value for _, value in _values(path)), np.float64)
 
 
 def read_times(path: Path) -> NDArray[np.float64]:
@@ -47,52 +48,68 @@ def read_times(path: Path) -> NDArray[np.float64]:
     ColumnError
         As `read_column`, and if a time is before the one above it.
     """
+    return np.concatenate(list(time_pieces(path)))
+
+
+def time_pieces(path: Path, size: int = 65_536) -> Iterator[NDArray[np.float64]]:
+    """Read arrival times as `read_times`, in sorted pieces of at most `size`.
+
+    Raises
+    ------
+    ColumnError
+        As `read_times`, when the piece with the bad line is asked for.
+    """
     values = _values(path)
-    for (_, one), (line, other) in pairwise(values):
-        if other < one:
-            raise ColumnError(
-                f"{path} line {line}: the time goes back, from {one:g} s to {other:g} s"
-            )
-    return np.array([value for _, value in values])
+    last = -math.inf
+    while piece := list(islice(values, size)):
+        for line, value in piece:
+            if value < last:
+                raise ColumnError(
+                    f"{path} line {line}: the time goes back, from {last:g} s to {value:g} s"
+                )
+            last = value
+        yield np.array([value for _, value in piece])
 
 
-def _values(path: Path) -> list[tuple[int, float]]:
-    """Read (line, value) pairs."""
+def _values(path: Path) -> Iterator[tuple[int, float]]:
+    """Read (line, value) pairs, at least one."""
     cells = _cells(path)
-    if cells and not _looks_like_a_value(cells[0][1]):
-        cells = cells[1:]
-    if not cells:
+    first = next(cells, None)
+    if first is not None and not _looks_like_a_value(first[1]):
+        first = next(cells, None)
+    if first is None:
         raise ColumnError(f"{path} holds no values")
-    if _number(cells[0][1]) is None:
-        return _timestamps(path, cells)
-    values = []
+    read = _seconds if _number(first[1]) is not None else _timestamps
+    yield from read(path, chain([first], cells))
+
+
+def _seconds(path: Path, cells: Iterator[tuple[int, str]]) -> Iterator[tuple[int, float]]:
     for line, cell in cells:
         value = _number(cell)
         if value is None or not math.isfinite(value):
             raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a number of seconds")
         if value < 0:
             raise ColumnError(f"{path} line {line}: {value:g} s is negative")
-        values.append((line, value))
-    return values
+        yield line, value
 
 
-def _timestamps(path: Path, cells: list[tuple[int, str]]) -> list[tuple[int, float]]:
-    values: list[tuple[int, float]] = []
-    start = 0
+def _timestamps(path: Path, cells: Iterator[tuple[int, str]]) -> Iterator[tuple[int, float]]:
+    start = None
     for line, cell in cells:
         nanoseconds = _nanoseconds(cell)
         if nanoseconds is None:
             raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a timestamp")
-        start = start if values else nanoseconds
-        values.append((line, (nanoseconds - start) / 1e9))
-    return values
+        start = nanoseconds if start is None else start
+        yield line, (nanoseconds - start) / 1e9
 
 
-def _cells(path: Path) -> list[tuple[int, str]]:
+def _cells(path: Path) -> Iterator[tuple[int, str]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.reader(file)
-            return [(reader.line_num, row[0].strip()) for row in reader if row and row[0].strip()]
+            for row in reader:
+                if row and row[0].strip():
+                    yield reader.line_num, row[0].strip()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ColumnError(f"{path} cannot be read: {error}") from None
 

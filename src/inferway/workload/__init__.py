@@ -1,6 +1,16 @@
 """Requests over time: arrival processes as arrays of arrival times."""
 
-from inferway.workload.arrivals import mean_rate, peak_rate, times
-from inferway.workload.phases import Span, phase_of, spans
+from inferway.workload.arrivals import Chunk, mean_rate, peak_rate, stream, times
+from inferway.workload.phases import Span, phase_of, phases_of, spans
 
-__all__ = ["Span", "mean_rate", "peak_rate", "phase_of", "spans", "times"]
+__all__ = [
+    "Chunk",
+    "Span",
+    "mean_rate",
+    "peak_rate",
+    "phase_of",
+    "phases_of",
+    "spans",
+    "stream",
+    "times",
+]

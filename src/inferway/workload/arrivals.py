@@ -1,18 +1,20 @@
 """Arrival times of every process that a deployment file can name.
 
-A process is an endless stream of sorted chunks of times, drawn in one fixed order; cutting it at a
-horizon or a count changes nothing before the cut, so a longer run begins as the shorter one did.
+A process is an endless stream of sorted chunks, drawn in one fixed order and in blocks of one fixed
+size; cutting it at a horizon or a count changes nothing before the cut, so a longer run begins as
+the shorter one did.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.column import read_times
+from inferway.deployment.column import time_pieces
 from inferway.deployment.workloads import (
     Arrivals,
     ConstantArrivals,
@@ -22,12 +24,51 @@ from inferway.deployment.workloads import (
     SinusoidalArrivals,
     TraceArrivals,
 )
+from inferway.workload.clock import CHUNK, Clock
 from inferway.workload.markovian import markovian
 
-__all__ = ["mean_rate", "peak_rate", "times"]
+__all__ = ["Chunk", "mean_rate", "peak_rate", "stream", "times"]
 
 Times = NDArray[np.float64]
-_CHUNK = 8192
+
+
+class Chunk(NamedTuple):
+    """Arrivals that follow one another, m of them."""
+
+    times_s: Times
+    """(m,) sorted arrival times, s."""
+    phase: NDArray[np.int64]
+    """(m,) index of the workload's phase at each arrival; 0 where there are no phases."""
+
+
+def stream(
+    arrivals: Arrivals,
+    *,
+    capacity_per_s: float | None = None,
+    seed: int | np.random.Generator = 0,
+) -> Iterator[Chunk]:
+    """Draw arrivals for ever, in bounded memory; a trace ends with its file.
+
+    Parameters
+    ----------
+    arrivals
+        The process, from a deployment's workload.
+    capacity_per_s
+        The greatest feasible rate, which a ``load`` in the file is relative to.
+    seed
+        The same seed gives the same arrivals; a generator is used from where it stands.
+
+    Yields
+    ------
+    Chunks of at most 65,536 arrivals, at least one each.
+
+    Raises
+    ------
+    ValueError
+        If the process has a load and `capacity_per_s` is missing, or a trace cannot be read.
+    """
+    chunks = _chunks(arrivals, capacity_per_s, np.random.default_rng(seed))
+    return (chunk for chunk in chunks if len(chunk.times_s))
 
 
 def times(
@@ -36,7 +77,7 @@ def times(
     horizon_s: float | None = None,
     count: int | None = None,
     capacity_per_s: float | None = None,
-    seed: int = 0,
+    seed: int | np.random.Generator = 0,
 ) -> Times:
     """Draw arrival times.
 
@@ -51,7 +92,7 @@ def times(
     capacity_per_s
         The greatest feasible rate, which a ``load`` in the file is relative to.
     seed
-        The same seed gives the same times.
+        As in `stream`.
 
     Returns
     -------
@@ -67,13 +108,14 @@ def times(
         raise ValueError("give either horizon_s or count")
     if (horizon_s is not None and not 0 <= horizon_s < np.inf) or (count is not None and count < 0):
         raise ValueError(f"cannot draw arrivals for horizon_s={horizon_s}, count={count}")
-    stream = _stream(arrivals, capacity_per_s, np.random.default_rng(seed))
     taken: list[Times] = []
     total = 0
-    for chunk in stream:
+    if horizon_s == 0 or count == 0:
+        return np.empty(0)
+    for chunk, _ in stream(arrivals, capacity_per_s=capacity_per_s, seed=seed):
         taken.append(chunk)
         total += len(chunk)
-        if horizon_s is not None and len(chunk) and chunk[-1] >= horizon_s:
+        if horizon_s is not None and chunk[-1] >= horizon_s:
             break
         if count is not None and total >= count:
             break
@@ -98,10 +140,14 @@ def mean_rate(arrivals: Arrivals, capacity_per_s: float | None = None) -> float:
             requests = sum(p.for_ * p.mean_rate_per_s(capacity_per_s) for p in phases)
             return requests / sum(p.for_ for p in phases)
         case TraceArrivals(file=file, speed=speed):
-            recorded = read_times(file)
-            if recorded[-1] == recorded[0]:
+            first = last = None
+            gaps = -1
+            for piece in time_pieces(file, CHUNK):
+                first = piece[0] if first is None else first
+                last, gaps = piece[-1], gaps + len(piece)
+            if first is None or last is None or first == last:
                 raise ValueError(f"{file} has no rate: all its times are equal")
-            return float((len(recorded) - 1) / (recorded[-1] - recorded[0]) * speed)
+            return float(gaps / (last - first) * speed)
         case _:
             return arrivals.mean_rate_per_s(capacity_per_s)
 
@@ -129,37 +175,41 @@ def peak_rate(arrivals: Arrivals, capacity_per_s: float | None = None) -> float:
             return arrivals.mean_rate_per_s(capacity_per_s)
 
 
-def _stream(
+def _chunks(
     arrivals: Arrivals, capacity_per_s: float | None, rng: np.random.Generator
-) -> Iterator[Times]:
+) -> Iterator[Chunk]:
     match arrivals:
         case PoissonArrivals():
             rate = arrivals.mean_rate_per_s(capacity_per_s)
-            return (chunk / rate for chunk in _unit_poisson(rng))
+            return (_unphased(np.divide(chunk, rate, out=chunk)) for chunk in _unit_poisson(rng))
         case ConstantArrivals():
-            return _constant(arrivals.mean_rate_per_s(capacity_per_s))
+            return map(_unphased, _constant(arrivals.mean_rate_per_s(capacity_per_s)))
         case SinusoidalArrivals():
-            return _sinusoidal(arrivals, arrivals.mean_rate_per_s(capacity_per_s), rng)
+            rate = arrivals.mean_rate_per_s(capacity_per_s)
+            return map(_unphased, _sinusoidal(arrivals, rate, rng))
         case PhasedArrivals():
             return map(_phase_clock(arrivals, capacity_per_s), _unit_poisson(rng))
         case MapArrivals():
-            return markovian(np.array(arrivals.d0), np.array(arrivals.d1), arrivals.stationary, rng)
-        case TraceArrivals():
-            return iter([read_times(arrivals.file) / arrivals.speed])
+            d0, d1 = np.array(arrivals.d0), np.array(arrivals.d1)
+            return map(_unphased, markovian(d0, d1, arrivals.stationary, rng))
+        case TraceArrivals(file=file, speed=speed):
+            return (_unphased(piece / speed) for piece in time_pieces(file, CHUNK))
+
+
+def _unphased(times_s: Times) -> Chunk:
+    return Chunk(times_s, np.zeros(len(times_s), np.int64))
 
 
 def _unit_poisson(rng: np.random.Generator) -> Iterator[Times]:
     """Yield a Poisson process of rate 1."""
-    last = 0.0
+    clock = Clock()
     while True:
-        chunk = last + np.cumsum(rng.standard_exponential(_CHUNK))
-        last = float(chunk[-1])
-        yield chunk
+        yield clock.after(rng.standard_exponential(CHUNK))
 
 
 def _constant(rate: float) -> Iterator[Times]:
-    for start in itertools.count(0, _CHUNK):
-        yield np.arange(start, start + _CHUNK) / rate
+    for start in itertools.count(0, CHUNK):
+        yield np.arange(start, start + CHUNK) / rate
 
 
 def _sinusoidal(
@@ -176,15 +226,20 @@ def _sinusoidal(
 
 def _phase_clock(
     arrivals: PhasedArrivals, capacity_per_s: float | None
-) -> Callable[[Times], Times]:
+) -> Callable[[Times], Chunk]:
     """Map a unit-rate process to one whose rate follows the phases, by its inverse mean count."""
     lengths = np.array([phase.for_ for phase in arrivals.phases])
     rates = np.array([phase.mean_rate_per_s(capacity_per_s) for phase in arrivals.phases])
-    ends = np.concatenate([[0.0], np.cumsum(lengths)])
+    starts = np.concatenate([[0.0], np.cumsum(lengths)])
     counts = np.concatenate([[0.0], np.cumsum(lengths * rates)])
 
-    def to_time(chunk: Times) -> Times:
-        cycles, within = np.divmod(chunk, counts[-1])
-        return np.asarray(cycles * ends[-1] + np.interp(within, counts, ends))
+    def to_times(chunk: Times) -> Chunk:
+        cycle = np.floor(chunk / counts[-1])
+        # Clipped, since the quotient may round up to the next cycle.
+        within = np.clip(chunk - cycle * counts[-1], 0.0, counts[-1])
+        phase = np.searchsorted(counts[1:-1], within, side="right")
+        begun = cycle * starts[-1] + starts[phase]
+        times_s = begun + (within - counts[phase]) / rates[phase]
+        return Chunk(times_s, phase.astype(np.int64, copy=False))
 
-    return to_time
+    return to_times

@@ -3,26 +3,24 @@
 Lucantoni, Stochastic Models 7(1), 1991, doi:10.1080/15326349108807174: the phase is a Markov chain
 with generator D0 + D1; transitions counted in D1 bring an arrival, those in D0 none.
 
-Arrivals that leave the phase as it is form, within a stay in phase i, a Poisson process of rate
-D1[i, i] independent of when the stay ends. So only the changes of phase are walked one by one; the
-many arrivals between two changes are drawn in one go.
+The chain is walked step by step, at the rate at which anything at all happens in its phase, by
+compiled code; the random numbers come in blocks from the generator.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
-from math import ceil
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.workload.clock import CHUNK, Clock
+
 __all__ = ["markovian"]
 
-_STAYS = 1024  # stays per chunk, where arrivals within stays are few
-_ARRIVALS = 65_536  # about how many arrivals a chunk holds, where they are many
-
 Matrix = NDArray[np.float64]
+Walk = Callable[..., tuple[int, int, float]]
 
 
 def markovian(
@@ -41,69 +39,56 @@ def markovian(
         Where randomness comes from.
     """
     phases = len(d0)
-    silent = d0 - np.diag(np.diag(d0))
-    loud = d1 - np.diag(np.diag(d1))
-    leave = silent.sum(axis=1) + loud.sum(axis=1)
-    inside = np.diag(d1).copy()
-    # Row i: cumulative chances of the 2n ways to leave phase i, the silent ones first.
-    ways = np.hstack([silent, loud])
-    cumulative = [
-        (np.cumsum(row) / total).tolist() if total > 0 else []
-        for row, total in zip(ways, leave, strict=True)
-    ]
-    mean_stay = [1 / rate if rate > 0 else float("inf") for rate in leave]
-    phase = bisect_right(np.cumsum(start).tolist(), rng.random())
-    phase = min(phase, phases - 1)
-    clock = 0.0
+    # Row i: cumulative chances of the 2n things that can happen in phase i, the silent ones first.
+    ways = np.hstack([d0 - np.diag(np.diag(d0)), d1])
+    events = ways.sum(axis=1)
+    cumulative = np.cumsum(ways, axis=1) / events[:, None]
+    # The last way that can happen takes what rounding leaves below 1.
+    for row, way in zip(cumulative, ways, strict=True):
+        row[np.flatnonzero(way)[-1] :] = 1.0
+    phase = min(int(np.searchsorted(np.cumsum(start), rng.random(), side="right")), phases - 1)
+    clock, walk = Clock(), _walk()
     while True:
-        if leave[phase] == 0:
-            yield from _forever(clock, float(inside[phase]), rng)
-        stays, states, bring = [], [], []
-        expected = 0.0
-        lengths = rng.standard_exponential(_STAYS).tolist()
-        picks = rng.random(_STAYS).tolist()
-        for length, pick in zip(lengths, picks, strict=True):
-            stay = length * mean_stay[phase]
-            stays.append(stay)
-            states.append(phase)
-            expected += stay * inside[phase]
-            way = min(bisect_right(cumulative[phase], pick), 2 * phases - 1)
-            bring.append(way >= phases)
-            phase = way % phases
-            if leave[phase] == 0 or expected > _ARRIVALS:
-                break
-        # Only the last stay can be so long that its arrivals must not be drawn in one go.
-        pieces = max(1, ceil(stays[-1] * inside[states[-1]] / _ARRIVALS))
-        last, stays[-1] = stays[-1], stays[-1] / pieces
-        ends = clock + np.cumsum(stays)
-        ending = np.array(bring)
-        ending[-1] &= pieces == 1
-        yield _within(clock, ends, inside[states], ending, rng)
-        clock = float(ends[-1])
-        for piece in range(1, pieces):
-            end = np.array([clock + last / pieces])
-            ending = np.array([bring[-1] and piece == pieces - 1])
-            yield _within(clock, end, inside[states[-1:]], ending, rng)
-            clock = float(end[0])
+        gaps, picks = rng.standard_exponential(CHUNK), rng.random(CHUNK)
+        found, phase, end = walk(cumulative, 1 / events, phase, clock.rest, gaps, picks)
+        yield clock.moved(gaps[:found], end)
 
 
-def _within(
-    clock: float,
-    ends: NDArray[np.float64],
-    rates: NDArray[np.float64],
-    bring: NDArray[np.bool_],
-    rng: np.random.Generator,
-) -> NDArray[np.float64]:
-    """Draw the arrivals of some stays: Poisson inside each, and one at the end of some."""
-    starts = np.concatenate([[clock], ends[:-1]])
-    counts = rng.poisson(rates * (ends - starts))
-    inside = np.repeat(starts, counts) + rng.random(counts.sum()) * np.repeat(ends - starts, counts)
-    return np.sort(np.concatenate([inside, ends[bring]]))
+@cache
+def _walk() -> Walk:
+    import numba
+
+    walk: Walk = numba.njit(nogil=True)(_walk_plain)
+    return walk
 
 
-def _forever(clock: float, rate: float, rng: np.random.Generator) -> Iterator[NDArray[np.float64]]:
-    """Yield a Poisson process from `clock` on: the phase is never left again."""
-    while True:
-        chunk = clock + np.cumsum(rng.standard_exponential(_ARRIVALS)) / rate
-        clock = float(chunk[-1])
-        yield chunk
+def _walk_plain(
+    cumulative: Matrix,
+    mean_s: NDArray[np.float64],
+    phase: int,
+    now_s: float,
+    gaps: NDArray[np.float64],
+    picks: NDArray[np.float64],
+) -> tuple[int, int, float]:
+    """Take a step for each gap and pick; write the times of arrivals over the gaps.
+
+    Returns the number of arrivals, the phase and the time after the last step.
+    """
+    phases = len(mean_s)
+    found = 0
+    for step in range(len(gaps)):
+        now_s += gaps[step] * mean_s[phase]
+        low, high = 0, 2 * phases - 1
+        while low < high:
+            middle = (low + high) >> 1
+            if cumulative[phase, middle] > picks[step]:
+                high = middle
+            else:
+                low = middle + 1
+        if low >= phases:
+            gaps[found] = now_s
+            found += 1
+            phase = low - phases
+        else:
+            phase = low
+    return found, phase, now_s

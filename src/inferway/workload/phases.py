@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.workloads import PhasedArrivals
+from inferway.deployment.workloads import Arrivals, PhasedArrivals
+from inferway.workload.arrivals import mean_rate
 
-__all__ = ["Span", "phase_of", "spans"]
+__all__ = ["Span", "phase_of", "phases_of", "spans"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,21 @@ def spans(
         if index == len(ends):
             # Multiples of the cycle, not sums of phases, so that late phases do not drift.
             cycle, index = cycle + ends[-1], 0
+
+
+def phases_of(arrivals: Arrivals, capacity_per_s: float | None = None) -> tuple[Span, ...]:
+    """List each phase once, as the first cycle runs through it.
+
+    A process without phases is one that never ends; its rate is None too where a trace has none.
+    """
+    if isinstance(arrivals, PhasedArrivals):
+        cycle_s = _ends(arrivals)[-1]
+        return tuple(spans(arrivals, horizon_s=cycle_s, capacity_per_s=capacity_per_s))
+    try:
+        rate: float | None = mean_rate(arrivals, capacity_per_s)
+    except ValueError:
+        rate = None
+    return (Span(0, 0.0, np.inf, rate, None),)
 
 
 def phase_of(arrivals: PhasedArrivals, times_s: NDArray[np.float64]) -> NDArray[np.int64]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +12,9 @@ import pytest
 from pydantic import TypeAdapter
 from scipy import stats
 
-from inferway.deployment.workloads import Arrivals
-from inferway.workload import mean_rate, peak_rate, times
+from inferway.deployment.workloads import Arrivals, PhasedArrivals
+from inferway.workload import mean_rate, peak_rate, phase_of, stream, times
+from inferway.workload.clock import CHUNK, Clock
 
 ARRIVALS: TypeAdapter[Arrivals] = TypeAdapter(Arrivals)
 
@@ -24,7 +28,7 @@ PHASES = {
 MAP = {"process": "map", "d0": [[-21, 1], [0.5, -2.5]], "d1": [[20, 0], [0, 2]]}
 
 
-def process(written: dict[str, object]) -> Arrivals:
+def process(written: Mapping[str, object]) -> Arrivals:
     return ARRIVALS.validate_python(written)
 
 
@@ -147,3 +151,59 @@ def test_a_load_needs_a_capacity() -> None:
 def test_limits_that_make_no_sense(limits: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="horizon_s"):
         times(process(POISSON), **limits)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("written", EVERY, ids=NAMES)
+def test_a_stream_goes_on_where_its_chunk_ends(written: dict[str, object]) -> None:
+    arrivals = process(written)
+    chunks = list(islice(stream(arrivals, seed=3), 4))
+    for chunk in chunks:
+        assert 0 < len(chunk.times_s) == len(chunk.phase) <= CHUNK
+        assert chunk.times_s.dtype == np.float64
+        assert chunk.phase.dtype == np.int64
+    drawn = np.concatenate([chunk.times_s for chunk in chunks])
+    assert (np.diff(drawn) >= 0).all()
+    assert (drawn == times(arrivals, count=len(drawn), seed=3)).all()
+    again = next(stream(arrivals, seed=np.random.default_rng(3)))
+    assert (again.times_s == chunks[0].times_s).all()
+    phase = np.concatenate([chunk.phase for chunk in chunks])
+    if isinstance(arrivals, PhasedArrivals):
+        assert (phase == phase_of(arrivals, drawn)).all()
+        assert set(phase) == {0, 1}
+    else:
+        assert not phase.any()
+
+
+def test_a_load_without_a_capacity_is_refused_before_the_first_arrival() -> None:
+    with pytest.raises(ValueError, match="only where the greatest feasible rate is known"):
+        stream(process({"process": "poisson", "load": 0.5}))
+
+
+def test_a_trace_comes_in_pieces_and_ends(tmp_path: Path) -> None:
+    path = tmp_path / "long.csv"
+    count = 2 * CHUNK + 10
+    path.write_text("\n".join(f"{i / 8}" for i in range(count)), encoding="utf-8")
+    trace = process({"process": "trace", "file": str(path), "speed": 4})
+    chunks = list(stream(trace))
+    assert [len(chunk.times_s) for chunk in chunks] == [CHUNK, CHUNK, 10]
+    drawn = np.concatenate([chunk.times_s for chunk in chunks])
+    assert (drawn == np.arange(count) / 32).all()
+    assert mean_rate(trace) == pytest.approx(32)
+
+
+def test_time_loses_nothing_over_many_chunks() -> None:
+    rng = np.random.default_rng(1)
+    clock, gaps = Clock(), [rng.standard_exponential(1000) for _ in range(2000)]
+    for gap in gaps:
+        clock.after(gap.copy())
+    exact = math.fsum(np.concatenate(gaps))
+    assert clock.base + clock.rest == pytest.approx(exact, rel=1e-15)
+
+
+def test_time_goes_on_where_gaps_are_below_its_last_digit() -> None:
+    clock = Clock()
+    clock.base = 1e9
+    for _ in range(100):
+        at = clock.after(np.full(4, 1e-8))
+        assert (np.diff(at) >= 0).all()
+    assert clock.base + clock.rest - 1e9 == pytest.approx(4e-6, abs=2e-7)

@@ -11,9 +11,10 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-import inferway.workload.markovian as module
 from inferway.deployment.workloads import MapArrivals
 from inferway.workload import mean_rate, peak_rate, times
+from inferway.workload.clock import CHUNK
+from inferway.workload.markovian import markovian
 
 Matrix = NDArray[np.float64]
 
@@ -109,7 +110,7 @@ def test_the_edge_example_has_long_bursts() -> None:
     assert ((by_minute < 14) | (by_minute > 160)).mean() > 0.95
 
 
-def test_a_long_stay_is_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_stay_costs_no_more_than_its_first_arrivals() -> None:
     """A phase that lasts for days must not be drawn at once to look at its first second."""
     written = {
         "process": "map",
@@ -118,12 +119,25 @@ def test_a_long_stay_is_drawn_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None
     }
     drawn = times(MapArrivals.model_validate(written), count=200_000, seed=1)
     assert drawn[-1] == pytest.approx(0.2, rel=0.02)
-    # Pieces change nothing in distribution: the same moments with pieces of half an arrival.
-    monkeypatch.setattr(module, "_ARRIVALS", 0.5)
-    closed = Closed(*CASES["general"])
-    gaps = np.diff(times(arrivals_of("general"), count=40_000, seed=2))
-    assert gaps.mean() == pytest.approx(closed.moment(1), rel=0.03)
-    assert (gaps**2).mean() == pytest.approx(closed.moment(2), rel=0.06)
+
+
+def test_the_plain_walk_takes_the_same_steps() -> None:
+    d0, d1 = (np.array(matrix, float) for matrix in CASES["general"])
+    start = np.array([1.0, 0, 0])
+    compiled = next(markovian(d0, d1, start, np.random.default_rng(3)))
+    # By hand: one exponential and one uniform number per step, silent changes first.
+    rng = np.random.default_rng(3)
+    rng.random()
+    gaps, picks = rng.standard_exponential(CHUNK), rng.random(CHUNK)
+    ways = np.hstack([d0 * (1 - np.eye(3)), d1])
+    phase, now, found = 0, 0.0, []
+    for gap, pick in zip(gaps[:2000], picks, strict=False):
+        now += gap / ways[phase].sum()
+        way = int((np.cumsum(ways[phase]) / ways[phase].sum() <= pick).sum())
+        if way >= 3:
+            found.append(now)
+        phase = way % 3
+    assert compiled[: len(found)] == pytest.approx(found, rel=1e-12)
 
 
 def test_a_phase_that_is_never_left() -> None:

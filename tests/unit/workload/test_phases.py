@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferway.deployment.workloads import PhasedArrivals
-from inferway.workload import Span, phase_of, spans
+from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
+from inferway.workload import Span, phase_of, phases_of, spans
 
 
 @pytest.fixture
@@ -43,3 +43,12 @@ def test_the_phase_at_a_time(arrivals: PhasedArrivals) -> None:
 def test_late_phases_do_not_drift(arrivals: PhasedArrivals) -> None:
     *_, last = spans(arrivals, horizon_s=3000.05)
     assert last.start_s == pytest.approx(3000, abs=1e-9)
+
+
+def test_each_phase_once(arrivals: PhasedArrivals) -> None:
+    one, other = phases_of(arrivals, 10)
+    assert one == Span(0, 0.0, 0.1, 120.0, 0.95)
+    assert (other.phase, other.rate_per_s, other.accuracy_target) == (1, 5.0, None)
+    steady = PoissonArrivals(process="poisson", load=0.5)
+    assert phases_of(steady, 10) == (Span(0, 0.0, np.inf, 5.0, None),)
+    assert phases_of(steady)[0].rate_per_s is None
