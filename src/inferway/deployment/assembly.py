@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from inferway.deployment.column import ColumnError, read_times
+from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.complaints import nearest
 from inferway.deployment.deployment import Deployment, Task
 from inferway.deployment.document import Document
@@ -83,10 +83,13 @@ def _check_workload(
     if isinstance(arrivals, PhasedArrivals) and task is not None:
         for index, phase in enumerate(arrivals.phases):
             place = ("workload", name, "arrivals", "phases", index, "accuracy_target")
-            check_target(place, phase.accuracy_target, task.variants.values(), source)
+            check_target(
+                place, phase.accuracy_target, task.variants.values(), source, task.energy_budget
+            )
     if isinstance(arrivals, TraceArrivals):
         try:
-            read_times(arrivals.file)
+            for _ in time_pieces(arrivals.file):
+                pass  # read to find what is wrong, not kept: a trace may be long
         except ColumnError as error:
             source.note(("workload", name, "arrivals", "file"), str(error))
     tree = document.network.tree if document.network else None

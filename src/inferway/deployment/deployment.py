@@ -14,7 +14,17 @@ from inferway.deployment.tasks import WrittenCatalog
 from inferway.deployment.unserved import sentences
 from inferway.deployment.workloads import Workload
 
-__all__ = ["Batch", "Deployment", "Model", "Node", "ServiceTime", "Task", "Variant"]
+__all__ = [
+    "Batch",
+    "Deployment",
+    "Failure",
+    "Model",
+    "Node",
+    "Outage",
+    "ServiceTime",
+    "Task",
+    "Variant",
+]
 
 ANY_HARDWARE = "*"
 
@@ -82,6 +92,8 @@ class Variant:
     service
         Service time by hardware; the key ``*`` stands for any. Empty where nothing says how long
         the variant takes: see `inferway.deployment.measure`.
+    energy
+        Mean energy of one request, J; None if the file does not say.
     """
 
     name: str
@@ -91,6 +103,7 @@ class Variant:
     model: Model | None = None
     service: Mapping[str, ServiceTime] = field(default_factory=dict)
     batch: Batch | None = None
+    energy: float | None = None
 
     def service_on(self, hardware: str) -> ServiceTime:
         """Return the service time on `hardware`.
@@ -115,7 +128,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """What a client asks for. `variants` is empty where they come from a `catalog`."""
+    """What a client asks for. `variants` is empty where they come from a `catalog`.
+
+    `energy_budget` is the most that a request may take on average, J; every variant then has an
+    `energy`.
+    """
 
     name: str
     variants: dict[str, Variant]
@@ -125,6 +142,27 @@ class Task:
     max_instances: int | None = None
     dispatch: PolicySpec | None = None
     catalog: WrittenCatalog | None = None
+    energy_budget: float | None = None
+
+
+@dataclass(frozen=True)
+class Failure:
+    """How each instance of a variant fails: after exponential times of these means, s."""
+
+    every_s: float
+    """From its start or its return to its next failure."""
+    for_s: float
+    """Until it returns."""
+
+
+@dataclass(frozen=True)
+class Outage:
+    """Some instances away at a set time: so many of each (task, variant), the first ones."""
+
+    instances: dict[tuple[str, str], int]
+    at_s: float
+    """From the start of the workload."""
+    for_s: float
 
 
 @dataclass(frozen=True)
@@ -132,6 +170,7 @@ class Node:
     """A machine: `instances` and `pinned` count running copies by (task, variant).
 
     `buffer` counts the request in service; None is unbounded, as it is for `budget_bytes`.
+    `failures` and `outages` say what happens to instances in the twin.
     """
 
     name: str
@@ -143,6 +182,8 @@ class Node:
     queue: Literal["per-server", "central"] = "per-server"
     late: Literal["drop", "serve"] = "drop"
     repository: bool = False
+    failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
+    outages: tuple[Outage, ...] = ()
 
 
 @dataclass(frozen=True)

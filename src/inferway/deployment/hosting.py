@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from inferway.deployment.complaints import nearest
-from inferway.deployment.deployment import Node, Task, Variant
+from inferway.deployment.deployment import Failure, Node, Outage, Task, Variant
 from inferway.deployment.error import Place
 from inferway.deployment.nodes import WrittenNode
 from inferway.deployment.quantities import SIZE
 from inferway.deployment.source import Source
 
 __all__ = ["Tasks", "default_node", "node_of"]
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,20 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
     for field, copies in (("instances", instances), ("pinned", pinned)):
         for key, count in copies.items():
             _check_copies((*place, field, "/".join(key)), key, count, written, tasks, source)
+    failures = {
+        key: Failure(failure.every, failure.for_)
+        for key, failure in _by_variant((*place, "failures"), written.failures, tasks, source)
+    }
+    outages = tuple(
+        Outage(
+            _instances((*place, "outages", index, "instances"), outage.instances, tasks, source),
+            outage.at,
+            outage.for_,
+        )
+        for index, outage in enumerate(written.outages)
+    )
+    if fill:  # where placement decides, what will run here is not known
+        _check_failing(place, instances, failures, outages, source)
     if written.budget is not None:
         _check_budget(place, written.budget, instances, pinned, tasks, source)
     return Node(
@@ -113,6 +130,8 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
         queue=written.queue,
         late=written.late,
         repository=written.repository,
+        failures=failures,
+        outages=outages,
     )
 
 
@@ -128,13 +147,39 @@ def _may_run(variant: Variant, hardware: str) -> bool:
 def _instances(
     place: Place, written: Mapping[str, int], tasks: Tasks, source: Source
 ) -> dict[tuple[str, str], int]:
-    found: dict[tuple[str, str], int] = {}
-    for key, count in written.items():
+    return dict(_by_variant(place, written, tasks, source))
+
+
+def _by_variant(
+    place: Place, written: Mapping[str, T], tasks: Tasks, source: Source
+) -> Iterator[tuple[tuple[str, str], T]]:
+    """Resolve the keys of a mapping from TASK/VARIANT; those that name nothing are noted."""
+    for key, value in written.items():
         try:
-            found[tasks.find(key)] = count
+            yield tasks.find(key), value
         except ValueError as error:
             source.note((*place, key), str(error))
-    return found
+
+
+def _check_failing(
+    place: Place,
+    instances: Mapping[tuple[str, str], int],
+    failures: Mapping[tuple[str, str], Failure],
+    outages: tuple[Outage, ...],
+    source: Source,
+) -> None:
+    """Refuse failures of instances that do not run here."""
+    for key in failures:
+        if key not in instances:
+            source.note((*place, "failures", "/".join(key)), "no instance of it runs here")
+    for index, outage in enumerate(outages):
+        for key, count in outage.instances.items():
+            running = instances.get(key, 0)
+            if count > running:
+                source.note(
+                    (*place, "outages", index, "instances", "/".join(key)),
+                    f"{count} cannot fail: the node runs {running or 'none'} of it",
+                )
 
 
 def _check_copies(

@@ -6,12 +6,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from inferway.deployment.quantities import Bytes, Count, Ratio, Seconds, refuse
+from inferway.deployment.quantities import Bytes, Count, PositiveSeconds, Ratio, Seconds, refuse
 from inferway.deployment.section import File, Name, Section, Switch
 
-__all__ = ["Link", "Network", "Tier", "WrittenNode"]
+__all__ = ["Link", "Network", "Tier", "WrittenFailure", "WrittenNode", "WrittenOutage"]
 
 Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
+
+
+class WrittenFailure(Section):
+    """How each instance of a variant fails and returns, at random."""
+
+    every: PositiveSeconds
+    """Mean time from its start or return to its next failure."""
+    for_: Annotated[PositiveSeconds, Field(alias="for")]
+    """Mean time until it returns."""
+
+
+class WrittenOutage(Section):
+    """A failure at a set time."""
+
+    instances: Annotated[Instances, Field(min_length=1)]
+    """How many instances of which variants fail together, the first ones of each."""
+    at: Seconds
+    """When, from the start of the workload."""
+    for_: Annotated[PositiveSeconds, Field(alias="for")]
+    """How long they are away."""
 
 
 class WrittenNode(Section):
@@ -31,6 +51,13 @@ class WrittenNode(Section):
     """Whether requests wait at an instance or in one queue of the node."""
     late: Literal["drop", "serve"] = "drop"
     """What becomes of a request whose deadline passes in the queue."""
+    failures: Annotated[
+        dict[str, WrittenFailure],
+        Field(json_schema_extra={"examples": [{"digits/tiny": {"every": "1 h", "for": "60 s"}}]}),
+    ] = Field(default_factory=dict)
+    """Which variants' instances fail and return at random, as TASK/VARIANT."""
+    outages: tuple[WrittenOutage, ...] = ()
+    """Failures at set times."""
     repository: Switch = False
     """Whether this node can always serve every task."""
 

@@ -1,6 +1,7 @@
 """Numbers with units, as people write them: ``300 ms``, ``120/s``, ``16 GiB``, ``75 %``.
 
-Inside the code times are seconds, rates are per second, sizes are bytes and ratios lie in 0..1.
+Inside the code times are seconds, rates are per second, sizes are bytes, energies joules and ratios
+lie in 0..1.
 A bare number where a unit is needed is refused: 300 of what? Values are computed as exact
 fractions and rounded once, so ``10.7 ms`` is the float 0.0107 and not its neighbor.
 """
@@ -18,6 +19,7 @@ from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 __all__ = [
+    "ENERGY",
     "RATE",
     "RATIO",
     "SIZE",
@@ -25,8 +27,10 @@ __all__ = [
     "AnyNumber",
     "Bytes",
     "Count",
+    "Joules",
     "Load",
     "Number",
+    "PositiveJoules",
     "PositiveNumber",
     "PositiveRate",
     "PositiveSeconds",
@@ -170,6 +174,19 @@ SIZE = Quantity(
     },
     whole=True,
 )
+ENERGY = Quantity(
+    "an energy",
+    "300 mJ",
+    {
+        "uJ": Fraction(1, 10**6),
+        "µJ": Fraction(1, 10**6),  # the micro sign, U+00B5
+        "μJ": Fraction(1, 10**6),  # the Greek letter, U+03BC
+        "mJ": Fraction(1, 1000),
+        "J": Fraction(1),
+        "kJ": Fraction(1000),
+        "Wh": Fraction(3600),
+    },
+)
 RATIO = Quantity("a ratio", "75 %", {"%": Fraction(1, 100)}, bare=True)
 
 
@@ -243,7 +260,7 @@ def _schema_of(quantity: Quantity) -> WithJsonSchema:
             "type": "string",
             "pattern": quantity.pattern,
             "examples": [quantity.example],
-            "title": quantity.noun.removeprefix("a ").capitalize(),
+            "title": quantity.noun.partition(" ")[2].capitalize(),
         }
     )
 
@@ -251,6 +268,10 @@ def _schema_of(quantity: Quantity) -> WithJsonSchema:
 Seconds = Annotated[float, BeforeValidator(_reader(TIME, above_zero=False)), _schema_of(TIME)]
 PositiveSeconds = Annotated[
     float, BeforeValidator(_reader(TIME, above_zero=True)), _schema_of(TIME)
+]
+Joules = Annotated[float, BeforeValidator(_reader(ENERGY, above_zero=False)), _schema_of(ENERGY)]
+PositiveJoules = Annotated[
+    float, BeforeValidator(_reader(ENERGY, above_zero=True)), _schema_of(ENERGY)
 ]
 PositiveRate = Annotated[float, BeforeValidator(_reader(RATE, above_zero=True)), _schema_of(RATE)]
 Bytes = Annotated[int, BeforeValidator(_reader(SIZE, above_zero=True)), _schema_of(SIZE)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.deployment import ANY_HARDWARE, Batch, ServiceTime, Task, Variant
 from inferway.deployment.error import Place
 from inferway.deployment.models import ModelError, find, signature_of
+from inferway.deployment.quantities import ENERGY
 from inferway.deployment.services import WrittenBatch, WrittenService, WrittenServices
 from inferway.deployment.source import Source
 from inferway.deployment.tasks import WrittenTask, WrittenVariant
@@ -33,9 +34,15 @@ def task_of(name: str, written: WrittenTask, source: Source) -> Task:
     resolved = {key: variant for key, variant in variants.items() if variant is not None}
     _check_signatures(place, resolved, source)
     if len(resolved) == len(variants):
-        check_target(
-            (*place, "accuracy_target"), written.accuracy_target, resolved.values(), source
-        )
+        budget = written.energy_budget
+        if budget is None or _check_energies(place, budget, resolved.values(), source):
+            check_target(
+                (*place, "accuracy_target"),
+                written.accuracy_target,
+                resolved.values(),
+                source,
+                budget,
+            )
     return Task(
         name=name,
         variants=resolved,
@@ -45,20 +52,78 @@ def task_of(name: str, written: WrittenTask, source: Source) -> Task:
         max_instances=written.max_instances,
         dispatch=written.dispatch.spec() if written.dispatch else None,
         catalog=written.catalog,
+        energy_budget=written.energy_budget,
     )
 
 
 def check_target(
-    place: Place, target: float | None, variants: Iterable[Variant], source: Source
+    place: Place,
+    target: float | None,
+    variants: Collection[Variant],
+    source: Source,
+    energy_budget: float | None = None,
 ) -> None:
-    """Refuse a target that no mix of the variants reaches."""
+    """Refuse a target that no mix of the variants reaches, within the energy budget if any."""
     best = max(variants, key=lambda variant: variant.accuracy, default=None)
-    if target is not None and best is not None and target > best.accuracy:
+    if target is None or best is None:
+        return
+    if target > best.accuracy:
         source.note(
             place,
             f"{target:g} is above the best variant, {best.name}, whose accuracy is "
             f"{best.accuracy:g}",
         )
+    elif energy_budget is not None:
+        reached = _best_accuracy(variants, energy_budget)
+        if reached is not None and target > reached * (1 + 1e-12):
+            source.note(
+                place,
+                f"no mix of the variants reaches {target:g} within the energy budget, "
+                f"{ENERGY.write(energy_budget)} per request; the best reaches {reached:.4g}",
+            )
+
+
+def _check_energies(
+    place: Place, budget: float, variants: Collection[Variant], source: Source
+) -> bool:
+    """Whether every variant says its energy, and one at least fits the budget."""
+    silent = [variant.name for variant in variants if variant.energy is None]
+    for name in silent:
+        source.note(
+            (*place, "variants", name), "needs `energy`, as the task has an `energy_budget`"
+        )
+    least = min(variants, key=lambda variant: variant.energy or 0.0, default=None)
+    if silent or least is None or least.energy is None:
+        return False
+    if least.energy > budget:
+        source.note(
+            (*place, "energy_budget"),
+            f"{ENERGY.write(budget)} is less than any variant takes; the least is {least.name} "
+            f"with {ENERGY.write(least.energy)}",
+        )
+    return least.energy <= budget
+
+
+def _best_accuracy(variants: Collection[Variant], energy_budget: float) -> float | None:
+    """Greatest mean accuracy within a mean energy: of one variant, or a mix of two.
+
+    None where a variant does not say its energy, or none fits.
+    """
+    best = None
+    for one in variants:
+        if one.energy is None:
+            return None
+        if one.energy > energy_budget:
+            continue
+        for other in variants:
+            if other.energy is None:
+                return None
+            part = 1.0
+            if other.energy > energy_budget:
+                part = (energy_budget - one.energy) / (other.energy - one.energy)
+            reached = one.accuracy + part * (other.accuracy - one.accuracy)
+            best = reached if best is None else max(best, reached)
+    return best
 
 
 def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -> Variant | None:
@@ -92,7 +157,16 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
             f"needs {needs}, as no zoo's profile gives {'them' if len(missing) > 1 else 'it'}",
         )
         return None
-    return Variant(name, accuracy, size, written.price, model, service, _batch(written.batch))
+    return Variant(
+        name,
+        accuracy,
+        size,
+        written.price,
+        model,
+        service,
+        _batch(written.batch),
+        written.energy,
+    )
 
 
 def _services(place: Place, written: WrittenServices, source: Source) -> dict[str, ServiceTime]:

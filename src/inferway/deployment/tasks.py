@@ -7,7 +7,16 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from inferway.deployment.policies import DispatchPolicy
-from inferway.deployment.quantities import Bytes, Count, Number, PositiveSeconds, Ratio, refuse
+from inferway.deployment.quantities import (
+    Bytes,
+    Count,
+    Joules,
+    Number,
+    PositiveJoules,
+    PositiveSeconds,
+    Ratio,
+    refuse,
+)
 from inferway.deployment.section import Folder, Name, Section
 from inferway.deployment.services import WrittenBatch, WrittenServices
 
@@ -31,6 +40,8 @@ class WrittenVariant(Section):
     """Service time, or one per hardware; from the zoo's profile if not given."""
     price: Number | None = None
     """What one instance costs, in any unit that is the same for all variants."""
+    energy: Joules | None = None
+    """What one request takes on average; needed where the task has an energy budget."""
     batch: WrittenBatch | None = None
     """Serve several requests at once."""
 
@@ -73,6 +84,8 @@ class WrittenTask(Section):
     """A table to take the variants from, instead of `variants`."""
     accuracy_target: Ratio | None = None
     """Mean accuracy promised."""
+    energy_budget: PositiveJoules | None = None
+    """Most energy that a request may take on average."""
     deadline: PositiveSeconds | None = None
     """Time by which each request is to be answered, from its arrival."""
     count: Count = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,7 +27,9 @@ class Fleet:
     count
         (K,) servers of each class, at least 1.
     price
-        (K,) what an answer costs, in the user's unit; zeros where the file does not say.
+        (K,) what one server costs, in the user's unit; zeros where the file does not say.
+    energy
+        (K,) mean energy of one request, J; zeros where the file does not say.
     buffer
         Places at each server, the one in service included; None for no limit.
     task, node
@@ -47,15 +49,18 @@ class Fleet:
     buffer: int | None = None
     task: str = ""
     node: str = ""
+    energy: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
 
     def __post_init__(self) -> None:
         classes = len(self.variants)
         price = np.zeros(classes) if self.price is None else self.price
+        energy = self.energy if np.size(self.energy) else np.zeros(classes)
         columns = {
             "rate": np.asarray(self.rate, np.float64),
             "accuracy": np.asarray(self.accuracy, np.float64),
             "count": np.asarray(self.count, np.int64),
             "price": np.asarray(price, np.float64),
+            "energy": np.asarray(energy, np.float64),
         }
         for name, column in columns.items():
             if column.shape != (classes,):
@@ -66,6 +71,8 @@ class Fleet:
             raise ValueError(f"service rates are above 0 per second, not {columns['rate']}")
         if not ((columns["accuracy"] >= 0) & (columns["accuracy"] <= 1)).all():
             raise ValueError(f"accuracies are in 0..1, not {columns['accuracy']}")
+        if not (np.isfinite(columns["energy"]).all() and (columns["energy"] >= 0).all()):
+            raise ValueError(f"energies are 0 J or more, not {columns['energy']}")
         if (columns["count"] < 1).any():
             raise ValueError(f"every class has at least one server, not {columns['count']}")
         order = np.lexsort((columns["accuracy"], -columns["rate"]))
@@ -131,6 +138,7 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         accuracy=np.array([variant.accuracy for variant, _ in found]),
         count=np.array([count for _, count in found]),
         price=np.array([variant.price or 0.0 for variant, _ in found]),
+        energy=np.array([variant.energy or 0.0 for variant, _ in found]),
         buffer=place.buffer,
         task=task,
         node=node,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.deployment import Deployment, PolicySpec, load
+from inferway.deployment import Deployment, Failure, Outage, PolicySpec, load
 from inferway.deployment.workloads import MapArrivals, PhasedArrivals
 
 Write = Callable[..., Path]
@@ -233,3 +233,21 @@ def test_fields_know_their_lines(examples: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     assert "exact:" in lines[deployment.line_of("tasks.classify.variants.exact.service.cv") - 1]
     assert deployment.line_of("no.such.field") == 0
+
+
+def test_energies_and_failures(write: Write) -> None:
+    deployment = load(
+        write(
+            "tasks:\n  t:\n    energy_budget: 1.5 J\n    accuracy_target: 0.75\n    variants:\n"
+            "      a: {accuracy: 0.7, energy: 300 mJ, service: {rate: 3/s}}\n"
+            "      b: {accuracy: 0.9, energy: 0.001 Wh, service: {rate: 1/s}}\n"
+            "nodes:\n  n:\n    instances: {t/a: 2, t/b: 1}\n"
+            "    failures: {t/a: {every: 1 h, for: 60 s}}\n"
+            "    outages: [{instances: {t/b: 1, t/a: 2}, at: 100 s, for: 20 s}]\n"
+        )
+    )
+    task, node = deployment.tasks["t"], deployment.nodes["n"]
+    assert task.energy_budget == 1.5
+    assert [variant.energy for variant in task.variants.values()] == [0.3, 3.6]
+    assert node.failures == {("t", "a"): Failure(3600.0, 60.0)}
+    assert node.outages == (Outage({("t", "b"): 1, ("t", "a"): 2}, 100.0, 20.0),)

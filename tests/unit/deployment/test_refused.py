@@ -48,7 +48,7 @@ def tree(body: str) -> str:
 
 
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
-TASK = "variants, catalog, accuracy_target, deadline, count, max_instances, dispatch"
+TASK = "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch"
 
 MISTAKES: list[tuple[str, str]] = [
     # the top of the file
@@ -192,6 +192,37 @@ MISTAKES: list[tuple[str, str]] = [
         variants("{model: 'file://[x/own.onnx', accuracy: 0.9}"),
         "4: tasks.t.variants.a.model: file://[x/own.onnx is not a URI: Invalid IPv6 URL",
     ),
+    # energy
+    (
+        variants("{" + V + ", energy: 5}"),
+        '4: tasks.t.variants.a.energy: 5 has no unit; write an energy such as "300 mJ"',
+    ),
+    (
+        variants("{" + V + ", energy: -1 J}"),
+        "4: tasks.t.variants.a.energy: -1 J is refused: an energy must be 0 or more, such as "
+        "300 mJ",
+    ),
+    (
+        task("{energy_budget: 0 J, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.energy_budget: 0 J is refused: an energy must be above 0, such as 300 mJ",
+    ),
+    (
+        task("{energy_budget: 1 J, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.variants.a: needs `energy`, as the task has an `energy_budget`",
+    ),
+    (
+        task("energy_budget: 1 J\n    variants: {a: {" + V + ", energy: 1.5 J}}"),
+        "3: tasks.t.energy_budget: 1 J is less than any variant takes; the least is a with 1.5 J",
+    ),
+    (
+        task(
+            "energy_budget: 2 J\n    accuracy_target: 0.89\n    variants:\n"
+            "      a: {" + V + ", energy: 5 J}\n"
+            "      b: {accuracy: 0.8, energy: 1 J, service: {mean: 4 ms}}"
+        ),
+        "4: tasks.t.accuracy_target: no mix of the variants reaches 0.89 within the energy budget, "
+        "2 J per request; the best reaches 0.825",
+    ),
     # service times
     (
         service("10 ms"),
@@ -320,6 +351,34 @@ MISTAKES: list[tuple[str, str]] = [
     (node("{buffer: 0}"), "7: nodes.n.buffer: must be 1 or more, not 0"),
     (node("{queue: centrl}"), "7: nodes.n.queue: 'centrl' is not possible; did you mean central?"),
     (node("{repository: 1}"), "7: nodes.n.repository: expected true or false, got 1"),
+    (
+        node("{failures: {t/c: {every: 1 h, for: 1 s}}}"),
+        "7: nodes.n.failures.t/c: task t has no variant c; known here: a, b",
+    ),
+    (
+        node("{failures: {t/a: {every: 1 h}}}"),
+        "7: nodes.n.failures.t/a.for: is needed and not given",
+    ),
+    (
+        node("{failures: {t/a: {every: 0 h, for: 1 s}}}"),
+        "7: nodes.n.failures.t/a.every: 0 h is refused: a time must be above 0, such as 300 ms",
+    ),
+    (
+        node("{instances: {t/b: 1}, failures: {t/a: {every: 1 h, for: 1 s}}}"),
+        "7: nodes.n.failures.t/a: no instance of it runs here",
+    ),
+    (
+        node("{outages: [{instances: {t/a: 2}, at: 1 s, for: 1 s}]}"),
+        "7: nodes.n.outages[0].instances.t/a: 2 cannot fail: the node runs 1 of it",
+    ),
+    (
+        node("{outages: [{instances: {}, at: 1 s, for: 1 s}]}"),
+        "7: nodes.n.outages[0].instances: needs at least 1, and has 0",
+    ),
+    (
+        node("{outages: [{instances: {t/a: 1}, at: -1 s, for: 1 s}]}"),
+        "7: nodes.n.outages[0].at: -1 s is refused: a time must be 0 or more, such as 300 ms",
+    ),
     # policies
     (
         after("dispatch: {policy: price}\n"),

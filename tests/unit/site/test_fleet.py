@@ -58,3 +58,18 @@ def test_unknown_tasks_and_nodes_are_refused() -> None:
         fleet_of(deployment, "nothing")
     with pytest.raises(ValueError, match="unknown node 'nowhere'"):
         fleet_of(deployment, "classify", "nowhere")
+
+
+def test_energies_follow_their_classes() -> None:
+    fleet = Fleet(
+        ("slow", "quick"),
+        np.array([1.0, 4.0]),
+        np.array([0.9, 0.5]),
+        np.array([3, 2]),
+        energy=np.array([5.0, 1.0]),
+    )
+    assert fleet.energy.tolist() == [1.0, 5.0]
+    plain = fleet_of(inferway.load(EXAMPLES / "paper-fleet.yaml"), "classify")
+    assert plain.energy.tolist() == [0.0] * 4
+    with pytest.raises(ValueError, match="energies are 0 J or more"):
+        Fleet(("a",), np.array([1.0]), np.array([0.5]), np.array([1]), energy=np.array([-1.0]))
