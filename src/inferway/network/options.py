@@ -1,0 +1,154 @@
+"""What can serve each request type, ranked by cost, as flat arrays.
+
+Paper 000 (doi:10.1109/TNET.2023.3305922), Sec. III. All is indexed by whole numbers: nodes v < V,
+tasks i < N, models m < M, paths q, request types rho = (i, path) < R, options o < O and pairs p < P.
+A *model* is one copy of a variant of one task, as the paper counts them (footnote 2): with 20 tasks
+of 10 variants and at most 3 instances of each, M is 600.
+
+Only useful (node, model) pairs are kept: those that some request type would rather be served by than
+by its repository. The others can have no gain, whatever the requests (eq. 16: where the repository
+ranks before an option, ``Z(x) = Z(omega)`` from there on), and their subgradient is always 0. How
+much of a node's budget they would take all together is `DeliveryNetwork.rest`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["Models", "Options", "Pairs", "Paths", "Requests"]
+
+Float = NDArray[np.float64]
+Index = NDArray[np.int32]
+Offset = NDArray[np.int64]
+
+
+class Models(NamedTuple):
+    """The catalog: all models of all tasks.
+
+    Attributes
+    ----------
+    task
+        (M,) the task; a task's models are consecutive.
+    variant
+        (M,) the variant, as an index of `DeliveryNetwork.variants`.
+    copy
+        (M,) which copy of the variant, from 0.
+    accuracy
+        (M,) 0..1, the paper's a.
+    first
+        (N + 1,) range of each task's models.
+    """
+
+    task: Index
+    variant: Index
+    copy: Index
+    accuracy: Float
+    first: Offset
+
+
+class Paths(NamedTuple):
+    """Routing paths: where requests enter comes first, the repository last.
+
+    Attributes
+    ----------
+    first
+        (Q + 1,) range of each path in the arrays below.
+    node
+        The nodes of all paths, one path after the other.
+    rtt_s
+        Round-trip time in seconds from the path's first node to this one; 0 at its first.
+    """
+
+    first: Offset
+    node: Index
+    rtt_s: Float
+
+
+class Requests(NamedTuple):
+    """Request types.
+
+    Attributes
+    ----------
+    task
+        (R,) task.
+    path
+        (R,) path.
+    share
+        (R,) share of the task's requests that are of this type; they sum to 1 for each task that
+        is requested at all.
+    peak
+        (R,) requests in a slot, at most: the repositories are planned for it (eq. 9).
+    """
+
+    task: Index
+    path: Index
+    share: Float
+    peak: Float
+
+
+class Pairs(NamedTuple):
+    """Useful (node, model) pairs, sorted by node, then by model.
+
+    Attributes
+    ----------
+    first
+        (V + 1,) range of each node's pairs.
+    node
+        (P,) node.
+    model
+        (P,) model.
+    size
+        (P,) what the model takes of the node's budget, in bytes (the paper's s).
+    capacity
+        (P,) requests that one instance serves in a slot (the paper's L).
+    delay_s
+        (P,) mean inference delay in seconds (the paper's d).
+    pinned
+        (P,) permanent instances (the minimal allocation omega). 0 or 1, but at a repository node
+        the number of copies that serve all requests, so the pair serves ``pinned * capacity``.
+    """
+
+    first: Offset
+    node: Index
+    model: Index
+    size: Float
+    capacity: Float
+    delay_s: Float
+    pinned: Float
+
+
+class Options(NamedTuple):
+    """Service options of every request type, in the order of their cost (the paper's gamma).
+
+    The k-th option of request type rho is ``first[rho] + k``, so that difference is its rank kappa
+    (from 0). Equal costs are ranked by place on the path, then by model. The last option is always
+    of a repository; those that would cost as much or more are left out.
+
+    Attributes
+    ----------
+    first
+        (R + 1,) range of each request type's options.
+    node
+        (O,) node.
+    model
+        (O,) model.
+    pair
+        (O,) index in `Pairs`.
+    hop
+        (O,) place of the node on the path, from 0.
+    cost
+        (O,) cost of serving one request, in ms for eq. 6.
+    repository
+        (O,) whether this is the path's repository.
+    """
+
+    first: Offset
+    node: Index
+    model: Index
+    pair: Index
+    hop: NDArray[np.int16]
+    cost: Float
+    repository: NDArray[np.bool_]

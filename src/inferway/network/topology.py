@@ -1,0 +1,216 @@
+"""Nodes and links as arrays."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.network.error import NetworkError
+
+__all__ = ["Tier", "Topology", "tree"]
+
+
+@dataclass(frozen=True, eq=False)
+class Topology:
+    """A weighted undirected graph of nodes (paper 000, Sec. III-A).
+
+    Parameters
+    ----------
+    nodes
+        V names, all different.
+    links
+        (E, 2) the two ends of each link, as indices of `nodes`.
+    rtt_s
+        (E,) round-trip time of each link in seconds, 0 or more (the paper's w).
+    budget
+        (V,) bytes of each node; ``inf`` where there is no limit. No limit anywhere if not given.
+    hardware
+        (V,) hardware of each node, as an index of `kinds`; all 0 if not given.
+    kinds
+        Names of hardware.
+    repository
+        (V,) whether a node can always serve every task; none if not given.
+    tier, tiers
+        (V,) tier of each node, and the tiers' names.
+
+    Raises
+    ------
+    NetworkError
+        If two nodes share a name, an array has another shape, a link ends nowhere or where it
+        began, or a round-trip time or budget is negative or not a number.
+    """
+
+    nodes: tuple[str, ...]
+    links: NDArray[np.int64]
+    rtt_s: NDArray[np.float64]
+    budget: NDArray[np.float64] = field(default_factory=lambda: np.empty(0))
+    hardware: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    kinds: tuple[str, ...] = ("cpu",)
+    repository: NDArray[np.bool_] = field(default_factory=lambda: np.empty(0, np.bool_))
+    tier: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    tiers: tuple[str, ...] = ("",)
+
+    def __post_init__(self) -> None:
+        count = len(self.nodes)
+        links = np.asarray(self.links, np.int64).reshape(-1, 2)
+        columns = {
+            "rtt_s": (np.asarray(self.rtt_s, np.float64), len(links)),
+            "budget": (_or(self.budget, count, np.inf, np.float64), count),
+            "hardware": (_or(self.hardware, count, 0, np.int32), count),
+            "repository": (_or(self.repository, count, False, np.bool_), count),
+            "tier": (_or(self.tier, count, 0, np.int32), count),
+        }
+        for name, (column, length) in columns.items():
+            if column.shape != (length,):
+                raise NetworkError(f"{name} has shape {column.shape}, expected ({length},)")
+            object.__setattr__(self, name, column)
+        object.__setattr__(self, "links", links)
+        self._check()
+
+    def _check(self) -> None:
+        if not self.nodes:
+            raise NetworkError("a network has at least one node")
+        if len(set(self.nodes)) < len(self.nodes):
+            name, times = Counter(self.nodes).most_common(1)[0]
+            raise NetworkError(f"{times} nodes are called {name}; every node needs its own name")
+        count = len(self.nodes)
+        if self.links.size and not (0 <= self.links.min() <= self.links.max() < count):
+            wrong = self.links[((self.links < 0) | (self.links >= count)).any(axis=1)][0]
+            raise NetworkError(f"a link joins nodes {wrong.tolist()}, but there are only {count}")
+        loops = np.flatnonzero(self.links[:, 0] == self.links[:, 1])
+        if loops.size:
+            name = self.nodes[self.links[loops[0], 0]]
+            raise NetworkError(f"a link joins two nodes, but both ends of one are {name}")
+        bad = np.flatnonzero(~((self.rtt_s >= 0) & np.isfinite(self.rtt_s)))
+        if bad.size:
+            one, other = (self.nodes[end] for end in self.links[bad[0]])
+            raise NetworkError(
+                f"the round-trip time between {one} and {other} is {self.rtt_s[bad[0]]:g} s; it "
+                "must be a number of 0 or more"
+            )
+        bad = np.flatnonzero(~(self.budget >= 0))
+        if bad.size:
+            raise NetworkError(
+                f"the budget of {self.nodes[bad[0]]} is {self.budget[bad[0]]:g} bytes; it must be "
+                "0 or more"
+            )
+
+    def of_tier(self, name: str) -> NDArray[np.int64]:
+        """Return the nodes of a tier.
+
+        Raises
+        ------
+        NetworkError
+            If there is no such tier.
+        """
+        if name not in self.tiers:
+            raise NetworkError(f"there is no tier {name}; there is {', '.join(self.tiers)}")
+        return np.flatnonzero(self.tier == self.tiers.index(name))
+
+
+def _or(given: NDArray[Any], count: int, default: float, dtype: type[np.generic]) -> NDArray[Any]:
+    return np.asarray(given, dtype) if np.size(given) else np.full(count, default, dtype)
+
+
+@dataclass(frozen=True)
+class Tier:
+    """One level of a tree, as plain values.
+
+    Attributes
+    ----------
+    name
+        Its name; its nodes are NAME-0, NAME-1, ..., or NAME alone where there is one.
+    nodes
+        How many.
+    rtt_s
+        Round-trip time from each of its nodes to its parent, in seconds; 0 for the root.
+    budget
+        Bytes of each node, or (share, bytes) pairs whose shares add up to 1; None is no limit.
+    hardware, repository
+        As in `Topology`.
+    """
+
+    name: str
+    nodes: int
+    rtt_s: float = 0.0
+    budget: float | Sequence[tuple[float, float]] | None = None
+    hardware: str = "cpu"
+    repository: bool = False
+
+
+def tree(tiers: Sequence[Tier], *, seed: int = 0) -> Topology:
+    """Join tiers to a tree, the root first.
+
+    The nodes of a tier are spread evenly over those of the tier above, neighbors under one parent:
+    24 base stations below 8 offices are 3 below each.
+
+    Parameters
+    ----------
+    tiers
+        At least one; the first has one node.
+    seed
+        Which nodes of a tier get which share of a mixed budget. Shares become whole numbers of
+        nodes that add up, the largest remainders rounded up.
+
+    Raises
+    ------
+    NetworkError
+        If there is no tier, the root has not one node, or as `Topology`.
+    """
+    if not tiers:
+        raise NetworkError("a tree needs at least one tier, its root")
+    if tiers[0].nodes != 1:
+        raise NetworkError(f"tier {tiers[0].name} is the root and has one node")
+    sizes = np.array([tier.nodes for tier in tiers])
+    start = np.concatenate([[0], np.cumsum(sizes)])
+    names: list[str] = []
+    links, rtt = [], []
+    kinds = tuple(dict.fromkeys(tier.hardware for tier in tiers))
+    budget = np.empty(start[-1])
+    rng = np.random.default_rng([seed, _BUDGETS])
+    for level, tier in enumerate(tiers):
+        if tier.nodes < 1:
+            raise NetworkError(f"tier {tier.name} has {tier.nodes} nodes; it needs at least one")
+        own = np.arange(start[level], start[level + 1])
+        names += [f"{tier.name}-{k}" for k in range(tier.nodes)] if tier.nodes > 1 else [tier.name]
+        budget[own] = _budgets(tier, rng)
+        if level:
+            above = sizes[level - 1]
+            parent = start[level - 1] + np.arange(tier.nodes) * above // tier.nodes
+            links.append(np.column_stack([own, parent]))
+            rtt.append(np.full(tier.nodes, tier.rtt_s))
+    return Topology(
+        nodes=tuple(names),
+        links=np.concatenate(links) if links else np.empty((0, 2), np.int64),
+        rtt_s=np.concatenate(rtt) if rtt else np.empty(0),
+        budget=budget,
+        hardware=np.repeat([kinds.index(tier.hardware) for tier in tiers], sizes).astype(np.int32),
+        kinds=kinds,
+        repository=np.repeat([tier.repository for tier in tiers], sizes),
+        tier=np.repeat(np.arange(len(tiers)), sizes).astype(np.int32),
+        tiers=tuple(tier.name for tier in tiers),
+    )
+
+
+_BUDGETS = 0xB0D6  # tells this use of the seed from others
+
+
+def _budgets(tier: Tier, rng: np.random.Generator) -> NDArray[np.float64]:
+    if tier.budget is None:
+        return np.full(tier.nodes, np.inf)
+    if isinstance(tier.budget, int | float):
+        return np.full(tier.nodes, float(tier.budget))
+    shares = np.array([share for share, _ in tier.budget])
+    if abs(shares.sum() - 1) > 1e-9 or (shares < 0).any():
+        raise NetworkError(f"the shares of tier {tier.name} add up to {shares.sum():.4g}, not to 1")
+    exact = shares * tier.nodes
+    counts = np.floor(exact + 1e-9).astype(np.int64)
+    short = tier.nodes - int(counts.sum())
+    counts[np.argsort(counts - exact, kind="stable")[:short]] += 1
+    sizes = np.repeat([float(size) for _, size in tier.budget], counts)
+    return np.asarray(rng.permutation(sizes))
