@@ -123,7 +123,7 @@ def test_no_request_is_lost_while_everything_changes(
     clients.stop()
     assert set(clients.statuses) == {200}
     assert "large" in clients.variants
-    until(lambda: not serving.server._retiring)
+    until(lambda: not serving.server._roster.retiring)
     assert not first.ready
     status = serving.get("/status", admin=True).json["tasks"]["digits"]
     assert status["requests"]["answered"] == len(clients.statuses)

@@ -90,8 +90,8 @@ def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
 ) -> None:
     running = start(site_of())
     new = site_of(gates)
-    monkeypatch.setattr("inferway.live.server.check_served", lambda _: None)
-    monkeypatch.setattr("inferway.live.server.sites_of", lambda *_: [new])
+    monkeypatch.setattr("inferway.live.roster.check_served", lambda _: None)
+    monkeypatch.setattr("inferway.live.roster.sites_of", lambda *_: [new])
     applying = running.begin(running.server.apply(object()))
     until(lambda: gates[0].runs > 0)
     running.wait(running.server.stop(grace_s=0.0))

@@ -14,7 +14,8 @@ from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
 from inferway.live.keys import Keys
 from inferway.live.request import Outcome, Request
-from inferway.live.server import Server, serve
+from inferway.live.server import Server
+from inferway.live.serving import serve
 from inferway.live.site import Site
 
 __all__ = [

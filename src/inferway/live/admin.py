@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from inferway import __version__
-from inferway.live.http.exchange import JSON, Exchange
-from inferway.live.http.refusal import RefusalError
+from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
 from inferway.live.metrics import registry_of
 from inferway.live.request import Outcome
 from inferway.live.site import Site
-
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
 
 
 def admin_routes(
@@ -48,59 +42,6 @@ def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
         "ready": ready,
         "tasks": {site.task: _task(site) for site in sites},
     }
-
-
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
-    """Body of ``POST /apply``: a file of this machine, or what would be in one."""
-
-    path: str | None = None
-    content: str | None = None
-
-
-def host_name(header: bytes) -> str:
-    """The host that a Host header names, without its port and an address's brackets."""
-    text = header.decode("latin-1").strip()
-    if text.startswith("["):
-        return text[1:].partition("]")[0]
-    return text.partition(":")[0]
-
-
-def asked_deployment(exchange: Exchange) -> Deployment:
-    """Load the deployment that ``POST /apply`` asks for; takes seconds.
-
-    Raises
-    ------
-    RefusalError
-        When the request does not say which.
-    ValueError
-        When the file is not valid.
-    """
-    from inferway.deployment import load, measured
-
-    # A page in somebody's browser can send forms to loopback, but no JSON unasked.
-    kind = (exchange.content_type or b"").partition(b";")[0].strip().lower()
-    if kind != JSON:
-        raise RefusalError(415, "send the request as Content-Type: application/json")
-    assert isinstance(exchange.body, bytes)
-    try:
-        asked = msgspec.json.decode(exchange.body, type=Asked)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RefusalError(400, f"the request is not valid: {error}") from None
-    if (asked.path is None) == (asked.content is None):
-        raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
-    if asked.path is not None:
-        path = Path(asked.path)
-        if not path.is_absolute():
-            raise RefusalError(400, f"path is {asked.path}; give an absolute one")
-        try:
-            return measured(load(path))
-        except OSError as error:
-            raise RefusalError(400, f"{path} cannot be read: {error}") from None
-    assert asked.content is not None
-    with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
-        path = Path(folder) / "content.yaml"
-        path.write_text(asked.content, encoding="utf-8")
-        return measured(load(path))
 
 
 def _task(site: Site) -> dict[str, Any]:

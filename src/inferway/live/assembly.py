@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +39,11 @@ def times_file() -> Path:
     return Path(home) / "inferway" / "service-times.json"
 
 
-def sites_of(deployment: Deployment, times: Path | None = None) -> list[Site]:
+def sites_of(
+    deployment: Deployment,
+    times: Path | None = None,
+    now: Callable[[], float] = time.monotonic,
+) -> list[Site]:
     """Load every task of a deployment; takes seconds.
 
     Parameters
@@ -47,16 +53,18 @@ def sites_of(deployment: Deployment, times: Path | None = None) -> list[Site]:
     times
         Where service times measured in earlier runs are found, and kept for later ones; None
         starts from the profiles and keeps nothing.
+    now
+        The sites' clock, seconds.
 
     Raises
     ------
     ServeError
         When a model or a policy cannot be loaded.
     """
-    return [_site(deployment, task, times) for task in deployment.tasks.values()]
+    return [_site(deployment, task, times, now) for task in deployment.tasks.values()]
 
 
-def _site(deployment: Deployment, task: Task, times: Path | None) -> Site:
+def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[[], float]) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
     from inferway.dispatch.deployed import dispatcher_of
     from inferway.dispatch.service_times import recall, remember
@@ -100,6 +108,7 @@ def _site(deployment: Deployment, task: Task, times: Path | None) -> Site:
         drop_late=node.late == "drop",
         window_s=None if options.get("rate") else options.get("window"),
         remember=keep,
+        now=now,
     )
 
 

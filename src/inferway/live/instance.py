@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,8 @@ class Instance:
         filled in.
     drop_late
         Whether a request whose deadline has passed is dropped instead of run.
+    now
+        The clock of deadlines and service times, seconds.
     """
 
     def __init__(
@@ -47,11 +49,13 @@ class Instance:
         runtime: Runtime,
         finished: Callable[[Request], None],
         drop_late: bool = True,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.name = name
         self.runtime = runtime
         self._finished = finished
         self._drop_late = drop_late
+        self._now = now
         self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
         # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
         # A dictionary's pop is one atomic step.
@@ -105,7 +109,7 @@ class Instance:
         return True
 
     def _work(self) -> None:
-        take, waiting = self._inbox.get, self._waiting
+        take, waiting, now = self._inbox.get, self._waiting, self._now
         run: Any = self.runtime.run
         call = getattr(self.runtime, "call", None)
         while True:
@@ -115,11 +119,11 @@ class Instance:
             request = waiting.pop(serial, None)
             if request is None:
                 continue
-            if self._drop_late and request.deadline_s < time.monotonic():
+            if self._drop_late and request.deadline_s < now():
                 request.outcome = Outcome.EXPIRED
                 request.reason = EXPIRED
             else:
-                request.started_s = started = time.monotonic()
+                request.started_s = started = now()
                 try:
                     if call is None:
                         request.outputs = run(request.inputs)
@@ -133,10 +137,17 @@ class Instance:
                 except Exception as error:  # a failing model must not end its instance
                     request.outcome = Outcome.FAILED
                     request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
-                request.service_s = time.monotonic() - started
+                request.service_s = now() - started
             self._finished(request)
             # An idle instance must not keep the last request's tensors alive.
             del request
+
+
+def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]) -> bool:
+    """Wait for the end of all their threads; False when the limit passed first."""
+    deadline = now() + limit_s
+    ended = [instance.join(max(0.0, deadline - now())) for instance in instances]
+    return all(ended)
 
 
 def zeros(signature: Signature) -> Arrays:

@@ -54,7 +54,7 @@ class Request:
     context
         Whatever the protocol needs again in `deliver`.
     received_s
-        When the request was whole, on `time.monotonic`'s clock.
+        When the request was whole, on the site's clock.
     deadline_s
         Absolute, on the same clock; inf where there is none.
     floor

@@ -5,31 +5,29 @@ from __future__ import annotations
 import asyncio
 import gc
 import signal
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import uvloop
 
 from inferway.live import grpc
-from inferway.live.admin import admin_routes, asked_deployment, host_name
-from inferway.live.assembly import ServeError, check_served, sites_of
+from inferway.live.admin import admin_routes
+from inferway.live.applying import Applying, is_loopback
+from inferway.live.assembly import ServeError, check_served
 from inferway.live.certificate import Certificate
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.http.message import encode
-from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes, inference_routes
-from inferway.live.instance import WarmUpError
-from inferway.live.keys import Keys, keys_from
+from inferway.live.keys import Keys
 from inferway.live.log import logger
+from inferway.live.roster import Roster
 from inferway.live.site import Site
-from inferway.live.succession import inherit, retire
-from inferway.live.tracing import Tracer, tracer_from_environment
+from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -82,6 +80,9 @@ class Server:
         A file that keeps measured service times from one run to the next; None keeps nothing.
     log_level
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
+    now
+        The clock of the tasks that it loads, seconds: arrivals, deadlines, service times. What the
+        server itself waits for, it waits for on the event loop's.
 
     Raises
     ------
@@ -108,37 +109,37 @@ class Server:
         times: Path | None = None,
         tracer: Tracer | None = None,
         log_level: str = "info",
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if keys is None and not _is_loopback(admin_host):
+        if keys is None and not is_loopback(admin_host):
             raise ServeError(
                 f"the admin listener at {admin_host} would be open to the network: give keys, or "
                 "keep it at 127.0.0.1"
             )
-        self._load: Callable[[], Sequence[Site]]
-        if isinstance(deployment, Sequence):
-            given = deployment
-            self._load = lambda: given
-        else:
+        if not isinstance(deployment, Sequence):
             check_served(deployment)
-            self._load = partial(sites_of, deployment, times)
+        self._deployment = deployment
         self.host = host
         self.http_port = http_port
         self.grpc_port = grpc_port
         self.admin_port = admin_port
         self.admin_host = admin_host
-        self._guarded, self._allow_apply = keys is not None, allow_apply
         self.drain_delay_s = drain_delay_s
         self.grace_s = grace_s
         self.limits = limits or Limits()
-        self.record = record
         self._tracer = tracer
-        self.times = times
         self.ready = False
-        self.sites: Sequence[Site] = ()
-        self._retiring: dict[Site, asyncio.Task[None]] = {}
-        self._applying = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
         self.log = logger(log_level)
+        self._roster = Roster(
+            self._route, self.log, record=record, times=times, tracer=tracer, now=now
+        )
+        self._applying = Applying(
+            self._apply,
+            self._broken,
+            host=admin_host,
+            guarded=keys is not None,
+            allowed=allow_apply,
+        )
         self._tls = None if certificate is None else certificate.context()
         allowed = None if keys is None else keys.allow
         starting = _starting_routes()
@@ -186,19 +187,11 @@ class Server:
                 assert self.grpc_port is not None
                 await self._grpc.start(self.host, self.grpc_port)
                 self.grpc_port = self._grpc.port
-            local = _is_loopback(self.admin_host)
+            local = is_loopback(self.admin_host)
             secured = {} if local else self._tls_options()
             await self._admin.start(self.admin_host, self.admin_port, **secured)
             self.admin_port = self._admin.port
-            self.sites = await asyncio.to_thread(self._load)
-            if self.record is not None:
-                for site in self.sites:
-                    try:
-                        site.record(self.record / site.task)
-                    except (ValueError, OSError) as error:
-                        raise ServeError(f"nothing can be recorded: {error}") from error
-            self._route(self.sites)
-            await self._warm_up(self.sites)
+            await self._roster.start(self._deployment)
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
@@ -212,24 +205,21 @@ class Server:
             tasks={site.task: list(site.variants) for site in self.sites},
         )
 
+    @property
+    def sites(self) -> Sequence[Site]:
+        """The sites that requests go to, one per task."""
+        return self._roster.sites
+
     def _tls_options(self) -> dict[str, Any]:
         if self._tls is None:
             return {}
         return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
 
     def _route(self, sites: Sequence[Site]) -> None:
-        self.sites = sites
         self._routes = inference_routes(sites, self._is_ready, self.limits)
-        self._admin_routes = admin_routes(sites, self._is_ready, self._answer_apply)
+        self._admin_routes = admin_routes(sites, self._is_ready, self._applying)
         if self._grpc is not None:
             self._grpc.serve(sites)
-
-    async def _warm_up(self, sites: Sequence[Site]) -> None:
-        for site in sites:
-            if self._tracer is not None:
-                site.traced = self._tracer.request
-            for name in await site.start():
-                self.log.warning("not warmed up: free input axes", instance=name)
 
     async def apply(self, deployment: Deployment) -> None:
         """Serve another deployment from now on; no request is lost.
@@ -242,81 +232,11 @@ class Server:
         ServeError, WarmUpError
             When it cannot be served; nothing has changed then.
         """
-        async with self._applying:
-            if not self.ready:
-                raise ServeError("the server is starting or ending; nothing can be applied now")
-            check_served(deployment)
-            for site in self.sites:
-                await site.remember()
-            sites = await asyncio.to_thread(sites_of, deployment, self.times)
-            try:
-                await self._warm_up(sites)
-                if self._ending.is_set() or self._stopped:
-                    raise ServeError("the server is ending; nothing has been applied")
-            except BaseException:
-                for site in sites:
-                    await site.stop()
-                raise
-            # From here to the new routes nothing waits: every request finds the old or the new.
-            heirs = {site.task: site for site in sites}
-            for old in self.sites:
-                heir = heirs.get(old.task)
-                if heir is not None:
-                    inherit(heir, old)
-            if self.record is not None:
-                self._record_on(sites)
-            retired, self.sites = self.sites, sites
-            self._route(sites)
-            for old in retired:
-                self._retiring[old] = asyncio.create_task(self._retire(old))
-            self.log.info("applied", tasks={site.task: list(site.variants) for site in sites})
+        await self._roster.apply(deployment, lambda: not self.ready or self._ending.is_set())
 
-    async def _retire(self, old: Site) -> None:
-        await retire(old)
-        del self._retiring[old]
-
-    def _record_on(self, sites: Sequence[Site]) -> None:
-        # A recording has one fleet and one policy: what is new gets a folder of its own.
-        assert self.record is not None
-        for site in sites:
-            number = 2
-            while (folder := self.record / f"{site.task}.{number}").exists():
-                number += 1
-            try:
-                site.record(folder)
-            except OSError as error:
-                self.log.error("no longer recording", task=site.task, reason=str(error))
-
-    def _answer_apply(self, exchange: Exchange) -> None:
-        if not self._guarded:
-            if not self._allow_apply:
-                reason = "a server without keys applies nothing unless it was started to allow it"
-                exchange.refuse(403, reason)
-                return
-            # A page in a browser can give loopback a name of its own; the browser says which.
-            name = host_name(exchange.host)
-            if name != self.admin_host and not _is_loopback(name):
-                reason = f"the request is for host {name!r}, not for this one"
-                exchange.refuse(403, reason)
-                return
-        task = asyncio.get_running_loop().create_task(self._apply(exchange))
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def _apply(self, exchange: Exchange) -> None:
-        try:
-            deployment = await asyncio.to_thread(asked_deployment, exchange)
-            await self.apply(deployment)
-        except RefusalError as refusal:
-            exchange.refuse(refusal.status, refusal.reason)
-        except (ValueError, WarmUpError) as error:
-            exchange.refuse(400, str(error))
-        except Exception as error:
-            self._broken(error)
-            exchange.refuse(500, "the server failed to apply the file; it goes on as before")
-        else:
-            tasks = {site.task: list(site.variants) for site in self.sites}
-            exchange.respond(200, encode({"schema": 1, "tasks": tasks}))
+    async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
+        await self.apply(deployment)
+        return {site.task: list(site.variants) for site in self.sites}
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Accept no more, finish what is in flight within the grace period, close."""
@@ -335,11 +255,7 @@ class Server:
         while self._http.connections and not self._hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
-        retiring, sites = list(self._retiring.values()), [*self.sites, *self._retiring]
-        for task in retiring:
-            task.cancel()
-        if retiring:
-            await asyncio.wait(retiring)
+        sites = await self._roster.all()
         unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
         self._admin.close()
@@ -429,99 +345,6 @@ class Server:
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
-
-
-def serve(
-    deployment: Deployment,
-    *,
-    host: str = "127.0.0.1",
-    http_port: int = HTTP_PORT,
-    grpc_port: int | None = None,
-    admin_port: int = ADMIN_PORT,
-    admin_host: str = "127.0.0.1",
-    keys: Path | None = None,
-    allow_apply: bool = False,
-    certificate: Certificate | None = None,
-    limits: Limits | None = None,
-    drain_delay_s: float = DRAIN_DELAY_S,
-    grace_s: float = GRACE_S,
-    record: Path | None = None,
-    times: Path | None = None,
-    log_level: str = "info",
-    ready: Callable[[Server], None] | None = None,
-) -> None:
-    """Serve a deployment until SIGINT or SIGTERM; see `Server.run`.
-
-    Parameters
-    ----------
-    deployment
-        From `inferway.load`.
-    host
-        Address to listen on.
-    http_port, admin_port
-        Ports, 0 for a free one.
-    grpc_port
-        Port for gRPC, likewise; None offers none.
-    admin_host
-        Address of the admin listener; without keys it must be loopback.
-    keys
-        A file with one bearer key a line; None takes the environment's `INFERWAY_KEYS`, and lets
-        everybody in without it.
-    allow_apply
-        Whether another deployment may be applied without a key; see `Server`.
-    certificate
-        For TLS; see `Server`.
-    limits
-        Caps on requests.
-    drain_delay_s
-        After SIGTERM the server says that it is not ready, and serves, for so long; then it
-        accepts nothing more.
-    grace_s
-        How long it waits then for requests in flight.
-    record
-        A folder where every task's events and random words are written down; None: nowhere.
-    times
-        A file that keeps measured service times from one run to the next; None keeps nothing.
-    log_level
-        The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
-    ready
-        Called once with the server, when it is ready.
-
-    Raises
-    ------
-    ServeError, WarmUpError
-        When the deployment, a model or a policy cannot be served.
-    OSError
-        When a port is taken.
-    """
-    server = Server(
-        deployment,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        admin_port=admin_port,
-        admin_host=admin_host,
-        keys=keys_from(keys),
-        allow_apply=allow_apply,
-        certificate=certificate,
-        limits=limits,
-        drain_delay_s=drain_delay_s,
-        grace_s=grace_s,
-        record=record,
-        times=times,
-        tracer=tracer_from_environment(),
-        log_level=log_level,
-    )
-    server.run(ready)
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _starting_routes() -> Routes:

@@ -9,90 +9,26 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
+from inferway.live.central import HELD_LIMIT, CentralQueue
 from inferway.live.counters import Counters
+from inferway.live.decisions import Decisions, Written
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
+from inferway.live.forecast import Forecast
 from inferway.live.http.refusal import RefusalError
-from inferway.live.instance import EXPIRED, Instance
+from inferway.live.instance import EXPIRED, Instance, join
+from inferway.live.queues import Queues
+from inferway.live.rejection import GAVE_WAY, rejection
 from inferway.live.request import Outcome, Request
+from inferway.live.shedding import at_servers, in_line
+from inferway.live.upkeep import flush, follow_rate, keep_times
 from inferway.runtime import Runtime, Signature
-from inferway.site import HOLD, REJECT, Fleet
-from inferway.site.view import SIZES
-
-if TYPE_CHECKING:
-    from inferway.dispatch.dispatcher import Plan
+from inferway.site import HOLD, REJECT
 
 _HALF_WORD = 2**63
-HELD_LIMIT = 1024
-"""Requests in the central queue before it refuses more."""
-UNSAID = 1 << 15
-"""How low a request stands that states no priority: below all that do."""
-FLUSH_S = 1.0
-"""A process that dies loses what has been recorded for so long at most."""
-REMEMBER_S = 60.0
-"""How often the measured service times are kept."""
-
-
-class Decisions(Protocol):
-    """What a site needs of `inferway.dispatch.Dispatcher`."""
-
-    fleet: Fleet
-    site: Any
-    """The view that its policy sees."""
-
-    @property
-    def predicted_wait_s(self) -> float:
-        """Predicted wait of the last request dispatched."""
-
-    @property
-    def predicted_service_s(self) -> float:
-        """Predicted service time of the last request dispatched."""
-
-    @property
-    def balance(self) -> float:
-        """The accuracy balance."""
-
-    def arrive(
-        self,
-        now_s: float,
-        draw: int,
-        deadline_s: float,
-        floor: float,
-        priority: int,
-        classes: int,
-        rows: int,
-        counted: bool,
-    ) -> int:
-        """Choose a server and admit the request there."""
-
-    def finish(self, server: int, now_s: float, service_s: float) -> None:
-        """The request in service has been answered."""
-
-    def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
-        """A request leaves with no answer, from this place in the server's queue."""
-
-    def plan(self, rate_per_s: float) -> Plan:
-        """What the policy would keep at another arrival rate; may be called in any thread."""
-
-    def adopt(self, plan: Plan) -> None:
-        """Go on by a plan."""
-
-
-class Written(Protocol):
-    """What a site needs of `inferway.dispatch.recording.Recording`, besides its decisions."""
-
-    error: OSError | None
-    """Why it ended before its time."""
-
-    def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
-
-    def close(self) -> None:
-        """Write the last rows."""
 
 
 class Site:
@@ -119,11 +55,16 @@ class Site:
         From arrival, for requests that state none; or None.
     drop_late
         Whether a request whose deadline passes in a queue is dropped, or served late.
+    room
+        In the central queue.
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
     remember
         Called once a minute and at the end, to keep what was measured; None keeps nothing.
+    now
+        The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
+        in its thread.
     """
 
     def __init__(
@@ -137,8 +78,10 @@ class Site:
         target: float | None = None,
         deadline_s: float | None = None,
         drop_late: bool = True,
+        room: int = HELD_LIMIT,
         window_s: float | None = None,
         remember: Callable[[], None] | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -153,6 +96,7 @@ class Site:
         self.target = target
         self.deadline_s = deadline_s
         self.ready = False
+        self.now = now
         self.variants = fleet.variants
         self.accuracy = [float(value) for value in fleet.accuracy]
         self.rate = [float(value) for value in fleet.rate]
@@ -168,14 +112,21 @@ class Site:
                 runtime,
                 self._finished,
                 drop_late,
+                now,
             )
             for (server, k), runtime in zip(enumerate(self.class_of), runtimes, strict=True)
         ]
-        # What each server holds, in the dispatcher's order: the first is in service.
-        self.queues: list[deque[Request]] = [deque() for _ in self.instances]
-        self.held: deque[Request] = deque()
+        view = dispatcher.site
+        self._queues = Queues(
+            self.instances, CentralQueue(view.held, room), self._expire if drop_late else None
+        )
+        self.queues = self._queues.at
+        self.held = self._queues.central.requests
+        self.forecast = Forecast(view, self.class_of, self.accuracy, now)
+        self.arrived = 0
+        """Rows that have been asked for."""
         self._drop_late = drop_late
-        self._places = int(dispatcher.site.arrived_s.shape[1])
+        self._places = int(view.arrived_s.shape[1])
         self.traced: Callable[[str, Request], None] | None = None
         """Told the task and each request that has ended, for spans; None makes none."""
         self.heir: Site | None = None
@@ -183,13 +134,10 @@ class Site:
         self.left_balance = 0.0
         """The balance at that moment."""
         self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
-        view = dispatcher.site
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
-        self._row_s, self._held = view.row_s, view.held
-        self._balance = view.balance
+        self._row_s, self._balance = view.row_s, view.balance
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
-        self._arrived = 0
         self._window_s = window_s
         self._remember = remember
         self._recording: Written | None = None
@@ -215,9 +163,9 @@ class Site:
             instance.start()
         self.ready = True
         if self._window_s is not None:
-            self._tasks.append(asyncio.create_task(self._estimate_rate(self._window_s)))
+            self._tasks.append(asyncio.create_task(follow_rate(self, self._window_s)))
         if self._remember is not None:
-            self._tasks.append(asyncio.create_task(self._keep()))
+            self._tasks.append(asyncio.create_task(keep_times(self)))
         return cold
 
     def record(self, folder: Path) -> None:
@@ -234,7 +182,7 @@ class Site:
 
         given: Any = self.dispatcher
         self.dispatcher = self._recording = Recording(given, folder)
-        self._tasks.append(asyncio.create_task(self._flush(self._recording)))
+        self._tasks.append(asyncio.create_task(flush(self._recording)))
 
     @property
     def recorded(self) -> bool:
@@ -248,15 +196,11 @@ class Site:
             task.cancel()
         while self.held:
             request = self.held[0]
-            self._unhold(request)
+            self._queues.release(request)
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is no longer served")
         for instance in self.instances:
             instance.stop()
-        deadline = time.monotonic() + limit_s
-        ended = True
-        for instance in self.instances:
-            left_s = max(0.0, deadline - time.monotonic())
-            ended &= await asyncio.to_thread(instance.join, left_s)
+        ended = await asyncio.to_thread(join, self.instances, limit_s, self.now)
         # What has ended since the bell last rang.
         self._collect()
         # A thread that still runs its model keeps the runtime and the bell until the process ends.
@@ -278,7 +222,7 @@ class Site:
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
-        return sum(map(len, self.queues)) + len(self.held)
+        return len(self._queues)
 
     def mask_of(self, variant: str) -> int:
         """Make the bit mask that pins a request to a variant."""
@@ -289,13 +233,13 @@ class Site:
         if not self.ready:
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
-        self._arrived += request.rows
+        self.arrived += request.rows
         server = self._dispatch(request, request.classes, request.deadline_s)
         if server >= 0:
             return
         if server == HOLD:
-            if len(self.held) < HELD_LIMIT or self._shed_held(request):
-                self._hold(request)
+            if not self._queues.central.full or self._shed_held(request):
+                self._queues.hold(request, self.now())
                 return
         elif request.priority and self._shed(request):
             return
@@ -310,7 +254,7 @@ class Site:
         if request.server < 0:
             if request not in self.held:
                 return  # it has ended
-            self._unhold(request)
+            self._queues.release(request)
         elif self.instances[request.server].cancel(request):
             self._leave(request)
             self._pull()
@@ -325,7 +269,7 @@ class Site:
 
     def _dispatch(self, request: Request, classes: int, deadline_s: float) -> int:
         dispatcher = self.dispatcher
-        now_s = time.monotonic()
+        now_s = self.now()
         request.before = (
             now_s,
             self._balance.item(),
@@ -345,41 +289,15 @@ class Site:
             request.counted,
         )
         if self.traced is not None:
-            request.dispatched_s = time.monotonic()
+            request.dispatched_s = self.now()
         if server >= 0:
-            request.server = server
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
-            queue = self.queues[server]
-            queue.append(request)
-            self.instances[server].put(request)
-            if request.deadline_s < math.inf and len(queue) > 1:
-                self._time(request, now_s)
+            self._queues.join(request, server, now_s)
         return server
 
-    def _time(self, request: Request, now_s: float) -> None:
-        if request.deadline_s < math.inf and self._drop_late:
-            left_s = max(0.0, request.deadline_s - now_s)
-            loop = asyncio.get_running_loop()
-            request.timer = loop.call_later(left_s, self._expire, request)
-
-    def _hold(self, request: Request) -> None:
-        self.held.append(request)
-        self._held[0] = len(self.held)
-        self._time(request, time.monotonic())
-
-    def _unhold(self, request: Request) -> None:
-        self.held.remove(request)
-        self._held[0] = len(self.held)
-        if request.timer is not None:
-            request.timer.cancel()
-            request.timer = None
-
     def _expire(self, request: Request) -> None:
-        # Its deadline passes in a queue: whoever asked should know at once, not when a server
-        # comes to it.
-        request.timer = None
         if request.server < 0:
-            self._unhold(request)
+            self._queues.release(request)
             self._end(request, Outcome.EXPIRED, EXPIRED)
         elif request.outcome is None and self.instances[request.server].cancel(request):
             self._leave(request)
@@ -387,25 +305,10 @@ class Site:
             self._pull()
 
     def _shed(self, request: Request) -> bool:
-        # Where every server that may answer is full, the newcomer takes the place of a queued
-        # request of lower priority: the lowest one, of these the last, where the newcomer would
-        # be in time behind the others.
-        victim, lowest = None, request.priority
-        mask = self._mask(request)
-        left_s = request.deadline_s - time.monotonic()
-        for server, (queue, k) in enumerate(zip(self.queues, self.class_of, strict=True)):
-            if not mask >> k & 1:
-                continue
-            if len(queue) < self._places:
-                return False  # not for want of room that it was refused
-            behind_s = self._wait_s(server) + self._service_s(server, request.rows)
-            for queued in islice(queue, 1, None):
-                rank = queued.priority or UNSAID
-                lower = rank > lowest or (
-                    rank == lowest and victim is not None and queued.received_s > victim.received_s
-                )
-                if lower and behind_s - self._service_s(server, queued.rows) <= left_s:
-                    victim, lowest = queued, rank
+        left_s = request.deadline_s - self.now()
+        victim = at_servers(
+            request, self.queues, self.class_of, self._places, self.forecast, left_s
+        )
         if victim is None or not self.instances[victim.server].cancel(victim):
             return False
         self._leave(victim)
@@ -422,26 +325,16 @@ class Site:
         return placed
 
     def _shed_held(self, request: Request) -> bool:
-        # The same where the central queue is full.
-        lowest = max(reversed(self.held), key=lambda held: held.priority or UNSAID)
-        if not 0 < request.priority < (lowest.priority or UNSAID):
+        victim = in_line(request, self.held)
+        if victim is None:
             return False
-        self._unhold(lowest)
-        self._give_way(lowest)
+        self._queues.release(victim)
+        self._give_way(victim)
         return True
 
     def _give_way(self, victim: Request) -> None:
-        victim.retry_after_s = self.drain_s(self._mask(victim))
-        reason = "a request of higher priority took the place of this one; try again later"
-        self._end(victim, Outcome.REJECTED, reason)
-
-    def _mask(self, request: Request) -> int:
-        # Classes that may answer, by pin and accuracy floor.
-        mask = 0
-        for k, accuracy in enumerate(self.accuracy):
-            if request.classes >> k & 1 and accuracy >= request.floor:
-                mask |= 1 << k
-        return mask
+        victim.retry_after_s = self.forecast.idle_s(self.forecast.mask(victim))
+        self._end(victim, Outcome.REJECTED, GAVE_WAY)
 
     def _finished(self, request: Request) -> None:
         # In an instance's thread.
@@ -460,7 +353,7 @@ class Site:
             self._pull()
 
     def _settle(self, request: Request) -> None:
-        now_s = time.monotonic()
+        now_s = self.now()
         dispatcher = self.dispatcher
         server = request.server
         if request.timer is not None:
@@ -511,13 +404,8 @@ class Site:
 
     def _leave(self, request: Request) -> None:
         # Without an answer: the place is freed and the accuracy balance undone.
-        queue = self.queues[request.server]
-        position = queue.index(request)
-        del queue[position]
-        self.dispatcher.withdraw(request.server, position, time.monotonic(), request.counted)
-        if request.timer is not None:
-            request.timer.cancel()
-            request.timer = None
+        position = self._queues.leave(request)
+        self.dispatcher.withdraw(request.server, position, self.now(), request.counted)
 
     def _pull(self) -> None:
         # A server fell free: the head of the central queue is decided again, and stays the head
@@ -525,8 +413,8 @@ class Site:
         while self.held:
             request = self.held[0]
             deadline_s = request.deadline_s if self._drop_late else math.inf
-            if deadline_s < time.monotonic():
-                self._unhold(request)
+            if deadline_s < self.now():
+                self._queues.release(request)
                 self._end(request, Outcome.EXPIRED, EXPIRED)
                 continue
             timer, request.timer = request.timer, None
@@ -536,75 +424,16 @@ class Site:
                 return
             if timer is not None:
                 timer.cancel()
-            self.held.popleft()
-            self._held[0] = len(self.held)
+            self._queues.central.remove(request)
             if server == REJECT:
                 self._reject(request)
 
-    async def _estimate_rate(self, window_s: float) -> None:
-        seen, seen_s = 0, time.monotonic()
-        while True:
-            await asyncio.sleep(window_s)
-            arrived, now_s = self._arrived, time.monotonic()
-            rate_per_s = (arrived - seen) / (now_s - seen_s)
-            seen, seen_s = arrived, now_s
-            if rate_per_s <= 0.0:
-                continue
-            # Planned in another thread: linear programs take milliseconds, which the loop has not
-            # to give. Adopted here, between two decisions, where a replay can put it too.
-            with suppress(ValueError):  # the policy goes on with the plan that it has
-                plan = await asyncio.to_thread(self.dispatcher.plan, rate_per_s)
-                self.dispatcher.adopt(plan)
-
-    async def _keep(self) -> None:
-        while True:
-            await asyncio.sleep(REMEMBER_S)
-            await self.remember()
-
-    async def _flush(self, recording: Written) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            recording.flush()
-
     def _reject(self, request: Request) -> None:
-        mask = self._mask(request)
-        if not mask:
-            best = max(a for k, a in enumerate(self.accuracy) if request.classes >> k & 1)
-            reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
-            self._end(request, Outcome.INVALID, reason)
-            return
-        request.retry_after_s = self.drain_s(mask)
-        reason = f"task {self.task!r} has no room for this request now; try again later"
-        if request.deadline_s < math.inf:
-            left_s = request.deadline_s - time.monotonic()
-            earliest_s = self._earliest_s(mask, request.rows)
-            if earliest_s > left_s:
-                request.retry_after_s = earliest_s - max(0.0, left_s)
-                reason = (
-                    f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
-                    f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
-                )
-        self._end(request, Outcome.REJECTED, reason)
-
-    def _earliest_s(self, mask: int, rows: int) -> float:
-        # Predicted time until the first of these classes has answered a newcomer.
-        return min(
-            self._wait_s(server) + self._service_s(server, rows)
-            for server, k in enumerate(self.class_of)
-            if mask >> k & 1
+        left_s = request.deadline_s - self.now()
+        outcome, reason, request.retry_after_s = rejection(
+            request, self.task, self.accuracy, self.forecast, left_s
         )
-
-    def _wait_s(self, server: int) -> float:
-        # As policies predict it (`inferway.site.selection`).
-        if not self.queues[server]:
-            return 0.0
-        ends_s: float = self._ends_s.item(server)
-        free_s: float = self._free_s.item(server)
-        return max(0.0, ends_s - time.monotonic()) + (free_s - ends_s)
-
-    def _service_s(self, server: int, rows: int) -> float:
-        row_s: float = self._row_s.item(server, min(SIZES - 1, (rows - 1).bit_length()))
-        return rows * row_s
+        self._end(request, outcome, reason)
 
     def _end(self, request: Request, outcome: Outcome, reason: str) -> None:
         request.outcome = outcome
@@ -617,8 +446,3 @@ class Site:
 
     def _class(self, request: Request) -> int:
         return self.class_of[request.server] if request.server >= 0 else -1
-
-    def drain_s(self, classes: int) -> float:
-        """Predict in how many seconds the first server of these classes is idle."""
-        times = [self._wait_s(server) for server, k in enumerate(self.class_of) if classes >> k & 1]
-        return min(times, default=math.inf)

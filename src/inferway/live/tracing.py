@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any, Final
 
@@ -58,9 +59,12 @@ class Tracer:
     ----------
     exporter
         Of OpenTelemetry; it is called in a thread of its own, several spans at a time.
+    now
+        The clock of the requests' times, seconds.
     """
 
-    def __init__(self, exporter: Any) -> None:
+    def __init__(self, exporter: Any, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         api, sdk = _module("trace"), _module("sdk.trace")
         named = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "inferway")}
         self._resource = _module("sdk.resources").Resource.create(named)
@@ -75,7 +79,7 @@ class Tracer:
 
     def request(self, task: str, request: Request) -> None:
         """Make and hand over the spans of a request that ended just now."""
-        now_s = time.monotonic()
+        now_s = self._now()
         # Spans carry the wall clock's time.
         shift_s = time.time() - now_s
         identity = request.identity or Identity(None, None)

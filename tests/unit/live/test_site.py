@@ -289,12 +289,10 @@ def test_each_held_request_has_its_deadline(drop_late: bool) -> None:
     asyncio.run(main())
 
 
-def test_the_central_queue_gives_way_to_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inferway.live.site.HELD_LIMIT", 2)
-
+def test_the_central_queue_gives_way_to_priority() -> None:
     async def main() -> None:
         gate = Gate()
-        site = site_of(gate, NullRuntime(SIGNATURE))
+        site = site_of(gate, NullRuntime(SIGNATURE), room=2)
         site.dispatcher = Holding(site.dispatcher)
         await site.start()
         gate.opened.clear()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import Any, Final
 
 import msgspec
@@ -45,7 +44,7 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     RefusalError
         When the request does not fit.
     """
-    received_s = time.monotonic()
+    received_s = intake.site.now()
     site = intake.site
     raw = len(message.raw_input_contents) > 0
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

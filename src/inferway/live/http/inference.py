@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Final
 
 import msgspec
@@ -70,7 +69,7 @@ class Infer:
 
     def __call__(self, exchange: Exchange) -> None:
         """Check a whole request and submit it."""
-        received_s = time.monotonic()
+        received_s = self.site.now()
         site = self.site
         try:
             if not site.ready:

@@ -1,0 +1,68 @@
+"""What a site needs of whoever decides for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from inferway.site import Fleet
+
+if TYPE_CHECKING:
+    from inferway.dispatch.dispatcher import Plan
+
+
+class Decisions(Protocol):
+    """What a site needs of `inferway.dispatch.Dispatcher`."""
+
+    fleet: Fleet
+    site: Any
+    """The view that its policy sees."""
+
+    @property
+    def predicted_wait_s(self) -> float:
+        """Predicted wait of the last request dispatched."""
+
+    @property
+    def predicted_service_s(self) -> float:
+        """Predicted service time of the last request dispatched."""
+
+    @property
+    def balance(self) -> float:
+        """The accuracy balance."""
+
+    def arrive(
+        self,
+        now_s: float,
+        draw: int,
+        deadline_s: float,
+        floor: float,
+        priority: int,
+        classes: int,
+        rows: int,
+        counted: bool,
+    ) -> int:
+        """Choose a server and admit the request there."""
+
+    def finish(self, server: int, now_s: float, service_s: float) -> None:
+        """The request in service has been answered."""
+
+    def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
+        """A request leaves with no answer, from this place in the server's queue."""
+
+    def plan(self, rate_per_s: float) -> Plan:
+        """What the policy would keep at another arrival rate; may be called in any thread."""
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on by a plan."""
+
+
+class Written(Protocol):
+    """What a site needs of `inferway.dispatch.recording.Recording`, besides its decisions."""
+
+    error: OSError | None
+    """Why it ended before its time."""
+
+    def flush(self) -> None:
+        """Hand what is buffered to the operating system."""
+
+    def close(self) -> None:
+        """Write the last rows."""

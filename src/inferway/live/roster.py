@@ -1,0 +1,156 @@
+"""Which sites serve now, and which are on their way out."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferway.live.assembly import ServeError, check_served, sites_of
+from inferway.live.site import Site
+from inferway.live.succession import inherit, retire
+from inferway.live.tracing import Tracer
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+
+class Roster:
+    """The sites of a server, through every deployment that it is told to serve.
+
+    Parameters
+    ----------
+    route
+        Called with the sites that requests go to from now on.
+    log
+        Where events go.
+    record
+        A folder for recordings, or None.
+    times
+        A file of measured service times, or None.
+    tracer
+        Makes spans, or None.
+    now
+        The clock of sites made here, seconds.
+    """
+
+    def __init__(
+        self,
+        route: Callable[[Sequence[Site]], None],
+        log: Any,
+        *,
+        record: Path | None = None,
+        times: Path | None = None,
+        tracer: Tracer | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sites: Sequence[Site] = ()
+        self._route, self._log = route, log
+        self._record, self._times, self._tracer, self._now = record, times, tracer, now
+        self.retiring: dict[Site, asyncio.Task[None]] = {}
+        """Replaced sites that still have requests."""
+        self._applying = asyncio.Lock()
+
+    async def start(self, given: Deployment | Sequence[Site]) -> None:
+        """Load and warm up the first sites.
+
+        Raises
+        ------
+        ServeError, WarmUpError
+            When a model or a policy cannot be loaded or run.
+        """
+        if isinstance(given, Sequence):
+            self.sites = given
+        else:
+            self.sites = await self._made(given)
+        if self._record is not None:
+            for site in self.sites:
+                try:
+                    site.record(self._record / site.task)
+                except (ValueError, OSError) as error:
+                    raise ServeError(f"nothing can be recorded: {error}") from error
+        self._route(self.sites)
+        await self._warm_up(self.sites)
+
+    async def apply(self, deployment: Deployment, ended: Callable[[], bool]) -> None:
+        """Serve another deployment from now on; no request is lost.
+
+        What is new is loaded and warmed up beside what serves; then it takes over, and the old
+        instances end when they have answered what they have.
+
+        Parameters
+        ----------
+        deployment
+            The other one.
+        ended
+            Says whether the server is ending.
+
+        Raises
+        ------
+        ServeError, WarmUpError
+            When it cannot be served; nothing has changed then.
+        """
+        async with self._applying:
+            if ended():
+                raise ServeError("the server is starting or ending; nothing can be applied now")
+            check_served(deployment)
+            for site in self.sites:
+                await site.remember()
+            sites = await self._made(deployment)
+            try:
+                await self._warm_up(sites)
+                if ended():
+                    raise ServeError("the server is ending; nothing has been applied")
+            except BaseException:
+                for site in sites:
+                    await site.stop()
+                raise
+            # From here to the new routes nothing waits: every request finds the old or the new.
+            heirs = {site.task: site for site in sites}
+            for old in self.sites:
+                heir = heirs.get(old.task)
+                if heir is not None:
+                    inherit(heir, old)
+            if self._record is not None:
+                self._record_on(self._record, sites)
+            retired, self.sites = self.sites, sites
+            self._route(sites)
+            for old in retired:
+                self.retiring[old] = asyncio.create_task(self._retire(old))
+            self._log.info("applied", tasks={site.task: list(site.variants) for site in sites})
+
+    async def all(self) -> list[Site]:
+        """Every site that may still have requests; those that retire are waited for no more."""
+        retiring, sites = list(self.retiring.values()), [*self.sites, *self.retiring]
+        for task in retiring:
+            task.cancel()
+        if retiring:
+            await asyncio.wait(retiring)
+        return sites
+
+    async def _made(self, deployment: Deployment) -> Sequence[Site]:
+        return await asyncio.to_thread(sites_of, deployment, self._times, self._now)
+
+    async def _warm_up(self, sites: Sequence[Site]) -> None:
+        for site in sites:
+            if self._tracer is not None:
+                site.traced = self._tracer.request
+            for name in await site.start():
+                self._log.warning("not warmed up: free input axes", instance=name)
+
+    async def _retire(self, old: Site) -> None:
+        await retire(old)
+        del self.retiring[old]
+
+    def _record_on(self, folder: Path, sites: Sequence[Site]) -> None:
+        # A recording has one fleet and one policy: what is new gets a folder of its own.
+        for site in sites:
+            number = 2
+            while (own := folder / f"{site.task}.{number}").exists():
+                number += 1
+            try:
+                site.record(own)
+            except OSError as error:
+                self._log.error("no longer recording", task=site.task, reason=str(error))
