@@ -23,6 +23,9 @@ from numba.extending import overload
 from inferway.site.fleet import Fleet
 from inferway.site.view import Event, Request, Site
 
+# Called, not inlined, a function counts references of every array that the site holds.
+_INLINE = {"forceinline": True}
+
 
 class Policy(Protocol):
     """What every dispatch policy offers; `learn`, `pull` and `retune` are optional."""
@@ -55,17 +58,17 @@ def pull(policy: Any, site: Site, server: int, draw: int) -> tuple[int, int]:
     return 0, 1
 
 
-@overload(choose, strict=False)
+@overload(choose, strict=False, jit_options=_INLINE)
 def _choose(policy: Any, site: Any, request: Any, draw: Any) -> Any:
     return _method(policy, "choose")
 
 
-@overload(learn, strict=False)
+@overload(learn, strict=False, jit_options=_INLINE)
 def _learn(policy: Any, site: Any, event: Any) -> Any:
     return _method(policy, "learn") or (lambda policy, site, event: None)
 
 
-@overload(pull, strict=False)
+@overload(pull, strict=False, jit_options=_INLINE)
 def _pull(policy: Any, site: Any, server: Any, draw: Any) -> Any:
     return _method(policy, "pull") or (lambda policy, site, server, draw: (0, 1))
 

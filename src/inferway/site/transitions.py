@@ -41,39 +41,74 @@ def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, row
 def admit(site: Site, server: int, rows: int) -> None:
     """A request joins the server at the site's time; service starts at once if it was idle."""
     now_s = site.clock_s[0]
-    k = site.server_class[server]
     places = site.arrived_s.shape[1]
     place = (site.head[server] + site.queue[server]) % places
     site.arrived_s[server, place] = now_s
     site.rows[server, place] = rows
     service_s = predicted_service(site, server, rows)
     site.expected_s[server, place] = service_s
-    site.queue[server] += 1
-    if site.queue[server] > 1:
+    if site.queue[server] > 0:
         site.free_s[server] += service_s
     else:
         site.started_s[server] = now_s
         site.ends_s[server] = now_s + service_s
         site.free_s[server] = now_s + service_s
-        _leave_idle(site, server)
+    join(site, server, places)
+
+
+@jit
+def join(site: Site, server: int, places: int) -> int:
+    """Count one more request at the server, which has so many places, and who is idle by it.
+
+    All that policies see of a site but times; `admit` is this and the times.
+
+    Returns
+    -------
+    int
+        The server's class.
+    """
+    k = site.server_class[server]
+    queue = site.queue[server] + 1
+    site.queue[server] = queue
+    if queue == 1:
+        _leave_idle(site, server, k)
         site.busy[k] += 1
         site.busy_classes[0] |= 1 << k
-    if site.queue[server] == places:
+    if queue == places:
         site.open[server] = False
+    return k
+
+
+@jit
+def leave(site: Site, server: int, k: int) -> int:
+    """Count one request less at the server, of class k, and who is idle by it.
+
+    Returns
+    -------
+    int
+        How many are left.
+    """
+    queue = site.queue[server] - 1
+    site.queue[server] = queue
+    site.open[server] = site.healthy[server]
+    if queue == 0:
+        site.busy[k] -= 1
+        if site.busy[k] == 0:
+            site.busy_classes[0] &= ~(1 << k)
+        if site.healthy[server]:
+            _become_idle(site, server, k)
+    return queue
 
 
 @jit
 def release(site: Site, server: int) -> None:
     """The request in service leaves at the site's time, and the next in the queue starts."""
     now_s = site.clock_s[0]
-    k = site.server_class[server]
     places = site.arrived_s.shape[1]
     # What is left of the queue shifts by how wrong the prediction for this one was.
     site.free_s[server] += now_s - site.ends_s[server]
     site.head[server] = (site.head[server] + 1) % places
-    site.queue[server] -= 1
-    site.open[server] = site.healthy[server]
-    if site.queue[server] > 0:
+    if leave(site, server, site.server_class[server]) > 0:
         # Predictions may have changed since this one was admitted.
         head = site.head[server]
         service_s = predicted_service(site, server, site.rows[server, head])
@@ -84,11 +119,6 @@ def release(site: Site, server: int) -> None:
         site.started_s[server] = np.nan
         site.ends_s[server] = np.nan
         site.free_s[server] = now_s
-        site.busy[k] -= 1
-        if site.busy[k] == 0:
-            site.busy_classes[0] &= ~(1 << k)
-        if site.healthy[server]:
-            _become_idle(site, server)
 
 
 @jit
@@ -115,36 +145,39 @@ def set_health(site: Site, server: int, healthy: bool) -> None:
     site.healthy[server] = healthy
     site.open[server] = healthy and site.queue[server] < site.arrived_s.shape[1]
     if site.queue[server] == 0:
+        k = site.server_class[server]
         if healthy:
-            _become_idle(site, server)
+            _become_idle(site, server, k)
         else:
-            _leave_idle(site, server)
+            _leave_idle(site, server, k)
 
 
 @jit
-def _become_idle(site: Site, server: int) -> None:
-    k = site.server_class[server]
-    place = site.first[k] + site.idle[k]
-    site.idle_server[place] = server
-    site.idle_place[server] = place
+def _become_idle(site: Site, server: int, k: int) -> None:
+    _stand(site, server, site.first[k] + site.idle[k])
     site.idle[k] += 1
     site.idle_classes[0] |= 1 << k
 
 
 @jit
-def _leave_idle(site: Site, server: int) -> None:
-    place = site.idle_place[server]
-    if place < 0:  # unhealthy servers are in no idle list
+def _leave_idle(site: Site, server: int, k: int) -> None:
+    last = site.first[k] + site.idle[k] - 1
+    if site.idle_place[server] > last:  # unhealthy servers are not among the idle
         return
-    k = site.server_class[server]
+    _stand(site, server, last)
     site.idle[k] -= 1
-    last = site.first[k] + site.idle[k]
-    moved = site.idle_server[last]
-    site.idle_server[place] = moved
-    site.idle_place[moved] = place
-    site.idle_place[server] = -1
     if site.idle[k] == 0:
         site.idle_classes[0] &= ~(1 << k)
+
+
+@jit
+def _stand(site: Site, server: int, place: int) -> None:
+    """Let the server change places with the one that stands there."""
+    other, left = site.idle_server[place], site.idle_place[server]
+    site.idle_server[left] = other
+    site.idle_place[other] = left
+    site.idle_server[place] = server
+    site.idle_place[server] = place
 
 
 @jit

@@ -79,9 +79,10 @@ class Site(NamedTuple):
     busy: Ints
     """(K,) servers with a request in service."""
     idle_server: Ints
-    """(n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k."""
+    """(n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
+    others of the class stand behind them."""
     idle_place: Ints
-    """(n,) where an idle server stands in `idle_server`; -1 when it does not."""
+    """(n,) where a server stands in `idle_server`."""
     idle_classes: Ints
     """(1,) bit k is set when class k has an idle server."""
     busy_classes: Ints
