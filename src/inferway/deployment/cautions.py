@@ -12,6 +12,9 @@ from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 
 __all__ = ["Caution", "check", "cores"]
 
+# Dispatch policies that keep an energy budget.
+_WITHIN_ENERGY = ("priced", "r-jiq", "r-jsq", "r-jsq-d")
+
 
 @dataclass(frozen=True, slots=True)
 class Caution:
@@ -20,9 +23,10 @@ class Caution:
     Attributes
     ----------
     kind
-        ``dominated``, ``oversubscribed``, ``overloaded``, ``target-at-best``,
-        ``target-out-of-reach``, ``target-for-free``, ``deadline-too-short``, ``unmeasured``,
-        ``undescribed-node``, ``no-tiers`` or ``no-checkpoint``.
+        ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
+        ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
+        ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers`` or
+        ``no-checkpoint``. ``above-the-bound`` comes from `inferway.dispatch.feasibility`.
     field, line
         Where in the file; line 0 where no line can be named.
     message
@@ -64,7 +68,8 @@ Found = tuple[str, str, str]  # kind, field, message
 
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
     field = f"tasks.{task.name}"
-    yield from _dominated(deployment, task)
+    if task.catalog is None:  # a catalog was asked for just these
+        yield from _dominated(deployment, task)
     for variant in task.variants.values():
         if not variant.service:
             yield (
@@ -96,6 +101,13 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
                 f"{field}.accuracy_target",
                 f"every variant reaches {target:g}, so the fastest answers whenever it is idle",
             )
+    policy = deployment.policy_of(task).policy
+    if task.energy_budget is not None and policy not in _WITHIN_ENERGY and ".py:" not in policy:
+        yield (
+            "energy-unkept",
+            f"{field}.energy_budget",
+            f"{policy} does not look at energy; {', '.join(_WITHIN_ENERGY)} do",
+        )
     times = [
         s.mean_s for variant in running or task.variants.values() for s in variant.service.values()
     ]

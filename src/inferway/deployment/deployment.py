@@ -128,7 +128,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Task:
-    """What a client asks for. `variants` is empty where they come from a `catalog`.
+    """What a client asks for. Variants that come from a `catalog` have no models.
 
     `energy_budget` is the most that a request may take on average, J; every variant then has an
     `energy`.

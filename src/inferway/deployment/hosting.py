@@ -73,6 +73,11 @@ class Tasks:
 def default_node(tasks: Tasks, source: Source) -> Node:
     """Return the node of a file that names none: one instance of each variant, on ``cpu``."""
     node = Node("here", _one_of_each(tasks))
+    # What a catalog lists runs where it was measured; that is seldom all of it, or on this node.
+    for task, name in list(node.instances):
+        variant = tasks.variant((task, name))
+        if tasks.resolved[task].catalog is not None and not (variant and variant.runs_on("cpu")):
+            del node.instances[task, name]
     for task, name in node.instances:
         variant = tasks.variant((task, name))
         if variant is not None and variant.service and not variant.runs_on(node.hardware):

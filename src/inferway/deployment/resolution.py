@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferway.deployment.catalogs import variants_of
 from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.deployment import ANY_HARDWARE, Batch, ServiceTime, Task, Variant
 from inferway.deployment.error import Place
@@ -27,12 +28,14 @@ PROFILE_HARDWARE = "cpu"  # what the zoo's profiles are measured on
 def task_of(name: str, written: WrittenTask, source: Source) -> Task:
     """Resolve a task; what is wrong with it is noted in `source`, and that variant left out."""
     place: Place = ("tasks", name)
-    variants = {
+    variants: Mapping[str, Variant | None] = {
         key: _variant((*place, "variants", key), key, variant, source)
         for key, variant in (written.variants or {}).items()
     }
     resolved = {key: variant for key, variant in variants.items() if variant is not None}
     _check_signatures(place, resolved, source)
+    if written.catalog is not None:
+        resolved = variants = variants_of((*place, "catalog"), written.catalog, source)
     if len(resolved) == len(variants):
         budget = written.energy_budget
         if budget is None or _check_energies(place, budget, resolved.values(), source):

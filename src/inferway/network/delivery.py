@@ -12,10 +12,10 @@ from inferway.deployment import Task
 from inferway.deployment.quantities import SIZE
 from inferway.network.cost import CostFunction
 from inferway.network.error import NetworkError
-from inferway.network.kinds import kinds_of, models_of
+from inferway.network.kinds import Catalog, kinds_of, models_of
 from inferway.network.options import Models, Options, Pairs, Paths, Requests
 from inferway.network.pins import Given, minimal_allocation
-from inferway.network.ranking import Catalog, rank
+from inferway.network.ranking import rank
 from inferway.network.topology import Topology
 
 __all__ = ["DeliveryNetwork", "delivery_network"]
@@ -180,8 +180,8 @@ def _check(topology: Topology, catalog: Catalog, paths: Paths, requests: Request
         raise NetworkError("task, path, share and peak of the request types differ in length")
     if not count:
         raise NetworkError("nothing is requested: there is no request type")
-    if not (0 <= requests.task.min() <= requests.task.max() < len(catalog.kind)):
-        raise NetworkError(f"request types name tasks outside 0..{len(catalog.kind) - 1}")
+    if not (0 <= requests.task.min() <= requests.task.max() < len(catalog.kind_of)):
+        raise NetworkError(f"request types name tasks outside 0..{len(catalog.kind_of) - 1}")
     if not (0 <= requests.path.min() <= requests.path.max() < len(paths.first) - 1):
         raise NetworkError(f"request types name paths outside 0..{len(paths.first) - 2}")
     for name, column in (("share", requests.share), ("peak", requests.peak)):

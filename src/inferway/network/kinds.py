@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from inferway.deployment import Task, Variant
 from inferway.network.error import NetworkError
 from inferway.network.options import Models
+from inferway.network.topology import Topology
 
-__all__ = ["Kind", "kinds_of", "models_of"]
+__all__ = ["Catalog", "Kind", "kinds_of", "models_of"]
 
 
 class Kind(NamedTuple):
@@ -46,6 +47,64 @@ class Kind(NamedTuple):
     size: NDArray[np.float64]
     delay_s: NDArray[np.float64]
     capacity: NDArray[np.float64]
+
+
+class Catalog(NamedTuple):
+    """All kinds of tasks as one table of T = sum of (tasks x variants) rows, *offers*.
+
+    Attributes
+    ----------
+    kinds
+        The entries.
+    first
+        (N + 1,) range of each task's offers.
+    row
+        (T,) row of the tables below for each offer: identical tasks share theirs.
+    size
+        (K,) bytes; 0 where unknown.
+    delay_s, capacity
+        (K, H) as in `Kind`.
+    copies
+        (K,) copies of each variant per node, at most.
+    kind_of
+        (N,) the entry that each task is of.
+    """
+
+    kinds: Sequence[Kind]
+    first: NDArray[np.int64]
+    row: NDArray[np.int64]
+    size: NDArray[np.float64]
+    delay_s: NDArray[np.float64]
+    capacity: NDArray[np.float64]
+    copies: NDArray[np.int64]
+    kind_of: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, kinds: Sequence[Kind]) -> Catalog:
+        """Join the kinds' tables."""
+        widths = np.array([len(kind.variants) for kind in kinds])
+        counts = np.array([len(kind.tasks) for kind in kinds])
+        start = np.cumsum(widths) - widths
+        rows = [np.tile(s + np.arange(w), c) for s, w, c in zip(start, widths, counts, strict=True)]
+        return cls(
+            kinds=kinds,
+            first=np.concatenate([[0], np.cumsum(np.repeat(widths, counts))]),
+            row=np.concatenate(rows),
+            size=np.nan_to_num(np.concatenate([kind.size for kind in kinds])),
+            delay_s=np.concatenate([kind.delay_s for kind in kinds]),
+            capacity=np.concatenate([kind.capacity for kind in kinds]),
+            copies=np.repeat([kind.copies for kind in kinds], widths),
+            kind_of=np.repeat(np.arange(len(kinds)), counts),
+        )
+
+    def fits(self, topology: Topology) -> NDArray[np.bool_]:
+        """(K, V) whether a node may host a variant: it runs there and is within the budget.
+
+        Departure from Sec. IV-A: a model larger than a node's whole budget is none of the node's
+        models, where the paper would give it a fraction below 1 that rounding could never place.
+        """
+        runs = np.isfinite(self.delay_s)[:, topology.hardware]
+        return np.asarray(runs & (self.size[:, None] <= topology.budget) & ~topology.repository)
 
 
 def kinds_of(tasks: Sequence[Task], hardware: Sequence[str], slot_s: float) -> list[Kind]:

@@ -1,14 +1,14 @@
 """What can serve each request type, ranked by cost, as flat arrays.
 
 Paper 000 (doi:10.1109/TNET.2023.3305922), Sec. III. All is indexed by whole numbers: nodes v < V,
-tasks i < N, models m < M, paths q, request types rho = (i, path) < R, options o < O and pairs p < P.
-A *model* is one copy of a variant of one task, as the paper counts them (footnote 2): with 20 tasks
-of 10 variants and at most 3 instances of each, M is 600.
+tasks i < N, models m < M, paths q < Q, request types rho = (i, path) < R, options o < O and pairs
+p < P. A *model* is one copy of a variant of one task, as the paper counts them (footnote 2): with
+20 tasks of 10 variants and at most 3 instances of each, M is 600.
 
-Only useful (node, model) pairs are kept: those that some request type would rather be served by than
-by its repository. The others can have no gain, whatever the requests (eq. 16: where the repository
-ranks before an option, ``Z(x) = Z(omega)`` from there on), and their subgradient is always 0. How
-much of a node's budget they would take all together is `DeliveryNetwork.rest`.
+Only useful (node, model) pairs are kept: those that some request type would rather be served by
+than by its repository. The others can have no gain, whatever the requests (eq. 16: from where the
+repository ranks, ``Z(x) = Z(omega)``), and their subgradient is always 0. How much of a node's
+budget they would take all together is `DeliveryNetwork.rest`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What never moves: the minimal allocation omega (paper 000, Sec. III-A), repositories above all."""
+"""What never moves, repositories above all: the minimal allocation (paper 000, Sec. III-A)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,11 +11,9 @@ from numpy.typing import NDArray
 from inferway.deployment.quantities import SIZE
 from inferway.network.cost import CostFunction, Service, latency_and_inaccuracy
 from inferway.network.error import NetworkError
+from inferway.network.kinds import Catalog
 from inferway.network.options import Paths, Requests
 from inferway.network.topology import Topology
-
-if TYPE_CHECKING:
-    from inferway.network.ranking import Catalog
 
 __all__ = ["Given", "Pins", "minimal_allocation"]
 
@@ -77,7 +75,7 @@ def minimal_allocation(
     """
     pinned = _named(topology, catalog, given)
     end = paths.node[paths.first[1:] - 1][requests.path].astype(np.int64)
-    tasks = len(catalog.kind)
+    tasks = len(catalog.kind_of)
     served, group = np.unique(end * tasks + requests.task, return_inverse=True)
     demand = np.bincount(group, weights=requests.peak, minlength=len(served))
     order = np.argsort(group, kind="stable")
@@ -93,11 +91,10 @@ def minimal_allocation(
             own[best] = max(1.0, np.ceil(peak / capacity[best] * (1 - 1e-12)))
             pinned[node, int(offers[best])] = float(own[best])
         if (own * capacity).sum() < peak * (1 - 1e-9):
-            name, where = _task_name(catalog, task), topology.nodes[node]
             raise NetworkError(
-                f"the repository {where} can serve {(own * capacity).sum():.6g} requests of {name} "
-                f"in a slot, but up to {peak:.6g} may come (eq. 9); pin more copies there, or none, "
-                "so that as many run as are needed"
+                f"the repository {topology.nodes[node]} can serve {(own * capacity).sum():.6g} "
+                f"requests of {_task_name(catalog, task)} in a slot, but up to {peak:.6g} may come "
+                "(eq. 9); pin more copies there, or none, so that as many run as are needed"
             )
     _check_budgets(topology, catalog, pinned)
     keys = sorted((node * len(catalog.row) + offer, n) for (node, offer), n in pinned.items())
@@ -120,7 +117,7 @@ def _cheapest(
     cost: CostFunction | None,
 ) -> int:
     """Choose a repository's variant: the one of least cost over the task's request types."""
-    kind = catalog.kinds[catalog.kind[task]]
+    kind = catalog.kinds[catalog.kind_of[task]]
     name, where = _task_name(catalog, task), topology.nodes[node]
     delay = kind.delay_s[:, topology.hardware[node]]
     runs = np.flatnonzero(np.isfinite(delay))
@@ -159,7 +156,7 @@ def _named(topology: Topology, catalog: Catalog, given: Given) -> dict[tuple[int
         if node_name not in index or task_name not in place:
             raise NetworkError(f"{what}: there is no such node or task")
         node, task = index[node_name], place[task_name]
-        kind = catalog.kinds[catalog.kind[task]]
+        kind = catalog.kinds[catalog.kind_of[task]]
         if variant not in kind.variants:
             raise NetworkError(f"{what}: {task_name} has no variant {variant}")
         w = kind.variants.index(variant)
@@ -190,5 +187,5 @@ def _check_budgets(
 
 
 def _task_name(catalog: Catalog, task: int) -> str:
-    kind = catalog.kind[task]
-    return catalog.kinds[kind].tasks[task - int(np.searchsorted(catalog.kind, kind))]
+    kind = int(catalog.kind_of[task])
+    return catalog.kinds[kind].tasks[task - int(np.searchsorted(catalog.kind_of, kind))]

@@ -10,12 +10,12 @@ from numpy.typing import NDArray
 
 from inferway.network.cost import CostFunction, Service, latency_and_inaccuracy
 from inferway.network.error import NetworkError
-from inferway.network.kinds import Kind
+from inferway.network.kinds import Catalog, Kind
 from inferway.network.options import Models, Options, Pairs, Paths, Requests
 from inferway.network.pins import Pins
 from inferway.network.topology import Topology
 
-__all__ = ["Catalog", "rank"]
+__all__ = ["rank"]
 
 _CHUNK = 1 << 20  # costs that are sorted at once; bounds the memory beyond the result
 
@@ -23,69 +23,11 @@ Float = NDArray[np.float64]
 Offset = NDArray[np.int64]
 
 
-class Catalog(NamedTuple):
-    """All kinds of tasks as one table of T = sum of (tasks x variants) rows, *offers*.
-
-    Attributes
-    ----------
-    kinds
-        The entries.
-    first
-        (N + 1,) range of each task's offers.
-    row
-        (T,) row of the tables below for each offer: identical tasks share theirs.
-    size
-        (K,) bytes; 0 where unknown.
-    delay_s, capacity
-        (K, H) as in `Kind`.
-    copies
-        (K,) copies of each variant per node, at most.
-    kind
-        (N,) the entry that each task is of.
-    """
-
-    kinds: Sequence[Kind]
-    first: Offset
-    row: Offset
-    size: Float
-    delay_s: Float
-    capacity: Float
-    copies: Offset
-    kind: Offset
-
-    @classmethod
-    def of(cls, kinds: Sequence[Kind]) -> Catalog:
-        """Join the kinds' tables."""
-        widths = np.array([len(kind.variants) for kind in kinds])
-        counts = np.array([len(kind.tasks) for kind in kinds])
-        start = np.cumsum(widths) - widths
-        rows = [np.tile(s + np.arange(w), c) for s, w, c in zip(start, widths, counts, strict=True)]
-        return cls(
-            kinds=kinds,
-            first=np.concatenate([[0], np.cumsum(np.repeat(widths, counts))]),
-            row=np.concatenate(rows),
-            size=np.nan_to_num(np.concatenate([kind.size for kind in kinds])),
-            delay_s=np.concatenate([kind.delay_s for kind in kinds]),
-            capacity=np.concatenate([kind.capacity for kind in kinds]),
-            copies=np.repeat([kind.copies for kind in kinds], widths),
-            kind=np.repeat(np.arange(len(kinds)), counts),
-        )
-
-    def fits(self, topology: Topology) -> NDArray[np.bool_]:
-        """(K, V) whether a node may host a variant: it runs there and is within the budget.
-
-        Departure from Sec. IV-A: a model larger than a node's whole budget is none of the node's
-        models, where the paper would give it a fraction below 1 that rounding could never place.
-        """
-        runs = np.isfinite(self.delay_s)[:, topology.hardware]
-        return np.asarray(runs & (self.size[:, None] <= topology.budget) & ~topology.repository)
-
-
 class _Ranked(NamedTuple):
     """Entries (a variant at a node, all its copies together) of some request types, in order."""
 
     types: Offset
-    count: Offset
+    entries: Offset
     hop: NDArray[np.int16]
     offer: NDArray[np.int32]
     cost: Float
@@ -119,7 +61,7 @@ def rank(
     total = len(requests.task)
     entries = np.zeros(total, np.int64)
     for part in parts:
-        entries[part.types] = part.count
+        entries[part.types] = part.entries
     first = np.concatenate([[0], np.cumsum(entries)])
     hop = np.empty(first[-1], np.int16)
     offer = np.empty(first[-1], np.int32)
@@ -127,9 +69,9 @@ def rank(
     while parts:
         part = parts.pop()
         within = np.arange(len(part.hop)) - np.repeat(
-            np.cumsum(part.count) - part.count, part.count
+            np.cumsum(part.entries) - part.entries, part.entries
         )
-        place = np.repeat(first[part.types], part.count) + within
+        place = np.repeat(first[part.types], part.entries) + within
         hop[place], offer[place], price[place] = part.hop, part.offer, part.cost
     node = paths.node[np.repeat(paths.first[requests.path], entries) + hop]
     keys, entry_pair = np.unique(
@@ -168,11 +110,11 @@ def _parts(
     """Rank request types that have equally many variants and hops together, some at a time."""
     fits = catalog.fits(topology) if len(topology.nodes) * len(catalog.size) <= _CHUNK else None
     length = np.diff(paths.first)[requests.path]
-    kind_of = catalog.kind[requests.task]
+    kind_of = catalog.kind_of[requests.task]
     start = np.cumsum([0] + [len(kind.variants) for kind in catalog.kinds])
     for k, kind in enumerate(catalog.kinds):
         width = len(kind.variants)
-        before = int(np.searchsorted(catalog.kind, k))  # tasks of the kinds before this one
+        before = int(np.searchsorted(catalog.kind_of, k))  # tasks of the kinds before this one
         for hops in np.unique(length[kind_of == k]):
             alike = np.flatnonzero((kind_of == k) & (length == hops))
             step = max(1, _CHUNK // int(hops * width))

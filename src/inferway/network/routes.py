@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,7 +89,7 @@ def given_paths(topology: Topology, paths: Sequence[Sequence[str]]) -> Paths:
         hops = [index[name] for name in path]
         total = 0.0
         prefix.append(total)
-        for one, other in zip(hops[:-1], hops[1:], strict=True):
+        for one, other in pairwise(hops):
             key = (min(one, other), max(one, other))
             if key not in link:
                 raise NetworkError(

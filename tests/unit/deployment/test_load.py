@@ -60,7 +60,9 @@ def test_the_edge_under_bursts(examples: Path) -> None:
 def test_the_papers_first_topology(examples: Path) -> None:
     deployment = load(examples / "topology-1.yaml")
     task = deployment.tasks["detection"]
-    assert (task.count, task.max_instances, task.variants) == (20, 3, {})
+    assert (task.count, task.max_instances, len(task.variants)) == (20, 3, 10)
+    assert task.variants["608p"].accuracy == 0.657
+    assert task.variants["608p"].service_on("gtx-980").rate == 14.2
     assert task.catalog is not None
     assert task.catalog.name == "paper/yolov4"
     assert deployment.nodes == {}
