@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import wait
 from contextlib import closing
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import uvloop
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from patient import Patient
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Server, Site
@@ -72,23 +78,6 @@ class Wire:
         if not piece:
             raise ConnectionError(f"closed after {self._rest!r}")
         self._rest += piece
-
-
-class Patient(asyncio.SelectorEventLoop):
-    """A loop whose clock stands still until it is told to go on."""
-
-    now_s = 1000.0
-
-    def time(self) -> float:
-        return self.now_s
-
-    def advance(self, by_s: float) -> None:
-        """Let time pass; from another thread."""
-
-        def step() -> None:
-            self.now_s += by_s
-
-        self.call_soon_threadsafe(step)
 
 
 class Running:

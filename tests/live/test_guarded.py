@@ -138,8 +138,8 @@ def test_files_that_are_no_certificate_are_refused(site_of: Any, tmp_path: Path)
             Server([site_of()], certificate=Certificate(tmp_path / name, tmp_path / name))
 
 
-def test_who_does_not_read_is_cut_off(start: Any, site_of: Any, until: Any) -> None:
-    running = start(site_of(), limits=Limits(receive_s=1, pipelined=4096))
+def test_who_does_not_read_is_cut_off(start: Any, site_of: Any, until: Any, patient: Any) -> None:
+    running = start(site_of(), limits=Limits(pipelined=4096), loop=patient)
     site = running.server.sites[0]
     rows = 2000
     tensor = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
@@ -152,5 +152,11 @@ def test_who_does_not_read_is_cut_off(start: Any, site_of: Any, until: Any) -> N
             wire.send(raw)
     except OSError:
         pass  # it reads no more either
-    until(lambda: not running.server._http.connections)
+    assert running.server._http.connections
+
+    def passed() -> bool:
+        patient.advance(10.0)
+        return not running.server._http.connections
+
+    until(passed)
     until(lambda: site.in_flight == 0)

@@ -14,6 +14,7 @@ import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch.replay import recordings, replay
 from inferway.live import ServeError
+from inferway.live.upkeep import FLUSH_S
 
 DIGITS = """
 tasks:
@@ -107,11 +108,16 @@ def test_a_replay_of_ten_thousand_requests_finds_no_difference(start: Any, tmp_p
     run(start, tmp_path, "{policy: priced}", 10_000)
 
 
-def test_what_is_decided_is_on_disk_soon(start: Any, tmp_path: Path, until: Any) -> None:
-    running = start(deployment=deployment_of(tmp_path, "{policy: priced}"), record=tmp_path / "run")
+def test_what_is_decided_is_on_disk_soon(
+    start: Any, tmp_path: Path, until: Any, patient: Any
+) -> None:
+    deployment = deployment_of(tmp_path, "{policy: priced}")
+    running = start(deployment=deployment, record=tmp_path / "run", loop=patient, now=patient.time)
     wire = running.wire()
     wire.send(asks(running.post, 2)[1])
     assert wire.read().status == 200
+    assert replay(tmp_path / "run" / "digits").requests == 0
+    patient.advance(FLUSH_S)
     # The server still runs; as if it died now.
     until(lambda: replay(tmp_path / "run" / "digits").requests == 1)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from contextlib import closing
 from typing import Any
 
@@ -100,7 +99,7 @@ def test_a_deadline_that_passes_in_the_queue_gives_504(
 ) -> None:
     for gate in gates:
         gate.opened.set()
-    site = site_of(gates)
+    site = site_of(gates, now=patient.time)
     running = start(site, loop=patient)
     gates[0].opened.clear()
     with closing(running.wire()) as first, closing(running.wire()) as late:
@@ -108,7 +107,10 @@ def test_a_deadline_that_passes_in_the_queue_gives_504(
         until(lambda: site.in_flight == 1)
         late.send(running.post(ONE | {"parameters": {"deadline_ms": 100_000}}, path=TINY))
         until(lambda: site.in_flight == 2)
-        patient.advance(101.0)
+        patient.advance(99.0)
+        running.call(lambda: None)
+        assert site.in_flight == 2
+        patient.advance(1.5)
         # At once, though the model before it still runs.
         answer = late.read()
         assert answer.status == 504
@@ -119,26 +121,25 @@ def test_a_deadline_that_passes_in_the_queue_gives_504(
         assert metric(running, "inferway_requests_total", outcome="expired", variant="tiny") == 1
 
 
-def test_what_is_served_late_says_so(start: Any, site_of: Any, gates: Any, until: Any) -> None:
+def test_what_is_served_late_says_so(
+    start: Any, site_of: Any, gates: Any, until: Any, patient: Any
+) -> None:
     for gate in gates:
         gate.opened.set()
-    running = start(site_of(gates, buffer=2, drop_late=False))
+    running = start(site_of(gates, buffer=2, drop_late=False, now=patient.time), loop=patient)
     gates[0].opened.clear()
     site = running.server.sites[0]
     wires = [running.wire(), running.wire()]
     for wire in wires:
         wire.send(running.post(ONE | {"parameters": {"deadline_ms": 100_000}}, path=TINY))
     until(lambda: site.in_flight == 2)
-
-    def pass_by() -> None:
-        for request in site.queues[0]:
-            request.deadline_s = time.monotonic() - 1.0
-
-    running.call(pass_by)
+    patient.advance(100.5)
+    running.call(lambda: None)
     gates[0].opened.set()
     for wire in wires:
         answer = wire.read()
         assert (answer.status, answer.json["parameters"]["late"]) == (200, True)
+        assert answer.json["parameters"]["latency_ms"] == pytest.approx(100_500)
     assert "late" not in running.infer(ONE, path=TINY).json["parameters"]
     assert metric(running, "inferway_late_answers_total", variant="tiny") == 2
 
@@ -151,9 +152,13 @@ def test_a_request_that_cannot_be_in_time_is_refused_at_once(digits: Any) -> Non
 
 
 def test_retry_after_is_when_an_answer_in_time_is_predicted(
-    gated: Any, gates: Any, until: Any
+    start: Any, site_of: Any, gates: Any, until: Any, patient: Any
 ) -> None:
-    site = gated.server.sites[0]
+    for gate in gates:
+        gate.opened.set()
+    site = site_of(gates, buffer=2, now=patient.time)
+    gated = start(site, loop=patient)
+    gates[0].opened.clear()
     rows = 4000
     many = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
     with closing(gated.wire()) as wire:
@@ -164,6 +169,10 @@ def test_retry_after_is_when_an_answer_in_time_is_predicted(
         # 4000 rows at a millisecond each stand before it, and half a second is what it has.
         assert refused.headers["retry-after"] == "4"
         assert "before 4e+03 ms" in refused.json["error"]
+        patient.advance(2.2)
+        gated.call(lambda: None)
+        refused = gated.infer(ONE | {"parameters": {"timeout": 500_000}}, path=TINY)
+        assert refused.headers["retry-after"] == "2"
         gates[0].opened.set()
         assert wire.read().status == 200
 

@@ -1,0 +1,31 @@
+"""Sites on a clock that stands still; it is the live tests'."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "live"))
+
+from patient import Patient
+
+
+@pytest.fixture
+def patient() -> Patient:
+    return Patient()
+
+
+@pytest.fixture
+def run(patient: Patient) -> Callable[[Coroutine[Any, Any, None]], None]:
+    """Run a test's coroutine on the loop whose clock stands."""
+
+    def to_its_end(main: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=lambda: patient) as runner:
+            runner.run(main)
+
+    return to_its_end
