@@ -1,0 +1,211 @@
+"""How many requests of each type come in each slot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.deployment.workloads import (
+    Arrivals,
+    ConstantArrivals,
+    MapArrivals,
+    PhasedArrivals,
+    PoissonArrivals,
+    Popularity,
+    SinusoidalArrivals,
+    TraceArrivals,
+)
+from inferway.workload.arrivals import peak_rate, stream
+from inferway.workload.phases import spans
+from inferway.workload.popularity import greatest_share, mean_share
+
+__all__ = ["Demand", "Stream", "peaks"]
+
+Float = NDArray[np.float64]
+Count = NDArray[np.int64]
+
+_DEVIATIONS = 6.0  # a count is above its mean by so many of them less than once in 1e9
+_SLOTS = 0x5107  # tells this use of the seed from others
+
+
+@dataclass(frozen=True)
+class Stream:
+    """The requests for some identical tasks together.
+
+    Attributes
+    ----------
+    arrivals
+        When they come.
+    popularity
+        How they spread over the tasks; evenly if None.
+    type_of
+        (tasks, entries) request types: every entry of a task gets an equal part.
+    """
+
+    arrivals: Arrivals
+    popularity: Popularity | None
+    type_of: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Demand:
+    """The request batches r_t of paper 000, Sec. III-D, slot by slot.
+
+    Attributes
+    ----------
+    streams
+        What comes together.
+    types
+        R, the number of request types.
+    slot_s
+        Length of a slot in seconds.
+    seed
+        Any slot can be drawn at any time, and is the same each time.
+    """
+
+    streams: tuple[Stream, ...]
+    types: int
+    slot_s: float
+    seed: int = 0
+    _counted: dict[int, _Counted] = field(default_factory=dict, repr=False, compare=False)
+
+    def counts(self, slot: int) -> Count:
+        """(R,) requests of each type in a slot, counted from 0.
+
+        The number of requests follows the arrival process; each of them is for a task drawn by
+        popularity and enters at one of the task's entries, drawn evenly.
+        """
+        total = np.zeros(self.types, np.int64)
+        for index, one in enumerate(self.streams):
+            rng = np.random.default_rng([self.seed, _SLOTS, index, slot])
+            number = self._number(index, slot, rng)
+            start, end = slot * self.slot_s, (slot + 1) * self.slot_s
+            tasks, entries = one.type_of.shape
+            share = np.repeat(mean_share(one.popularity, tasks, start, end) / entries, entries)
+            total += np.bincount(
+                one.type_of.ravel(), rng.multinomial(number, share), self.types
+            ).astype(np.int64)
+        return total
+
+    def expected(self, slot: int) -> Float:
+        """(R,) mean number of requests of each type in a slot; for a trace, split evenly."""
+        total = np.zeros(self.types)
+        for index, one in enumerate(self.streams):
+            start, end = slot * self.slot_s, (slot + 1) * self.slot_s
+            tasks, entries = one.type_of.shape
+            share = mean_share(one.popularity, tasks, start, end) / entries
+            mean = _mean_number(one.arrivals, start, end)
+            if mean is None:
+                mean = float(self._number(index, slot, np.random.default_rng(self.seed)))
+            total += np.bincount(one.type_of.ravel(), np.repeat(share * mean, entries), self.types)
+        return total
+
+    def slots(self, count: int) -> Iterator[Count]:
+        """Yield the counts of the first slots."""
+        return (self.counts(slot) for slot in range(count))
+
+    def _number(self, index: int, slot: int, rng: np.random.Generator) -> int:
+        arrivals = self.streams[index].arrivals
+        start, end = slot * self.slot_s, (slot + 1) * self.slot_s
+        match arrivals:
+            case ConstantArrivals():
+                rate = arrivals.mean_rate_per_s()
+                return round(float(np.ceil(_near(end * rate)) - np.ceil(_near(start * rate))))
+            case TraceArrivals() | MapArrivals():
+                # Arrival by arrival: neither has a law for the number in a slot on its own.
+                counted = self._counted.setdefault(
+                    index, _Counted(arrivals, self.slot_s, self.seed + index)
+                )
+                return int(counted.of(slot))
+            case _:
+                return int(rng.poisson(_mean_number(arrivals, start, end) or 0.0))
+
+
+def peaks(streams: tuple[Stream, ...], types: int, slot_s: float) -> Float:
+    """(R,) requests in a slot of each type, at most; random counts pass it in one slot of 1e9."""
+    peak = np.zeros(types)
+    for one in streams:
+        tasks, entries = one.type_of.shape
+        share = greatest_share(one.popularity, tasks) / entries
+        if isinstance(one.arrivals, TraceArrivals):
+            number = float(_Counted(one.arrivals, slot_s, 0).greatest())
+        else:
+            number = peak_rate(one.arrivals) * slot_s
+        counted = isinstance(one.arrivals, ConstantArrivals | TraceArrivals)
+        variance = number * share * (1.0 - share * counted)
+        most = number * share + _DEVIATIONS * np.sqrt(variance)
+        if counted:
+            most = np.minimum(np.ceil(_near(number)), most)
+        peak += np.bincount(one.type_of.ravel(), np.repeat(most, entries), types)
+    return np.asarray(np.ceil(_near(peak)))
+
+
+def _near(value: Any) -> Any:
+    """Take the whole number that a value misses by rounding alone."""
+    whole = np.round(value)
+    return np.where(np.abs(value - whole) <= 1e-9 * np.maximum(1.0, np.abs(whole)), whole, value)
+
+
+def _mean_number(arrivals: Arrivals, start: float, end: float) -> float | None:
+    match arrivals:
+        case ConstantArrivals() | PoissonArrivals() | MapArrivals():
+            return arrivals.mean_rate_per_s() * (end - start)
+        case SinusoidalArrivals(amplitude=amplitude, period=period):
+            turn = 2 * np.pi / period
+            swing = amplitude / turn * (np.cos(turn * start) - np.cos(turn * end))
+            return float(arrivals.mean_rate_per_s() * (end - start + swing))
+        case PhasedArrivals(phases=phases):
+            cycle = sum(phase.for_ for phase in phases)
+            per_cycle = sum(phase.for_ * phase.mean_rate_per_s() for phase in phases)
+
+            def until(time: float) -> float:
+                whole = np.floor(time / cycle)
+                inside = spans(arrivals, horizon_s=time - whole * cycle)
+                part = sum((s.end_s - s.start_s) * (s.rate_per_s or 0.0) for s in inside)
+                return float(whole * per_cycle + part)
+
+            return until(end) - until(start)
+        case TraceArrivals():
+            return None
+
+
+class _Counted:
+    """Counts the arrivals of a process, slot after slot, as far as anyone asked."""
+
+    def __init__(self, arrivals: Arrivals, slot_s: float, seed: int) -> None:
+        self._chunks = stream(arrivals, seed=seed)
+        self._slot_s = slot_s
+        self._counts = np.zeros(64, np.int64)
+        self._until = 0.0
+
+    def of(self, slot: int) -> int:
+        while self._until < (slot + 1) * self._slot_s:
+            if not self._count_more():
+                break
+        return int(self._counts[slot]) if slot < len(self._counts) else 0
+
+    def greatest(self) -> int:
+        while self._count_more():
+            pass
+        return int(self._counts.max())
+
+    def _count_more(self) -> bool:
+        chunk = next(self._chunks, None)
+        if chunk is None:
+            self._until = np.inf
+            return False
+        if len(chunk.times_s):
+            slots = np.floor(chunk.times_s / self._slot_s).astype(np.int64)
+            if slots[-1] >= len(self._counts):
+                grown = np.zeros(max(int(slots[-1]) + 1, 2 * len(self._counts)), np.int64)
+                grown[: len(self._counts)] = self._counts
+                self._counts = grown
+            first = int(slots[0])
+            found = np.bincount(slots - first)
+            self._counts[first : first + len(found)] += found
+            self._until = float(chunk.times_s[-1])
+        return True

@@ -1,0 +1,289 @@
+"""From a deployment file to its inference delivery network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.deployment import Deployment, DeploymentError, Node, Problem, Task
+from inferway.deployment.nodes import Tier as WrittenTier
+from inferway.deployment.nodes import WrittenNode
+from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
+from inferway.network.cost import CostFunction
+from inferway.network.delivery import DeliveryNetwork, delivery_network
+from inferway.network.demand import Demand, Stream, peaks
+from inferway.network.error import NetworkError
+from inferway.network.options import Requests
+from inferway.network.pins import Given
+from inferway.network.routes import shortest_paths
+from inferway.network.topology import Tier, Topology, tree
+from inferway.workload.entries import assign
+
+__all__ = ["Deployed", "demand_of", "deployed", "network_of", "topology_of"]
+
+DEFAULT_SLOT_S = 60.0
+DEFAULT_ALPHA = 1.0
+
+
+class Deployed(NamedTuple):
+    """A deployment's network and the requests that come to it."""
+
+    network: DeliveryNetwork
+    demand: Demand
+
+
+def network_of(deployment: Deployment, *, cost: CostFunction | None = None) -> DeliveryNetwork:
+    """Build the delivery network of a deployment.
+
+    Requests are routed to the nearest repository by round-trip time. Without `entries` they enter
+    at the last tier of a tree, or else at every node that is no repository.
+
+    Parameters
+    ----------
+    deployment
+        A file with `network` and `workload`.
+    cost
+        Another cost than eq. 6 with the file's `cost: {alpha: ...}` (1 if not given).
+
+    Raises
+    ------
+    DeploymentError
+        If the file has no network, nothing is requested, or the network cannot be used.
+    """
+    return deployed(deployment, cost=cost).network
+
+
+def demand_of(deployment: Deployment) -> Demand:
+    """Tell how many requests of each type come in each slot; errors as `network_of`."""
+    return deployed(deployment).demand
+
+
+def deployed(deployment: Deployment, *, cost: CostFunction | None = None) -> Deployed:
+    """Build network and demand together; see `network_of`."""
+    topology = topology_of(deployment)
+    field = "workload"
+    try:
+        entries, requests, demand = _requests(deployment, topology)
+        field = "network"
+        repositories = np.flatnonzero(topology.repository)
+        paths = shortest_paths(topology, entries, repositories)
+        network = delivery_network(
+            list(deployment.tasks.values()),
+            topology,
+            paths,
+            requests,
+            alpha=DEFAULT_ALPHA if deployment.cost is None else deployment.cost.alpha,
+            slot_s=demand.slot_s,
+            cost=cost,
+            pinned=_pinned(deployment, topology),
+        )
+    except DeploymentError:
+        raise
+    except ValueError as error:
+        raise _refused(deployment, field, str(error)) from error
+    return Deployed(network, demand)
+
+
+def topology_of(deployment: Deployment) -> Topology:
+    """Build the nodes and links of a deployment.
+
+    Raises
+    ------
+    DeploymentError
+        If it has no network, no node is a repository, or a node is described that is not there.
+    """
+    written = deployment.network
+    if written is None:
+        raise _refused(deployment, "", "the file has no `network`, so there is nothing to place on")
+    try:
+        if written.tree is not None:
+            plain = tree([_tier(tier) for tier in written.tree], seed=deployment.seed)
+        elif written.links is not None:
+            plain = _linked(deployment)
+        else:
+            assert written.gml is not None  # held by the schema: one form is given
+            from inferway.network.gml import load_gml
+
+            plain = load_gml(written.gml).topology
+        topology = _described(deployment, plain)
+    except NetworkError as error:
+        raise _refused(deployment, "network", str(error)) from error
+    if not topology.repository.any():
+        task = next(iter(deployment.tasks))
+        raise _refused(
+            deployment,
+            "network",
+            f"task {task} has no repository: say `repository: true` for some node, which must "
+            "always be able to serve",
+        )
+    return topology
+
+
+def _tier(written: WrittenTier) -> Tier:
+    budget = written.budget
+    return Tier(
+        name=written.tier,
+        nodes=written.nodes,
+        rtt_s=written.rtt or 0.0,
+        budget=[(part.share, part.size) for part in budget]
+        if isinstance(budget, tuple)
+        else budget,
+        hardware=written.hardware,
+        repository=written.repository,
+    )
+
+
+def _linked(deployment: Deployment) -> Topology:
+    network = deployment.network
+    assert network is not None
+    assert network.links is not None
+    ends = [name for link in network.links for name in link.between]
+    names = tuple(dict.fromkeys([*deployment.nodes, *ends]))
+    index = {name: node for node, name in enumerate(names)}
+    links = [[index[one], index[other]] for one, other in (k.between for k in network.links)]
+    return Topology(names, np.array(links), np.array([link.rtt for link in network.links]))
+
+
+def _described(deployment: Deployment, plain: Topology) -> Topology:
+    """Give nodes what the file says of them under `nodes`, and of all the others."""
+    others = getattr(deployment.network, "others", None)
+    if not deployment.nodes and others is None:
+        return plain
+    index = {name: node for node, name in enumerate(plain.nodes)}
+    kinds = list(plain.kinds)
+    budget, repository = plain.budget.copy(), plain.repository.copy()
+    hardware = plain.hardware.copy()
+
+    def describe(nodes: Iterable[int], said: Node | WrittenNode) -> None:
+        size = said.budget_bytes if isinstance(said, Node) else said.budget
+        if said.hardware not in kinds:
+            kinds.append(said.hardware)
+        for node in nodes:
+            budget[node] = np.inf if size is None else size
+            hardware[node] = kinds.index(said.hardware)
+            repository[node] = said.repository
+
+    if others is not None:
+        describe((v for name, v in index.items() if name not in deployment.nodes), others)
+    for name, node in deployment.nodes.items():
+        if name not in index:
+            raise NetworkError(
+                f"node {name} is described under `nodes`, but the network has no such node"
+            )
+        describe([index[name]], node)
+    return Topology(
+        plain.nodes,
+        plain.links,
+        plain.rtt_s,
+        budget,
+        hardware,
+        tuple(kinds),
+        repository,
+        plain.tier,
+        plain.tiers,
+    )
+
+
+def _requests(
+    deployment: Deployment, topology: Topology
+) -> tuple[NDArray[np.int64], Requests, Demand]:
+    """Return the entry node of each path, the request types, and the demand for them."""
+    names = [name for task in deployment.tasks.values() for name in _names(task)]
+    index = {name: i for i, name in enumerate(names)}
+    task_parts: list[NDArray[np.int64]] = []
+    entry_parts: list[NDArray[np.int64]] = []
+    share_parts: list[NDArray[np.float64]] = []
+    streams: list[Stream] = []
+    types = 0
+    for k, (name, workload) in enumerate(deployment.workload.items()):
+        _check_rate(name, workload)
+        kind = deployment.tasks.get(name)
+        tasks = [index[one] for one in _names(kind)] if kind is not None else [index[name]]
+        places = _places(workload, topology)
+        per_task = None if workload.entries is None else workload.entries.per_task
+        entries = assign(len(tasks), places, per_task, seed=deployment.seed + k)
+        count = entries.size
+        streams.append(
+            Stream(
+                workload.arrivals,
+                workload.popularity,
+                types + np.arange(count).reshape(entries.shape),
+            )
+        )
+        task_parts.append(np.repeat(tasks, entries.shape[1]))
+        entry_parts.append(entries.ravel())
+        share_parts.append(np.full(count, 1.0 / entries.shape[1]))
+        types += count
+    if not types:
+        raise NetworkError("nothing is requested; give each task a `workload`")
+    placement = deployment.placement
+    slot_s = DEFAULT_SLOT_S if placement is None else float(placement.options["slot"])
+    entry, path = np.unique(np.concatenate(entry_parts), return_inverse=True)
+    requests = Requests(
+        task=np.concatenate(task_parts).astype(np.int32),
+        path=path.astype(np.int32),
+        share=np.concatenate(share_parts),
+        peak=peaks(tuple(streams), types, slot_s),
+    )
+    return entry, requests, Demand(tuple(streams), types, slot_s, deployment.seed)
+
+
+def _names(task: Task) -> list[str]:
+    return [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
+
+
+def _check_rate(name: str, workload: Workload) -> None:
+    arrivals = workload.arrivals
+    parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
+    if not isinstance(arrivals, TraceArrivals) and any(
+        getattr(part, "load", None) is not None for part in parts
+    ):
+        raise NetworkError(
+            f"the requests for {name} are given as a load, but a network has no greatest feasible "
+            "rate; give a rate such as 120/s"
+        )
+
+
+def _places(workload: Workload, topology: Topology) -> NDArray[np.int64]:
+    entries = workload.entries
+    if entries is not None and entries.tier is not None:
+        return topology.of_tier(entries.tier)
+    if entries is not None and entries.nodes is not None:
+        index = {name: node for node, name in enumerate(topology.nodes)}
+        for name in entries.nodes:
+            if name not in index:
+                raise NetworkError(f"requests are to enter at {name}, but there is no such node")
+        return np.array([index[name] for name in dict.fromkeys(entries.nodes)])
+    if len(topology.tiers) > 1:
+        return topology.of_tier(topology.tiers[-1])
+    others = np.flatnonzero(~topology.repository)
+    return others if len(others) else np.flatnonzero(topology.repository)
+
+
+def _pinned(deployment: Deployment, topology: Topology) -> Given:
+    """Collect what is pinned, by node; a counted task's own name stands for all of its tasks."""
+    pinned: dict[tuple[str, str, str], int] = {}
+
+    def pin(node: str, task: str, variant: str, copies: int) -> None:
+        kind = deployment.tasks.get(task)
+        for name in _names(kind) if kind is not None else [task]:
+            pinned[node, name, variant] = copies
+
+    written = deployment.network.tree if deployment.network is not None else None
+    for tier in written or ():
+        for key, copies in tier.pinned.items():
+            task, _, variant = key.partition("/")
+            for v in topology.of_tier(tier.tier):
+                pin(topology.nodes[v], task, variant, copies)
+    for node in deployment.nodes.values():
+        for (task, variant), copies in node.pinned.items():
+            pin(node.name, task, variant, copies)
+    return pinned
+
+
+def _refused(deployment: Deployment, field: str, sentence: str) -> DeploymentError:
+    line = deployment.line_of(field)
+    return DeploymentError(deployment.path, [Problem(line, field, sentence)])
