@@ -178,3 +178,102 @@ def test_the_low_load_price_is_a_dual(of: Fleet, where: float, exact: bool) -> N
     reduced = 1 / of.rate - best.level_s - best.price_s * (of.accuracy - target)
     assert best.price_s >= 0
     assert (reduced >= -1e-9 * scale).all()
+
+
+def with_energy(of: Fleet, seed: int) -> Fleet:
+    energy = np.random.default_rng(seed).uniform(0.1, 10, len(of.rate))
+    return Fleet(of.variants, of.rate, of.accuracy, of.count, energy=energy)
+
+
+budgets = st.floats(0.02, 1.5)
+"""Where the budget stands between the least energy of a mix at the target and the greatest."""
+
+
+def budget_at(where: float, of: Fleet, target: float) -> float:
+    """A budget that some mix keeps together with the target, by brute force over pairs."""
+    least = np.inf
+    for i, a in enumerate(of.accuracy):
+        for j, b in enumerate(of.accuracy):
+            if a >= target:
+                least = min(least, of.energy[i])
+            elif b >= target:
+                part = (target - a) / (b - a)
+                least = min(least, of.energy[i] + part * (of.energy[j] - of.energy[i]))
+    return float(least + where * (of.energy.max() - least) + 1e-3 * least)
+
+
+@settings(max_examples=300, deadline=None)
+@given(any_fleets(), targets, budgets, loads, st.integers(0, 9))
+def test_duality_with_an_energy_budget(
+    of: Fleet, where: float, spare: float, load: float, seed: int
+) -> None:
+    of, target = with_energy(of, seed), reachable(where, of)
+    budget = budget_at(spare, of, target)
+    optimum = solve(of, target, load * max_rate(of, target, budget), budget)
+    scale = float((1 / of.rate).max())
+    assert optimum.shares.sum() == pytest.approx(1)
+    assert (optimum.shares <= optimum.room * (1 + 1e-9)).all()
+    assert optimum.shares @ of.accuracy >= target - 1e-9
+    assert optimum.shares @ of.energy <= budget * (1 + 1e-8)
+    assert optimum.price_s >= 0
+    assert optimum.energy_price_s >= 0
+    assert (optimum.capacity_price <= 1e-9 * scale).all()
+    reduced = (
+        1 / of.rate
+        - optimum.level_s
+        - optimum.price_s * (of.accuracy - target)
+        + optimum.energy_price_s * (of.energy - budget)
+        - optimum.capacity_price
+    )
+    terms = 1 + optimum.energy_price_s * budget / scale + optimum.price_s / scale
+    assert (reduced >= -1e-7 * scale * terms).all()
+    assert optimum.level_s + optimum.room @ optimum.capacity_price == pytest.approx(
+        optimum.response_time_s, rel=1e-6
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(any_fleets(), targets, budgets, st.integers(0, 9))
+def test_the_greatest_rate_within_an_energy_budget(
+    of: Fleet, where: float, spare: float, seed: int
+) -> None:
+    of, target = with_energy(of, seed), reachable(where, of)
+    budget = budget_at(spare, of, target)
+    greatest = max_rate(of, target, budget)
+    assert np.isfinite(solve(of, target, greatest, budget).response_time_s)
+    with pytest.raises(ValueError, match="not between 0 and the greatest"):
+        solve(of, target, greatest * 1.001, budget)
+    # Where energy is plenty, the knapsack and the LP are the same.
+    assert greatest <= max_rate(of, target) * (1 + 1e-9)
+    assert max_rate(of, target, 1e3 * of.energy.max()) == pytest.approx(max_rate(of, target))
+
+
+def test_two_prices_by_hand() -> None:
+    # Slower is more accurate and takes more: the target asks for half of b, the budget for a tenth
+    # of c at most, which then stands in for b where it is cheaper in accuracy.
+    of = Fleet(
+        ("a", "b", "c"),
+        np.array([1.0, 0.5, 0.25]),
+        np.array([0.6, 0.8, 1.0]),
+        np.array([100] * 3),
+        energy=np.array([1.0, 4.0, 3.0]),
+    )
+    # Without a budget b alone fills up to 0.7: time 1 + 0.5, energy 2.5. Within 2.3 J some of it
+    # goes by c: b + 2c = 1/2 and 3b + 2c = 1.3, so b = 0.4, c = 0.05.
+    free, held = solve(of, 0.7, 1.0), solve(of, 0.7, 1.0, 2.3)
+    assert free.shares == pytest.approx([0.5, 0.5, 0.0])
+    assert held.shares == pytest.approx([0.55, 0.4, 0.05])
+    assert held.response_time_s == pytest.approx(0.55 + 0.8 + 0.2)
+    # A little more budget moves b by 1/2 and c by -1/4 per J, a by -1/4.
+    assert held.energy_price_s == pytest.approx(-(-0.25 * 1 + 0.5 * 2 - 0.25 * 4))
+    assert relaxed(of, 0.7, 2.3).response_time_s == pytest.approx(held.response_time_s)
+    found = bound(of, target=0.7, rate_per_s=1.0, energy_budget=2.3).to_json()
+    assert found["energy_budget"] == 2.3
+    assert found["energy_price_s"] == pytest.approx(0.25)
+
+
+def test_a_budget_that_no_mix_keeps_is_refused() -> None:
+    of = with_energy(paper_fleet(), 1)
+    for call in (max_rate, relaxed):
+        with pytest.raises(ValueError, match=r"no mix of the variants keeps .* of 0\.76 within"):
+            call(of, 0.76, 0.5 * float(of.energy.min()))

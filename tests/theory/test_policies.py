@@ -159,6 +159,22 @@ def test_priced(state: tuple[Fleet, float, Site], price: float) -> None:
     assert cost[server] == pytest.approx(cost.min(), rel=1e-12, abs=1e-12)
 
 
+def test_random_routing_keeps_an_energy_budget() -> None:
+    of = paper_fleet()
+    of = Fleet(of.variants, of.rate, of.accuracy, of.count, energy=np.array([1.0, 1.2, 4.0, 3.0]))
+    rate = 0.6 * max_rate(of, 0.76, 1.8)
+    for name in RATED:
+        policy = build_policy(name, of, target=0.76, rate_per_s=rate, energy_budget=1.8)
+        for _ in range(2):
+            p = policy.probabilities  # type: ignore[attr-defined]
+            assert p.sum() == pytest.approx(1)
+            assert p @ of.accuracy >= 0.76 - 1e-9
+            assert p @ of.energy <= 1.8 + 1e-9
+            policy.retune(of, target=0.76, rate_per_s=1.2 * rate)  # type: ignore[attr-defined]
+        free = build_policy(name, of, target=0.76, rate_per_s=rate)
+        assert free.probabilities @ of.energy > 1.8 + 0.1  # type: ignore[attr-defined]
+
+
 def test_random_routing_follows_its_probabilities() -> None:
     of = paper_fleet(2)
     site = site_with(of, 0.76, [0] * of.servers, 0)

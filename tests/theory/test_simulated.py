@@ -8,6 +8,7 @@ import pytest
 from fleets import fleet, paper_fleet
 
 from inferway.dispatch import Dispatcher, max_rate, solve
+from inferway.site import Fleet
 
 
 def test_one_server_is_the_m_m_1_queue() -> None:
@@ -67,3 +68,21 @@ def test_priced_has_no_scale(unit: float) -> None:
     expected = naive.simulate(same, rate * unit, 3_000, 2, naive.deterministic)
     assert run.shares == pytest.approx(expected.shares, abs=0.01)
     assert run.response_s.mean() / unit == pytest.approx(expected.response_s.mean(), rel=0.02)
+
+
+@pytest.mark.parametrize("budget", [2.2, 1.8])
+def test_priced_keeps_accuracy_and_energy_near_the_bound(budget: float) -> None:
+    of, target = paper_fleet(), 0.76
+    of = Fleet(of.variants, of.rate, of.accuracy, of.count, energy=np.array([1.0, 1.2, 4.0, 3.0]))
+    rate = 0.5 * max_rate(of, target, budget)
+    dispatcher = Dispatcher(of, "priced", target=target, rate_per_s=rate, energy_budget=budget)
+    run = naive.simulate(dispatcher, rate, 20_000, 7, naive.exponential)
+    least = solve(of, target, rate, budget).response_time_s
+    assert run.accuracy >= target - 0.001
+    assert run.shares @ of.energy <= budget * 1.002
+    assert 0.97 * least <= run.response_s[2_000:].mean() <= 1.05 * least
+    # Without the budget the same load would take more.
+    free = Dispatcher(of, "priced", target=target, rate_per_s=rate)
+    assert (
+        naive.simulate(free, rate, 20_000, 7, naive.exponential).shares @ of.energy > budget + 0.2
+    )

@@ -47,6 +47,8 @@ def _numbers(name: str, bound: Bound) -> Table:
         ["rate", "none in the file" if rate is None else f"{rate:.6g}/s"],
         ["least response time", seconds(bound.least_response_time_s)],
     ]
+    if bound.energy_budget is not None:
+        rows.insert(1, ["energy budget per request", f"{bound.energy_budget:g} J"])
     for variant, part in (bound.shares or {}).items():
         rows.append([f"share of {variant}", percent(part, 2)])
     caption = "The rate is above the greatest that keeps the target." if too_high else None

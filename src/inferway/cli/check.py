@@ -26,9 +26,12 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     path = existing(file)
     try:
         deployment = inferway.load(path)
-        warnings = [
-            _entry(path, one.line, one.field, one.message) for one in inferway.check(deployment)
-        ]
+        cautions = inferway.check(deployment)
+        if deployment.workload:
+            from inferway.dispatch import feasibility
+
+            cautions = sorted([*cautions, *feasibility.check(deployment)], key=lambda one: one.line)
+        warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
     unserved = deployment.unserved() if deployment is not None else []

@@ -1,7 +1,7 @@
 """The bound: the greatest rate and the least response time of any policy that keeps the target.
 
 Paper 002: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
-low load).
+low load); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open.
 """
 
 from __future__ import annotations
@@ -18,6 +18,10 @@ from inferway.site.view import Floats
 
 # HiGHS's tightest; its defaults of 1e-7 would be seen in the ninth digit.
 _TOLERANCE = 1e-10
+_OPTIONS: Any = {
+    "primal_feasibility_tolerance": _TOLERANCE,
+    "dual_feasibility_tolerance": _TOLERANCE,
+}
 
 
 class Optimum(NamedTuple):
@@ -35,6 +39,8 @@ class Optimum(NamedTuple):
     """Dual price of ``sum(p) = 1``, s: the response time that unlimited capacities would give."""
     room: Floats
     """(K,) greatest share that each class can carry, min(capacity / rate, 1)."""
+    energy_price_s: float = 0.0
+    """Dual price of the energy budget: s per J, at least 0."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +64,10 @@ class Bound:
     tuples: tuple[RoutingTuple, ...]
     ordered: bool
     """Whether the fleet has no dominated class; then waterfilling gives the same."""
+    energy_budget: float | None = None
+    """Greatest mean energy of a request, J; None for no constraint."""
+    energy_price_s: float | None = None
+    """Dual price of the energy budget, s per J."""
 
     @property
     def feasible(self) -> bool | None:
@@ -83,15 +93,23 @@ class Bound:
             "accuracy_target": self.target,
             "price_s": self.price_s,
             "ordered": self.ordered,
+            "energy_budget": self.energy_budget,
+            "energy_price_s": self.energy_price_s,
         }
 
 
-def bound(fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Bound:
-    """The bound of a fleet at a rate; ValueError where the target exceeds the best accuracy."""
-    greatest = max_rate(fleet, target)
+def bound(
+    fleet: Fleet,
+    *,
+    target: float | None,
+    rate_per_s: float | None,
+    energy_budget: float | None = None,
+) -> Bound:
+    """The bound of a fleet at a rate; ValueError where no mix of its classes keeps the means."""
+    greatest = max_rate(fleet, target, energy_budget)
     optimum = None
     if rate_per_s is not None and rate_per_s <= greatest * (1 + 1e-12):
-        optimum = solve(fleet, target, rate_per_s)
+        optimum = solve(fleet, target, rate_per_s, energy_budget)
     shares = None
     if optimum is not None:
         shares = dict(zip(fleet.variants, map(float, optimum.shares), strict=True))
@@ -106,25 +124,39 @@ def bound(fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Bo
         price_s=None if optimum is None else optimum.price_s,
         tuples=tuple(routing_tuples(fleet, target)),
         ordered=fleet.ordered,
+        energy_budget=energy_budget,
+        energy_price_s=None if optimum is None else optimum.energy_price_s,
     )
 
 
-def max_rate(fleet: Fleet, target: float | None) -> float:
-    """Greatest arrival rate of the site that keeps the target, 1/s (paper 002, Definition 1).
+def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = None) -> float:
+    """Greatest arrival rate of the site that keeps the means, 1/s (paper 002, Definition 1).
 
     Every class at or above the target runs full; what it is ahead pays for classes below, nearest
-    to the target first: a fractional knapsack, exact without an LP solver.
+    to the target first: a fractional knapsack, exact without an LP solver. With an energy budget
+    there are two things to pay for, and the LP is solved.
+
+    Parameters
+    ----------
+    fleet
+        K server classes.
+    target
+        Least mean accuracy in 0..1, or None.
+    energy_budget
+        Greatest mean energy of a request, J, or None.
 
     Raises
     ------
     ValueError
-        Where the target exceeds the best accuracy.
+        Where no mix of the classes keeps the target, or target and budget together.
     """
     goal = target or 0.0
     if goal > fleet.accuracy.max():
         raise ValueError(
             f"the target {goal:g} is above the best variant's accuracy {fleet.accuracy.max():g}"
         )
+    if energy_budget is not None:
+        return _max_rate_by_lp(fleet, target, energy_budget)
     lead = fleet.accuracy - goal
     ahead = lead >= 0
     total = float(fleet.capacity[ahead].sum())
@@ -136,8 +168,32 @@ def max_rate(fleet: Fleet, target: float | None) -> float:
     return total
 
 
-def solve(fleet: Fleet, target: float | None, rate_per_s: float) -> Optimum:
+def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) -> float:
+    unit = float(fleet.capacity.max())
+    excess, _ = _excesses(fleet, target, energy_budget)
+    solution = linprog(
+        -fleet.capacity / unit,  # of each class, the part that is used
+        A_ub=excess * fleet.capacity / unit,
+        b_ub=np.zeros(len(excess)),
+        bounds=(0.0, 1.0),
+        method="highs-ds",
+        options=_OPTIONS,
+    )
+    greatest = 0.0 if solution.fun is None else -float(solution.fun)
+    if greatest <= _TOLERANCE:
+        raise ValueError(
+            f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
+            f"{energy_budget:g} J per request"
+        )
+    return greatest * unit
+
+
+def solve(
+    fleet: Fleet, target: float | None, rate_per_s: float, energy_budget: float | None = None
+) -> Optimum:
     """Least mean response time at an arrival rate: the LP T_LP-LB (paper 002, eq. 3).
+
+    An energy budget is one more row, as the paper's Sec. 8.1 asks for.
 
     Parameters
     ----------
@@ -147,57 +203,93 @@ def solve(fleet: Fleet, target: float | None, rate_per_s: float) -> Optimum:
         Accuracy target in 0..1, or None for no constraint.
     rate_per_s
         Arrival rate of the whole site, 1/s; above 0 and at most `max_rate`.
+    energy_budget
+        Greatest mean energy of a request, J, or None for no constraint.
 
     Raises
     ------
     ValueError
         Where no shares are feasible at this rate.
     """
-    greatest = max_rate(fleet, target)
+    greatest = max_rate(fleet, target, energy_budget)
     if not 0 < rate_per_s <= greatest * (1 + 1e-12):
         raise ValueError(
             f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
         )
     # At the very greatest rate rounding may leave no room at all.
-    rate_per_s = min(rate_per_s, greatest * (1 - 1e-12))
+    slack = 1e-12 if energy_budget is None else 10 * _TOLERANCE
+    rate_per_s = min(rate_per_s, greatest * (1 - slack))
+    room = np.minimum(fleet.capacity / rate_per_s, 1.0)
+    found = _optimum(fleet, target, energy_budget, room)
+    if found is None:
+        raise ValueError(f"the LP has no solution at {rate_per_s:g}/s")
+    return found
+
+
+def _excesses(
+    fleet: Fleet, target: float | None, energy_budget: float | None
+) -> tuple[Floats, Floats]:
+    """What each class exceeds each mean's limit by, (C, K), and the unit of each row, (C,)."""
+    rows, units = [(target or 0.0) - fleet.accuracy], [1.0]
+    if energy_budget is not None:
+        rows.append((fleet.energy - energy_budget) / energy_budget)
+        units.append(energy_budget)
+    return np.array(rows), np.array(units)
+
+
+def _optimum(
+    fleet: Fleet, target: float | None, energy_budget: float | None, room: Floats
+) -> Optimum | None:
     service_s = 1.0 / fleet.rate
     unit_s = float(service_s.min())
-    room = np.minimum(fleet.capacity / rate_per_s, 1.0)
-    goal = target or 0.0
+    excess, units = _excesses(fleet, target, energy_budget)
     solution = linprog(
         service_s / unit_s,
-        A_ub=(goal - fleet.accuracy)[None, :],
-        b_ub=[0.0],
+        A_ub=excess,
+        b_ub=np.zeros(len(excess)),
         A_eq=np.ones((1, len(room))),
         b_eq=[1.0],
         bounds=[(0.0, float(most)) for most in room],
         method="highs-ds",
-        options={
-            "primal_feasibility_tolerance": _TOLERANCE,
-            "dual_feasibility_tolerance": _TOLERANCE,
-        },
+        options=_OPTIONS,
     )
     if solution.x is None:
-        raise ValueError(f"the LP has no solution at {rate_per_s:g}/s: {solution.message}")
+        return None
     shares = np.clip(solution.x, 0.0, room)
     shares /= shares.sum()
+    prices = np.maximum(0.0, -solution.ineqlin.marginals * unit_s / units)
     return Optimum(
         shares=shares,
         response_time_s=float(shares @ service_s),
-        price_s=max(0.0, -float(solution.ineqlin.marginals[0]) * unit_s),
+        price_s=float(prices[0]),
         capacity_price=solution.upper.marginals * unit_s,
         level_s=float(solution.eqlin.marginals[0]) * unit_s,
         room=room,
+        energy_price_s=float(prices[1]) if len(prices) > 1 else 0.0,
     )
 
 
-def relaxed(fleet: Fleet, target: float | None) -> Optimum:
+def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = None) -> Optimum:
     """The LP without capacities: one class, or the best pair (paper 002, eq. 8 and Lemma 3).
 
     Lemma 3 takes a class whose accuracy equals the target, if there is one, or else the best
     proper pair. With dominated classes a single class above the target may be cheaper; here the
-    cheapest of all is taken, which is the LP's solution on every fleet.
+    cheapest of all is taken, which is the LP's solution on every fleet. With an energy budget,
+    where up to three classes share, the LP is solved.
+
+    Raises
+    ------
+    ValueError
+        Where no mix of the classes keeps the means.
     """
+    if energy_budget is not None:
+        found = _optimum(fleet, target, energy_budget, np.ones(len(fleet.rate)))
+        if found is None:
+            raise ValueError(
+                f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
+                f"{energy_budget:g} J per request"
+            )
+        return found
     best = next(found for found in routing_tuples(fleet, target) if found.proper)
     service_s, accuracy = 1 / fleet.rate, fleet.accuracy
     price_s = 0.0

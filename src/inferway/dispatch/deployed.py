@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from inferway.dispatch.bound import Bound, max_rate
 from inferway.dispatch.bound import bound as bound_of_fleet
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.table import takes
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -32,8 +33,12 @@ def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound
     found = {}
     for name, task in deployment.tasks.items():
         fleet = fleet_of(deployment, name, node)
-        rate_per_s = arrival_rate(deployment, fleet, task.accuracy_target)
-        found[name] = bound_of_fleet(fleet, target=task.accuracy_target, rate_per_s=rate_per_s)
+        found[name] = bound_of_fleet(
+            fleet,
+            target=task.accuracy_target,
+            rate_per_s=arrival_rate(deployment, fleet, task.accuracy_target),
+            energy_budget=task.energy_budget,
+        )
     return found
 
 
@@ -50,19 +55,22 @@ def dispatcher_of(
         Where the policy lacks what it needs, or no instance of the task runs on the node.
     """
     fleet = fleet_of(deployment, task, node)
-    target = deployment.tasks[task].accuracy_target
+    target, budget = deployment.tasks[task].accuracy_target, deployment.tasks[task].energy_budget
     spec = deployment.policy_of(task)
     options = {name: value for name, value in spec.options.items() if value is not None}
     rate_per_s = options.pop("rate", None) or arrival_rate(deployment, fleet, target)
     if options.pop("window", None) is not None and rate_per_s is None:
         # The world estimates the rate and calls `retune`; until then, half of what is feasible.
-        rate_per_s = 0.5 * max_rate(fleet, target)
+        rate_per_s = 0.5 * max_rate(fleet, target, budget)
+    folder = deployment.path.parent if deployment.path else None
+    if budget is not None and takes(spec.policy, "energy_budget", folder):
+        options["energy_budget"] = budget
     return Dispatcher(
         fleet,
         spec.policy,
         target=target,
         rate_per_s=rate_per_s,
-        folder=deployment.path.parent if deployment.path else None,
+        folder=folder,
         measure=measure,
         **options,
     )
@@ -73,4 +81,5 @@ def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> 
     workload = deployment.workload.get(fleet.task)
     if workload is None:
         return None
-    return mean_rate(workload.arrivals, max_rate(fleet, target))
+    budget = deployment.tasks[fleet.task].energy_budget
+    return mean_rate(workload.arrivals, max_rate(fleet, target, budget))

@@ -14,6 +14,9 @@ same on large fleets and cannot hold the target on small ones.) Since
 
 a run of N answers misses the target by what the price has moved over step * N: the price starts
 above the LP's, and the step is sized for runs of a few thousand.
+
+Where the task has an energy budget, a joule has a price too, learned in the same way: paper 002's
+Sec. 8.1 asks how several constraints might be kept at once, and prices simply add up.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from inferway.dispatch.bound import max_rate, relaxed, solve
+from inferway.dispatch.bound import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats
 
@@ -38,11 +41,17 @@ class Priced(NamedTuple):
     """To the server with the least expected response time less the price of its accuracy."""
 
     price: Floats
-    """(1,) s per unit of accuracy, at least 0: the policy's memory."""
+    """(2,) s per unit of accuracy and s per J, at least 0: the policy's memory."""
     step: float
     """The price moves by step * (target - accuracy) with each answer; s per unit squared."""
     wait: float
     classes: int
+    energy: Floats
+    """(K,) mean energy of a request, J; zeros where the task has no energy budget."""
+    energy_budget: float
+    """Greatest mean energy of a request, J."""
+    energy_step: float
+    """The energy's price moves by energy_step * (energy - budget); s per J squared, 0 for none."""
 
     @classmethod
     def build(
@@ -54,6 +63,7 @@ class Priced(NamedTuple):
         price: float | None = None,
         step: float = STEP,
         wait: float = WAIT,
+        energy_budget: float | None = None,
     ) -> Priced:
         """Scale the steps to the fleet.
 
@@ -68,33 +78,48 @@ class Priced(NamedTuple):
             misses the target by the whole span of the fleet's accuracies.
         wait
             How many service times a place in a queue counts.
+        energy_budget
+            Greatest mean energy of a request, J; its price starts and moves as the accuracy's.
 
         Raises
         ------
         ValueError
-            Without a target, or with a target out of reach.
+            Without a target, or with a target out of reach, by itself or within the budget.
         """
         if target is None:
             raise ValueError(
                 "policy priced tracks an accuracy target: give the task accuracy_target"
             )
-        span = float(np.ptp(fleet.accuracy)) or 1.0
-        scale = _scale(fleet, target)
-        if price is None:
-            price = HEADROOM * _dual(fleet, target, rate_per_s)
-        return cls(np.array([price]), step * scale / span, wait, len(fleet.rate))
+        low = relaxed(fleet, target, energy_budget)
+        start = HEADROOM * _duals(fleet, target, rate_per_s, energy_budget, low)
+        if price is not None:
+            start[0] = price
+        energy, energy_step = np.zeros(len(fleet.rate)), 0.0
+        if energy_budget is not None:
+            energy = fleet.energy.copy()
+            energy_step = step * _scale(low.energy_price_s, fleet.energy, fleet) / _span(energy)
+        return cls(
+            start,
+            step * _scale(low.price_s, fleet.accuracy, fleet) / _span(fleet.accuracy),
+            wait,
+            len(fleet.rate),
+            energy,
+            energy_budget or 0.0,
+            energy_step,
+        )
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The cheapest server, the idle ones looked at first."""
         best, least = -1, np.inf
         for k in range(self.classes):
-            cost = 1.0 / site.rate[k] - self.price[0] * site.accuracy[k]
+            worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
+            cost = 1.0 / site.rate[k] - worth
             if cost < least:
                 server = idle_in(site, request, k)
                 if server >= 0:
                     best, least = server, cost
         for k in range(self.classes):
-            worth = self.price[0] * site.accuracy[k]
+            worth = self.price[0] * site.accuracy[k] - self.price[1] * self.energy[k]
             if (1.0 + self.wait) / site.rate[k] - worth >= least:
                 continue  # no queue of this class can be the cheapest
             for server in range(site.first[k], site.first[k + 1]):
@@ -104,28 +129,42 @@ class Priced(NamedTuple):
         return best
 
     def learn(self, site: Site, event: Event) -> None:
-        """Dual ascent on the price, taken back where no answer is sent."""
+        """Dual ascent on the prices, taken back where no answer is sent."""
         if event.kind == COMPLETED or not event.counted:
             return
-        miss = event.rows * (site.target[0] - site.accuracy[site.server_class[event.server]])
-        if event.kind == WITHDRAWN:
-            miss = -miss
+        k = site.server_class[event.server]
+        rows = -event.rows if event.kind == WITHDRAWN else event.rows
+        miss = rows * (site.target[0] - site.accuracy[k])
         self.price[0] = max(0.0, self.price[0] + self.step * miss)
+        if self.energy_step > 0.0:
+            excess = rows * (self.energy[k] - self.energy_budget)
+            self.price[1] = max(0.0, self.price[1] + self.energy_step * excess)
 
 
-def _dual(fleet: Fleet, target: float, rate_per_s: float | None) -> float:
-    low = relaxed(fleet, target).price_s
+def _duals(
+    fleet: Fleet,
+    target: float,
+    rate_per_s: float | None,
+    energy_budget: float | None,
+    low: Optimum,
+) -> Floats:
+    """The LP's prices of accuracy and energy, at low load where no rate is known."""
+    found = np.array([low.price_s, low.energy_price_s])
     if rate_per_s is None:
-        return low
-    greatest = max_rate(fleet, target)
-    return max(low, solve(fleet, target, min(0.99 * greatest, (rate_per_s + greatest) / 2)).price_s)
+        return found
+    greatest = max_rate(fleet, target, energy_budget)
+    between = min(0.99 * greatest, (rate_per_s + greatest) / 2)
+    fuller = solve(fleet, target, between, energy_budget)
+    return np.maximum(found, [fuller.price_s, fuller.energy_price_s])
 
 
-def _scale(fleet: Fleet, target: float) -> float:
-    """The price's natural size, s per unit of accuracy: the LP's at low load, else the fleet's."""
-    price_s = relaxed(fleet, target).price_s
+def _scale(price_s: float, values: Floats, fleet: Fleet) -> float:
+    """A price's natural size, s per unit: the LP's at low load, else the fleet's."""
     if price_s > 0:
         return price_s
-    span = float(np.ptp(fleet.accuracy)) or 1.0
     spread = float(np.ptp(1.0 / fleet.rate)) or 1.0 / float(fleet.rate.max())
-    return spread / span
+    return spread / _span(values)
+
+
+def _span(values: Floats) -> float:
+    return float(np.ptp(values)) or 1.0

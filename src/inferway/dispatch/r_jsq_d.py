@@ -3,22 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Self
 
-from inferway.dispatch.routing import class_by, routing
+from inferway.dispatch.routing import RandomRouting, class_by
 from inferway.site import REJECT, Fleet, Request, Site, any_in, uniform
-from inferway.site.view import Floats
 
 
-class RJsqD(NamedTuple):
-    """Randomized join-the-shortest-of-d-queues."""
+class RJsqD(RandomRouting):
+    """Randomized join-the-shortest-of-d-queues, drawn with replacement."""
 
-    probabilities: Floats
-    """(K,) routing probabilities of eq. 4."""
-    beta: float
-    """Of eq. 4's weight; nan where it follows from the load."""
-    d: int
-    """Servers looked at, drawn with replacement."""
+    __slots__ = ()
 
     @classmethod
     def build(
@@ -28,16 +22,16 @@ class RJsqD(NamedTuple):
         target: float | None,
         rate_per_s: float | None,
         beta: float = math.nan,
+        energy_budget: float | None = None,
         d: int = 2,
-    ) -> RJsqD:
-        """Solve the LP; ValueError without a rate, with a target out of reach, or with d < 1."""
+    ) -> Self:
+        """As for the others of its kind; ValueError also with d < 1."""
         if d < 1:
             raise ValueError(f"r-jsq-d looks at d >= 1 servers, not {d}")
-        return cls(routing(fleet, target=target, rate_per_s=rate_per_s, beta=beta), beta, d)
-
-    def retune(self, fleet: Fleet, *, target: float | None, rate_per_s: float) -> None:
-        """Solve the LP again for another arrival rate."""
-        self.probabilities[:] = routing(fleet, target=target, rate_per_s=rate_per_s, beta=self.beta)
+        made = super().build(
+            fleet, target=target, rate_per_s=rate_per_s, beta=beta, energy_budget=energy_budget
+        )
+        return made._replace(d=d)
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """The shortest of d servers of the class drawn; the first drawn where they are equal."""

@@ -229,6 +229,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
             "accuracy": fleet.accuracy.tolist(),
             "count": fleet.count.tolist(),
             "price": price.tolist(),
+            "energy": fleet.energy.tolist(),
             "buffer": fleet.buffer,
         },
     }

@@ -183,6 +183,7 @@ def _dispatcher(head: dict[str, Any]) -> Dispatcher:
             accuracy=np.array(fleet["accuracy"]),
             count=np.array(fleet["count"]),
             price=np.array(fleet["price"]),
+            energy=np.array(fleet.get("energy", [])),
             buffer=fleet["buffer"],
             task=fleet["task"],
             node=fleet["node"],

@@ -1,8 +1,9 @@
-"""Random routing by class: the probabilities of eq. 4 that R-JIQ and R-JSQ share (paper 002)."""
+"""Random routing by class: what R-JIQ, R-JSQ and R-JSQ-d share (paper 002, eq. 4)."""
 
 from __future__ import annotations
 
 import math
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -12,8 +13,52 @@ from inferway.site.compiled import jit
 from inferway.site.view import Floats
 
 
+class RandomRouting(NamedTuple):
+    """Probabilities by class; each policy adds how it chooses among the servers of one."""
+
+    probabilities: Floats
+    """(K,) routing probabilities of eq. 4."""
+    beta: float
+    """Of eq. 4's weight; nan where it follows from the load."""
+    energy_budget: float
+    """Greatest mean energy of a request, J; nan where there is none."""
+    d: int
+    """Servers of the class that r-jsq-d compares; 0 for the others."""
+
+    @classmethod
+    def build(
+        cls,
+        fleet: Fleet,
+        *,
+        target: float | None,
+        rate_per_s: float | None,
+        beta: float = math.nan,
+        energy_budget: float | None = None,
+    ) -> Self:
+        """Solve the LP; ValueError without a rate or with a target out of reach."""
+        found = routing(
+            fleet, target=target, rate_per_s=rate_per_s, beta=beta, energy_budget=energy_budget
+        )
+        return cls(found, beta, math.nan if energy_budget is None else energy_budget, 0)
+
+    def retune(self, fleet: Fleet, *, target: float | None, rate_per_s: float) -> None:
+        """Solve the LP again for another arrival rate."""
+        self.probabilities[:] = routing(
+            fleet,
+            target=target,
+            rate_per_s=rate_per_s,
+            beta=self.beta,
+            energy_budget=None if math.isnan(self.energy_budget) else self.energy_budget,
+        )
+
+
 def routing(
-    fleet: Fleet, *, target: float | None, rate_per_s: float | None, beta: float = math.nan
+    fleet: Fleet,
+    *,
+    target: float | None,
+    rate_per_s: float | None,
+    beta: float = math.nan,
+    energy_budget: float | None = None,
 ) -> Floats:
     """Routing probabilities of R-JIQ, paper 002 eq. 4.
 
@@ -28,6 +73,8 @@ def routing(
     beta
         How close to the greatest rate the site runs, load = 1 - n**-beta; nan takes it from the
         load. gamma = (1/2 - beta)/2 as in Lemma 2, and the weight n**-gamma is at most 1.
+    energy_budget
+        Greatest mean energy of a request, J, or None for no constraint.
 
     Returns
     -------
@@ -43,8 +90,8 @@ def routing(
         raise ValueError(
             "this policy needs the arrival rate: give the task a workload, or the policy `rate:`"
         )
-    greatest = max_rate(fleet, target)
-    at_greatest = solve(fleet, target, greatest).shares
+    greatest = max_rate(fleet, target, energy_budget)
+    at_greatest = solve(fleet, target, greatest, energy_budget).shares
     load = rate_per_s / greatest
     if load >= 1:
         return at_greatest
@@ -52,7 +99,8 @@ def routing(
         beta = -math.log1p(-load) / math.log(fleet.servers) if fleet.servers > 1 else 0.5
     gamma = 0.5 * (0.5 - beta)
     weight = min(1.0, fleet.servers**-gamma)
-    mixed = (1 - weight) * solve(fleet, target, rate_per_s).shares + weight * at_greatest
+    shares = solve(fleet, target, rate_per_s, energy_budget).shares
+    mixed = (1 - weight) * shares + weight * at_greatest
     return mixed / mixed.sum()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -79,6 +80,12 @@ def build_policy(
         return found.build(fleet, target=target, rate_per_s=rate_per_s, **options)
     except TypeError as error:
         raise ValueError(f"policy {name}: {error}") from error
+
+
+def takes(name: str, option: str, folder: Path | None = None) -> bool:
+    """Whether a policy's `build` names an option; ValueError as `policy_class`."""
+    found, _ = policy_class(name, folder)
+    return option in inspect.signature(found.build).parameters
 
 
 def _beside(path: Path) -> list[Path]:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import inferway
+from inferway.dispatch import feasibility
 from inferway.dispatch.deployed import dispatcher_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -47,3 +48,58 @@ def test_a_window_needs_no_workload_and_retuning_changes_the_routing(tmp_path: P
     before = dispatcher.policy.probabilities.copy()
     dispatcher.retune(0.9 * 45.33)
     assert abs(dispatcher.policy.probabilities - before).max() > 0.05
+
+
+ENERGY = """\
+tasks:
+  t:
+    accuracy_target: 0.8
+    energy_budget: 2 J
+    variants:
+      a: {accuracy: 0.7, energy: 1 J, service: {rate: 10/s}}
+      b: {accuracy: 0.8, energy: 1.5 J, service: {rate: 2/s}}
+      c: {accuracy: 0.9, energy: 5 J, service: {rate: 5/s}}
+nodes: {here: {instances: {t/a: 2, t/b: 2, t/c: 2}}}
+dispatch: {policy: POLICY}
+workload: {t: {arrivals: {process: poisson, load: 0.5}}}
+"""
+
+
+@pytest.mark.parametrize("policy", ["priced", "r-jiq", "tad-op"])
+def test_the_energy_budget_reaches_the_bound_and_who_keeps_it(tmp_path: Path, policy: str) -> None:
+    file = tmp_path / "d.yaml"
+    file.write_text(ENERGY.replace("POLICY", policy))
+    deployment = inferway.load(file)
+    found = inferway.bound(deployment)["t"].to_json()
+    # b alone: 4/s at 1.5 J. Its 2 J to spare buy a and c in equal parts, 1 J too dear each.
+    assert found["max_rate_per_s"] == pytest.approx(4 + 2 * 1)
+    assert found["rate_per_s"] == pytest.approx(3)
+    assert found["energy_budget"] == 2.0
+    dispatcher = dispatcher_of(deployment, "t")
+    assert dispatcher.rate_per_s == pytest.approx(3)
+    kept = getattr(dispatcher.policy, "energy_budget", None)
+    assert kept == (None if policy == "tad-op" else 2.0)
+    kinds = [caution.kind for caution in inferway.check(deployment)]
+    assert ("energy-unkept" in kinds) == (policy == "tad-op")
+
+
+def test_rates_above_the_bound_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "d.yaml"
+    phases = "{process: phases, phases: [{for: 1 s, rate: 5/s}, {for: 1 s, rate: 7/s}]}"
+    text = ENERGY.replace("POLICY", "priced")
+    file.write_text(text.replace("{process: poisson, load: 0.5}", phases))
+    (said,) = feasibility.check(inferway.load(file))
+    assert (said.kind, said.field, said.line) == (
+        "above-the-bound",
+        "workload.t.arrivals.phases[1]",
+        11,
+    )
+    assert said.message == (
+        "7/s arrive, but no policy keeps a mean accuracy of 0.8 and a mean of 2 J per request "
+        "above 6/s on these instances"
+    )
+    # More than all instances serve together is said elsewhere.
+    file.write_text(text.replace("load: 0.5", "rate: 40/s"))
+    deployment = inferway.load(file)
+    assert feasibility.check(deployment) == []
+    assert "overloaded" in [caution.kind for caution in inferway.check(deployment)]
