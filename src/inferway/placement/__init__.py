@@ -1,0 +1,35 @@
+"""Placement: which variants live on which node, slot by slot.
+
+A policy is built by its name for a delivery network; it holds an allocation and is told once a slot
+what the slot brought (`inferway.placement.contract`). The files are named as papers 000 and 001
+name their contents.
+"""
+
+from inferway.placement.contract import Observation, Policy
+from inferway.placement.exact import Optimum, best_static, relaxation
+from inferway.placement.gain import cost, gain, minimal, potential, subgradient
+from inferway.placement.projection import project, project_sorted
+from inferway.placement.rounding import dep_round
+from inferway.placement.serving import instances, serve
+from inferway.placement.table import POLICIES, build_policy, policy_class
+
+__all__ = [
+    "POLICIES",
+    "Observation",
+    "Optimum",
+    "Policy",
+    "best_static",
+    "build_policy",
+    "cost",
+    "dep_round",
+    "gain",
+    "instances",
+    "minimal",
+    "policy_class",
+    "potential",
+    "project",
+    "project_sorted",
+    "relaxation",
+    "serve",
+    "subgradient",
+]

@@ -1,0 +1,79 @@
+"""Coupled rounding: successive allocations share their random numbers, so that few models move.
+
+DepRound draws anew every slot, and models come and go although the fractional state has settled.
+Here each node keeps one *permanent random number* per task, u, and every model gets from it
+
+    u_m = frac(u - (sum of y over the task's models before m)),
+
+uniform in [0, 1). The models with ``u_m < y_m`` are a systematic sample (W. G. Madow, doi:10.1214/
+aoms/1177729988): each is in it with probability y_m, and of a task's models, which replace each
+other, there are always as many as they sum to, rounded up or down.
+
+Their sizes need not fit the budget. Plainly dropping what exceeds it costs gain where budgets are
+tight. Instead the models enter in the order of Pareto sampling (B. Rosen, doi:10.1016/
+S0378-3758(96)00186-3),
+
+    u_m / (1 - u_m) * (1 - y_m) / y_m,
+
+which ranks those with u_m < y_m below 1 and all others above, while they fit: a node that drew too
+much drops what was the least certain, and one that drew too little fills up with what nearly was
+in. The budget always holds. E[x] = y holds up to that trim, not exactly.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from inferway.placement.arrays import Allocation, Float, Index, Mask
+from inferway.site.compiled import jit
+from inferway.site.draw import uniform
+
+# Below this probability a model is not even ranked; the floor of the state lies below.
+_NEGLIGIBLE: Final = 1e-5
+
+
+@jit
+def couple_node(
+    start: int,
+    end: int,
+    y: Float,
+    size: Float,
+    free: Mask,
+    model: Index,
+    task: Index,
+    draw: int,
+    budget: float,
+    x: Allocation,
+) -> None:
+    """Choose one node's pairs; `draw` is the node's word, the same in every slot."""
+    rank = np.empty(end - start)
+    candidate = np.empty(end - start, np.int64)
+    count = 0
+    last = -1
+    offset = 0.0
+    left = budget
+    for p in range(start, end):
+        if not free[p]:
+            x[p] = 1
+            continue
+        x[p] = 0
+        if task[model[p]] != last:
+            last = task[model[p]]
+            offset = uniform(draw, last)
+        u = offset - np.floor(offset)
+        offset -= y[p]
+        if y[p] >= 1.0 and size[p] <= left:
+            x[p] = 1
+            left -= size[p]
+        elif y[p] > _NEGLIGIBLE:
+            rank[count] = u / (1.0 - u) * (1.0 - y[p]) / y[p]
+            candidate[count] = p
+            count += 1
+    order = np.argsort(rank[:count])
+    for i in range(count):
+        p = candidate[order[i]]
+        if size[p] <= left:
+            x[p] = 1
+            left -= size[p]

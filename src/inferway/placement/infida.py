@@ -1,0 +1,293 @@
+"""INFIDA: every node moves its allocation a little each slot, without knowing the future.
+
+Paper 000, Algorithm 1, on the loads that were observed: potential available capacities (eq. 7),
+subgradient (eq. 18), mirror ascent and projection (Algorithm 2), rounding. This is the central
+computation; `inferway.placement.agent` runs the same kernels at each node alone.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from inferway.network.delivery import DeliveryNetwork
+from inferway.placement.arrays import Allocation, Float, batch_of, load_of
+from inferway.placement.ascent import RATE, ascend, initial, steepness
+from inferway.placement.contract import Observation
+from inferway.placement.coupling import couple_node
+from inferway.placement.gain import contribution
+from inferway.placement.layout import Layout, layout_of
+from inferway.placement.refresh import Refresh, refresh_of
+from inferway.placement.rounding import fill_node, round_node, word
+from inferway.site.compiled import entry, jit
+
+__all__ = ["Infida", "InfidaState"]
+
+
+class InfidaState(NamedTuple):
+    """All that INFIDA remembers; saving and restoring it continues the run exactly.
+
+    Attributes
+    ----------
+    y
+        (P,) fractional allocation.
+    spread
+        (V,) fractional allocation of each model that no request type can use.
+    steep
+        (V,) sum over slots of the squared dual norm of each node's subgradient.
+    x
+        (P,) integral allocation.
+    slot
+        (2,) slots seen, and the one after which the allocation last changed.
+    """
+
+    y: Float
+    spread: Float
+    steep: Float
+    x: Allocation
+    slot: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+class Infida:
+    """INFIDA on a whole network.
+
+    Parameters
+    ----------
+    network
+        The inference delivery network.
+    seed
+        Of the rounding.
+    learning_rate
+        The paper's constant eta, in size per cost and request; tunes itself if not given.
+    refresh
+        Slots between two changes of the integral allocation, or how that number grows.
+    rounding
+        ``coupled`` keeps the random numbers from slot to slot; ``fresh`` is the paper's DepRound.
+    residual
+        What `fresh` does with the one model that does not fit wholly: ``elastic`` budgets may be
+        exceeded by less than it, ``strict`` ones are filled with what gains most and still fits.
+        Coupled rounding always keeps the budgets.
+
+    Raises
+    ------
+    ValueError
+        For an unknown or impossible option.
+    """
+
+    def __init__(
+        self,
+        network: DeliveryNetwork,
+        *,
+        seed: int = 0,
+        learning_rate: float | None = None,
+        refresh: int | Refresh | tuple[float, float, float] = 1,
+        rounding: Literal["coupled", "fresh"] = "coupled",
+        residual: Literal["elastic", "strict"] = "elastic",
+    ) -> None:
+        if rounding not in ("coupled", "fresh"):
+            raise ValueError(f"rounding is coupled or fresh, not {rounding!r}")
+        if residual not in ("elastic", "strict"):
+            raise ValueError(f"the residual model's budget is elastic or strict, not {residual!r}")
+        if learning_rate is not None and not learning_rate > 0:
+            raise ValueError(f"the learning rate must be positive, not {learning_rate}")
+        self.network = network
+        self._layout = layout_of(network)
+        self._seed = seed
+        self._rate = 0.0 if learning_rate is None else float(learning_rate)
+        self._refresh = refresh_of(refresh)
+        self._fresh = rounding == "fresh"
+        self._strict = residual == "strict"
+        pairs, nodes = len(network.pairs.node), len(network.nodes)
+        self.state = InfidaState(
+            y=np.empty(pairs),
+            spread=np.empty(nodes),
+            steep=np.zeros(nodes),
+            x=np.zeros(pairs, np.uint8),
+            slot=np.zeros(2, np.int64),
+        )
+        self.gradient = np.zeros(pairs)
+        """(P,) subgradient of the last slot."""
+        _start(self._layout, self.state.y, self.state.spread)
+        self._round(0)
+
+    @classmethod
+    def build(
+        cls,
+        network: DeliveryNetwork,
+        *,
+        seed: int = 0,
+        batches: Float | None = None,
+        learning_rate: float | None = None,
+        refresh: int | Refresh | tuple[float, float, float] = 1,
+        rounding: Literal["coupled", "fresh"] = "coupled",
+        residual: Literal["elastic", "strict"] = "elastic",
+    ) -> Infida:
+        """Make the policy; it needs no `batches`, the future's least of all."""
+        return cls(
+            network,
+            seed=seed,
+            learning_rate=learning_rate,
+            refresh=refresh,
+            rounding=rounding,
+            residual=residual,
+        )
+
+    @property
+    def allocation(self) -> Allocation:
+        """(P,) the integral allocation."""
+        return self.state.x
+
+    @property
+    def fractional(self) -> Float:
+        """(P,) the fractional allocation."""
+        return self.state.y
+
+    def step(self, observation: Observation) -> Allocation:
+        """Take in a slot, learn from it, and round if a refresh is due.
+
+        Raises
+        ------
+        ValueError
+            For arrays of another shape or with impossible numbers.
+        """
+        requests = batch_of(self.network, observation.requests)
+        load = load_of(self.network, observation.load)
+        state = self.state
+        state.slot[0] += 1
+        due = self._refresh.due(int(state.slot[0]), int(state.slot[1]))
+        if due:
+            state.slot[1] = state.slot[0]
+        _advance(
+            self._layout,
+            requests,
+            load,
+            self._rate,
+            self.gradient,
+            state.y,
+            state.spread,
+            state.steep,
+        )
+        if due:
+            self._round(int(state.slot[0]))
+        return state.x
+
+    def _round(self, slot: int) -> None:
+        layout, state = self._layout, self.state
+        if self._fresh:
+            round_all(layout, state.y, self.gradient, self._seed, slot, self._strict, state.x)
+        else:
+            couple_all(layout, state.y, self._seed, state.x)
+
+
+@entry
+def _start(layout: Layout, y: Float, spread: Float) -> None:
+    initial(layout, y, spread)
+
+
+@entry
+def _advance(
+    layout: Layout,
+    requests: Float,
+    load: Float,
+    rate: float,
+    g: Float,
+    y: Float,
+    spread: Float,
+    steep: Float,
+) -> None:
+    subgradient_of_loads(layout, requests, load, y, g)
+    for v in range(len(spread)):
+        learn_node(layout, v, g, rate, y, spread, steep)
+
+
+@jit
+def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float, g: Float) -> None:
+    """Write eq. 18 at y, with the capacities of eq. 7 that the loads leave."""
+    pair, cost, room = layout.pair, layout.cost, layout.room
+    taken = np.zeros(len(room))
+    for o in range(len(pair)):
+        if load[o] > 0.0:
+            taken[pair[o]] += load[o]
+    g[:] = 0.0
+    for rho in range(len(requests)):
+        r = requests[rho]
+        if r <= 0.0:
+            continue
+        start = layout.option_first[rho]
+        worst = layout.option_first[rho + 1] - 1
+        served = 0.0
+        for o in range(start, worst):
+            p = pair[o]
+            served += y[p] * left_for(room[p], taken[p], load[o], r)
+            if served >= r:
+                worst = o
+                break
+        for o in range(start, worst):
+            p = pair[o]
+            capacity = left_for(room[p], taken[p], load[o], r)
+            g[p] += contribution(capacity, cost[worst], cost[o])
+
+
+@jit
+def left_for(room: float, taken: float, own: float, wanted: float) -> float:
+    """Potential available capacity, eq. 7: what other types left of a pair, or what is wanted."""
+    return min(max(room - (taken - own), 0.0), wanted)
+
+
+@jit
+def learn_node(
+    layout: Layout, v: int, g: Float, rate: float, y: Float, spread: Float, steep: Float
+) -> None:
+    """Mirror ascent and projection at one node; `rate` 0 is the rate that tunes itself."""
+    start, end = layout.first[v], layout.first[v + 1]
+    top = steepness(start, end, layout.size, layout.free, g)
+    if top <= 0.0:
+        return
+    steep[v] += top * top
+    if layout.budget[v] >= layout.total[v] or layout.budget[v] <= 0.0:
+        return
+    eta = rate if rate > 0.0 else RATE / np.sqrt(steep[v])
+    spread[v] = ascend(
+        start,
+        end,
+        layout.size,
+        layout.free,
+        g,
+        eta,
+        layout.budget[v],
+        layout.rest[v],
+        y,
+        spread[v],
+    )
+
+
+@entry
+def round_all(
+    layout: Layout, y: Float, g: Float, seed: int, slot: int, strict: bool, x: Allocation
+) -> None:
+    """DepRound at every node, with words of the slot and the node."""
+    for v in range(len(layout.rest)):
+        start, end = layout.first[v], layout.first[v + 1]
+        draw = word(word(seed, slot), v)
+        used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
+        if strict:
+            fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
+
+
+@entry
+def couple_all(layout: Layout, y: Float, seed: int, x: Allocation) -> None:
+    """Coupled rounding at every node, with the node's permanent word."""
+    for v in range(len(layout.rest)):
+        couple_node(
+            layout.first[v],
+            layout.first[v + 1],
+            y,
+            layout.size,
+            layout.free,
+            layout.model,
+            layout.task,
+            word(seed, v),
+            layout.budget[v],
+            x,
+        )

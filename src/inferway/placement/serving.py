@@ -1,0 +1,167 @@
+"""Who serves what under an allocation: the loads of one slot (paper 000, Sec. III-E).
+
+Every request goes to the cheapest instance on its path that is not yet saturated. Where request
+types compete for an instance, the paper leaves the order of arrival open. Here all types' requests
+come evenly over the slot, so that competing types fill an instance in proportion to their rates
+and learn at the same moment that it is full. Loads are therefore real numbers, not counts.
+
+Up to the last option that a type uses, all its allocated options are full, so eq. 12 with the
+capacities of eq. 7 gives exactly the cost of these loads, whatever the order.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from inferway.network.delivery import DeliveryNetwork
+from inferway.placement.arrays import Allocation, Float, Index, Offset, batch_of, integral_of
+from inferway.site.compiled import entry, jit
+
+__all__ = ["instances", "serve"]
+
+
+def instances(network: DeliveryNetwork, allocation: Allocation) -> Float:
+    """(P,) instances that an allocation stands for; the pinned ones run whatever it says."""
+    pinned = network.pairs.pinned
+    return np.where(pinned > 0, pinned, allocation)
+
+
+def serve(network: DeliveryNetwork, requests: Float, allocation: Allocation) -> Float:
+    """Serve one slot's requests.
+
+    Parameters
+    ----------
+    network
+        The inference delivery network.
+    requests
+        (R,) requests of each type in the slot.
+    allocation
+        (P,) 0 or 1 for each useful pair.
+
+    Returns
+    -------
+    load
+        (O,) requests that each option serves. What exceeds the repository's capacity (eq. 9 rules
+        it out) is counted there all the same.
+
+    Raises
+    ------
+    ValueError
+        For arrays of another shape, and counts that are negative or not finite.
+    """
+    requests = batch_of(network, requests)
+    allocation = integral_of(network, allocation)
+    load = np.zeros(len(network.options.pair))
+    room = network.pairs.capacity * instances(network, allocation)
+    fill(network.options.first, network.options.pair, requests, room, load)
+    return load
+
+
+@entry
+def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) -> None:
+    """Write the loads; `room` holds (P,) what each pair can serve and is used up."""
+    types = len(first) - 1
+    pairs = len(room)
+    current = np.empty(types, np.int64)  # the option that a type uses now
+    since = np.zeros(types)
+    # Types that use a pair, as linked lists; pairs by the time at which they will be full.
+    head = np.full(pairs, -1, np.int32)
+    follower = np.full(types, -1, np.int32)
+    rate = np.zeros(pairs)
+    seen = np.zeros(pairs)
+    due = np.full(pairs, np.inf)
+    heap = np.empty(pairs, np.int32)
+    place = np.full(pairs, -1, np.int32)
+    held = 0
+    for rho in range(types):
+        load[first[rho] : first[rho + 1]] = 0.0
+        if requests[rho] <= 0:
+            continue
+        o = _next_open(pair, room, first[rho], first[rho + 1])
+        current[rho] = o
+        p = pair[o]
+        follower[rho] = head[p]
+        head[p] = rho
+        rate[p] += requests[rho]
+        if place[p] < 0:
+            heap[held] = p
+            place[p] = held
+            held += 1
+    for i in range(held):
+        due[heap[i]] = room[heap[i]] / rate[heap[i]]
+    for i in range(held // 2 - 1, -1, -1):
+        _sink(heap, place, due, i, held)
+    while held and due[heap[0]] < 1.0:
+        full = heap[0]
+        now = due[full]
+        room[full] = 0.0
+        due[full] = np.inf
+        rho = head[full]
+        head[full] = -1
+        while rho >= 0:
+            after = follower[rho]
+            o = current[rho]
+            load[o] += requests[rho] * (now - since[rho])
+            since[rho] = now
+            o = _next_open(pair, room, o, first[rho + 1])
+            current[rho] = o
+            p = pair[o]
+            follower[rho] = head[p]
+            head[p] = rho
+            if p != full:  # else it is the last resort, and stays so
+                room[p] -= rate[p] * (now - seen[p])
+                seen[p] = now
+                rate[p] += requests[rho]
+                due[p] = now + max(room[p], 0.0) / rate[p]
+                if place[p] < 0:
+                    heap[held] = p
+                    place[p] = held
+                    held += 1
+                _rise(heap, place, due, place[p])
+                _sink(heap, place, due, place[p], held)
+            rho = after
+        _sink(heap, place, due, place[full], held)
+    for rho in range(types):
+        if requests[rho] > 0:
+            load[current[rho]] += requests[rho] * (1.0 - since[rho])
+
+
+@jit
+def _next_open(pair: Index, room: Float, start: int, end: int) -> int:
+    """First option from `start` on whose pair has room, else the last one."""
+    for o in range(start, end):
+        if room[pair[o]] > 0.0:
+            return o
+    return end - 1
+
+
+@jit
+def _rise(heap: Index, place: Index, due: Float, i: int) -> None:
+    moved = heap[i]
+    while i > 0:
+        parent = (i - 1) // 2
+        if due[heap[parent]] <= due[moved]:
+            break
+        heap[i] = heap[parent]
+        place[heap[i]] = i
+        i = parent
+    heap[i] = moved
+    place[moved] = i
+
+
+@jit
+def _sink(heap: Index, place: Index, due: Float, i: int, held: int) -> None:
+    moved = heap[i]
+    while True:
+        child = 2 * i + 1
+        if child >= held:
+            break
+        if child + 1 < held and due[heap[child + 1]] < due[heap[child]]:
+            child += 1
+        if due[moved] <= due[heap[child]]:
+            break
+        heap[i] = heap[child]
+        place[heap[i]] = i
+        i = child
+    heap[i] = moved
+    place[moved] = i
