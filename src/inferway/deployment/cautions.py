@@ -213,7 +213,7 @@ def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
 
 def _of_network(deployment: Deployment) -> Iterator[Found]:
     network = deployment.network
-    if network is not None and network.links is not None:
+    if network is not None and network.links is not None and network.others is None:
         for index, link in enumerate(network.links):
             for end in link.between:
                 if end not in deployment.nodes:

@@ -129,6 +129,8 @@ class Network(Section):
     """Tiers of nodes, the root first."""
     gml: File | None = None
     """A graph in GML, such as the Internet Topology Zoo's."""
+    others: WrittenNode | None = None
+    """What the nodes of a graph or of links are that `nodes` does not describe."""
 
     @field_validator("tree")
     @classmethod
@@ -153,4 +155,6 @@ class Network(Section):
         given = [key for key in ("links", "tree", "gml") if getattr(self, key) is not None]
         if len(given) != 1:
             raise refuse("a network needs one of `links`, `tree` and `gml`")
+        if self.tree is not None and self.others is not None:
+            raise refuse("the tiers of a `tree` say what its nodes are, so it takes no `others`")
         return self

@@ -1,8 +1,17 @@
-"""Topology -> paths -> request types -> ranked service options, as arrays."""
+"""Topology -> paths -> request types -> ranked service options, as arrays.
+
+`network_of` builds all of it from a deployment file; from Python, `tree`, `load_gml` or
+`from_graph` make a `Topology`, `shortest_paths` routes in it, and `delivery_network` ranks the
+service options of the request types.
+"""
 
 from inferway.network.cost import CostFunction, Service
 from inferway.network.delivery import DeliveryNetwork, delivery_network
+from inferway.network.demand import Demand
+from inferway.network.deployed import Deployed, demand_of, deployed, network_of, topology_of
 from inferway.network.error import NetworkError
+from inferway.network.gml import GmlNetwork, GmlReport, load_gml
+from inferway.network.graph import from_graph, to_graph
 from inferway.network.options import Models, Options, Pairs, Paths, Requests
 from inferway.network.routes import given_paths, shortest_paths
 from inferway.network.topology import Tier, Topology, tree
@@ -10,6 +19,10 @@ from inferway.network.topology import Tier, Topology, tree
 __all__ = [
     "CostFunction",
     "DeliveryNetwork",
+    "Demand",
+    "Deployed",
+    "GmlNetwork",
+    "GmlReport",
     "Models",
     "NetworkError",
     "Options",
@@ -20,7 +33,14 @@ __all__ = [
     "Tier",
     "Topology",
     "delivery_network",
+    "demand_of",
+    "deployed",
+    "from_graph",
     "given_paths",
+    "load_gml",
+    "network_of",
     "shortest_paths",
+    "to_graph",
+    "topology_of",
     "tree",
 ]

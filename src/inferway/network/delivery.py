@@ -46,6 +46,11 @@ class DeliveryNetwork:
         Names of the variants that `models` refers to.
     models, paths, requests, pairs, options
         See `inferway.network.options`.
+    delay_s
+        (K, H) mean inference delay of each of `variants` on each hardware, in seconds (the paper's
+        d); ``inf`` where it does not run.
+    hardware
+        (V,) hardware of each node.
     slot_s
         Length of a slot in seconds; capacities and counts of requests are per slot.
     warnings
@@ -65,6 +70,8 @@ class DeliveryNetwork:
     requests: Requests
     pairs: Pairs
     options: Options
+    delay_s: NDArray[np.float64]
+    hardware: NDArray[np.int32]
     slot_s: float
     warnings: tuple[str, ...] = ()
 
@@ -74,7 +81,8 @@ class DeliveryNetwork:
         per_type = np.diff(self.options.first)
         start = np.repeat(self.paths.first[self.requests.path], per_type)
         travel = self.paths.rtt_s[start + self.options.hop]
-        return np.asarray(travel + self.pairs.delay_s[self.options.pair])
+        variant = self.models.variant[self.options.model]
+        return np.asarray(travel + self.delay_s[variant, self.hardware[self.options.node]])
 
     @property
     def inaccuracy(self) -> NDArray[np.float64]:
@@ -169,6 +177,8 @@ def delivery_network(
         requests=requests,
         pairs=pairs,
         options=options,
+        delay_s=catalog.delay_s,
+        hardware=topology.hardware,
         slot_s=slot_s,
         warnings=warnings,
     )

@@ -149,7 +149,7 @@ def _linked(deployment: Deployment) -> Topology:
 
 def _described(deployment: Deployment, plain: Topology) -> Topology:
     """Give nodes what the file says of them under `nodes`, and of all the others."""
-    others = getattr(deployment.network, "others", None)
+    others = deployment.network.others if deployment.network is not None else None
     if not deployment.nodes and others is None:
         return plain
     index = {name: node for node, name in enumerate(plain.nodes)}
@@ -272,12 +272,17 @@ def _pinned(deployment: Deployment, topology: Topology) -> Given:
         for name in _names(kind) if kind is not None else [task]:
             pinned[node, name, variant] = copies
 
-    written = deployment.network.tree if deployment.network is not None else None
-    for tier in written or ():
-        for key, copies in tier.pinned.items():
+    network = deployment.network
+    assert network is not None
+    said = [(tier.pinned, topology.of_tier(tier.tier)) for tier in network.tree or ()]
+    if network.others is not None:
+        said.append((network.others.pinned, np.arange(len(topology.nodes))))
+    for copies_of, nodes in said:
+        for key, copies in copies_of.items():
             task, _, variant = key.partition("/")
-            for v in topology.of_tier(tier.tier):
-                pin(topology.nodes[v], task, variant, copies)
+            for v in nodes:
+                if topology.nodes[v] not in deployment.nodes:
+                    pin(topology.nodes[v], task, variant, copies)
     for node in deployment.nodes.values():
         for (task, variant), copies in node.pinned.items():
             pin(node.name, task, variant, copies)

@@ -104,8 +104,6 @@ class Pairs(NamedTuple):
         (P,) what the model takes of the node's budget, in bytes (the paper's s).
     capacity
         (P,) requests that one instance serves in a slot (the paper's L).
-    delay_s
-        (P,) mean inference delay in seconds (the paper's d).
     pinned
         (P,) permanent instances (the minimal allocation omega). 0 or 1, but at a repository node
         the number of copies that serve all requests, so the pair serves ``pinned * capacity``.
@@ -116,7 +114,6 @@ class Pairs(NamedTuple):
     model: Index
     size: Float
     capacity: Float
-    delay_s: Float
     pinned: Float
 
 

@@ -79,23 +79,29 @@ def rank(
     )
     pairs, pair_first = _pairs(topology, catalog, models, pins, keys, every_pair)
     copies = np.where(topology.repository[node], 1, catalog.copies[catalog.row[offer]])
-    del offer
-    source = np.repeat(np.arange(len(node), dtype=np.int32), copies)
-    pair = np.arange(len(source)) - np.repeat(np.cumsum(copies) - copies, copies)
-    pair += pair_first[entry_pair][source]
-    options_first = np.concatenate([[0], np.cumsum(copies)])[first]
-    path_end = np.diff(paths.first)[requests.path] - 1
-    last = np.repeat(path_end, entries) == hop
+    del offer, keys
+    pair = np.repeat(pair_first[entry_pair].astype(np.int32), copies)
+    del entry_pair
+    pair += _copy(copies)
+    last = np.repeat(np.diff(paths.first)[requests.path] - 1, entries) == hop
     options = Options(
-        first=options_first.astype(np.int64),
-        node=node[source],
+        first=np.concatenate([[0], np.cumsum(copies)])[first].astype(np.int64),
+        node=np.repeat(node, copies),
         model=pairs.model[pair],
-        pair=pair.astype(np.int32),
-        hop=hop[source],
-        cost=price[source],
-        repository=last[source],
+        pair=pair,
+        hop=np.repeat(hop, copies),
+        cost=np.repeat(price, copies),
+        repository=np.repeat(last, copies),
     )
     return options, pairs
+
+
+def _copy(copies: Offset) -> NDArray[np.int32]:
+    """Count 0, 1, ..., n - 1 for each n of `copies`."""
+    start = np.cumsum(copies) - copies
+    found = np.arange(int(copies.sum()), dtype=np.int32)
+    found -= np.repeat(start.astype(np.int32), copies)
+    return found
 
 
 def _parts(
@@ -200,33 +206,38 @@ def _pairs(
 ) -> tuple[Pairs, Offset]:
     """Collect pairs; also the first pair of each of the `used` keys (node x offers + offer)."""
     offers = len(catalog.row)
-    keys = np.union1d(used, pins.key)
+    keys = used
     if every_pair:
         offer, node = np.nonzero(catalog.fits(topology)[catalog.row])
         keys = np.union1d(keys, node.astype(np.int64) * offers + offer)
+    # Both are sorted, which neither isin nor union1d makes use of.
+    place = np.minimum(np.searchsorted(keys, pins.key), len(keys) - 1)
+    if (keys[place] != pins.key).any():
+        keys = np.union1d(keys, pins.key)
     node, offer = np.divmod(keys, offers)
     row = catalog.row[offer]
     repository = topology.repository[node]
     copies = np.where(repository, 1, catalog.copies[row])
     first = np.cumsum(copies) - copies
+    copy = _copy(copies)
     pinned = np.zeros(len(keys))
     pinned[np.searchsorted(keys, pins.key)] = pins.copies
-    source = np.repeat(np.arange(len(keys), dtype=np.int32), copies)
-    copy = np.arange(len(source)) - first[source]
+    # Elsewhere a model is one copy, there or not; at a repository it stands for all of them.
+    each = np.repeat(np.where(repository, np.inf, pinned), copies)
+    each[:] = each > copy
+    each[first[repository]] = pinned[repository]
     # A task's models are its offers, each as often as it has copies.
     task = np.searchsorted(catalog.first, offer, side="right") - 1
     model = models.first[task] + (offer - catalog.first[task]) * catalog.copies[row]
-    hardware = topology.hardware[node]
+    copy += np.repeat(model.astype(np.int32), copies)
     of_node = np.bincount(node, weights=copies, minlength=len(topology.nodes))
+    hardware = topology.hardware[node]
     pairs = Pairs(
         first=np.concatenate([[0], np.cumsum(of_node)]).astype(np.int64),
-        node=node.astype(np.int32)[source],
-        model=(model[source] + copy).astype(np.int32),
-        size=catalog.size[row][source],
-        capacity=catalog.capacity[row, hardware][source],
-        delay_s=catalog.delay_s[row, hardware][source],
-        pinned=np.where(
-            repository[source], pinned[source], (copy < pinned[source]).astype(np.float64)
-        ),
+        node=np.repeat(node.astype(np.int32), copies),
+        model=copy,
+        size=np.repeat(catalog.size[row], copies),
+        capacity=np.repeat(catalog.capacity[row, hardware], copies),
+        pinned=each,
     )
-    return pairs, first[np.searchsorted(keys, used)]
+    return pairs, first if keys is used else first[np.searchsorted(keys, used)]

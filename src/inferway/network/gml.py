@@ -1,0 +1,410 @@
+"""Graphs in GML, such as the Internet Topology Zoo's, as topologies.
+
+Knight et al., The Internet Topology Zoo, IEEE JSAC 29(9), 2011, doi:10.1109/JSAC.2011.111002. Its
+files state no latencies and, for some nodes, no coordinates; some hold several links between two
+nodes, several nodes of one name, parts that nothing joins, and *hyperedges*: points that stand for
+a link of more than two ends. All of this is imported, and `GmlReport` says what was done.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.deployment.quantities import TIME, QuantityError
+from inferway.network.error import NetworkError
+from inferway.network.fibre import great_circle_m, interpolated, rtt_of
+from inferway.network.topology import Topology
+
+if TYPE_CHECKING:
+    import networkx
+
+__all__ = ["GmlNetwork", "GmlReport", "load_gml"]
+
+DEFAULT_RTT_S = 0.005  # about 500 km of fibre
+
+Weights = dict[int, dict[int, float]]  # node -> neighbor -> RTT in seconds
+
+
+@dataclass(frozen=True)
+class GmlReport:
+    """What an import took from the file, and what it had to make up.
+
+    Attributes
+    ----------
+    path
+        The file.
+    nodes, links
+        How many the file holds, hyperedges among the nodes.
+    stated
+        Links whose latency the file states.
+    located
+        Links whose round-trip time is that of light in fibre between two known points.
+    interpolated
+        Links measured to a point in the middle of its neighbors, as it has no coordinates.
+    defaulted
+        Links with an end that could be anywhere; they get `default_rtt_s`.
+    default_rtt_s
+        The median of the located links, or 5 ms where there are none.
+    unlocated
+        Nodes without coordinates.
+    hyperedges
+        How many; each became links between every two of its neighbors, over its middle.
+    parallel, loops
+        Links that a faster one between the same nodes, or none at all, made up for.
+    directed
+        Whether the file's links have directions, which are ignored.
+    renamed
+        (name in the file, name here) of nodes whose label is missing, taken or no plain name.
+    dropped
+        Names of the nodes outside the largest connected part.
+    """
+
+    path: Path
+    nodes: int
+    links: int
+    stated: int
+    located: int
+    interpolated: int
+    defaulted: int
+    default_rtt_s: float
+    unlocated: tuple[str, ...]
+    hyperedges: int
+    parallel: int
+    loops: int
+    directed: bool
+    renamed: tuple[tuple[str, str], ...]
+    dropped: tuple[str, ...]
+
+    def sentences(self) -> list[str]:
+        """Say what is not as the file has it."""
+        said = []
+        if self.stated < self.links:
+            said.append(
+                f"{self.located} of {self.links} links take as long as light in fibre between "
+                f"their ends, {self.stated} what the file says"
+            )
+        if self.interpolated:
+            said.append(
+                f"{_many(self.interpolated, 'link')} at a point without coordinates, taken to lie "
+                "in the middle of its neighbors"
+            )
+        if self.defaulted:
+            said.append(
+                f"{_many(self.defaulted, 'link')} at a point that could be anywhere: "
+                f"{1000 * self.default_rtt_s:.3g} ms"
+            )
+        if self.unlocated:
+            said.append(f"{_count(self.unlocated, 'node')} without coordinates")
+        if self.hyperedges:
+            said.append(
+                f"{_many(self.hyperedges, 'hyperedge')} turned into links between every two of "
+                "their neighbors"
+            )
+        if self.parallel:
+            said.append(
+                f"{_many(self.parallel, 'link')} left out beside a faster one between the same "
+                "nodes"
+            )
+        if self.loops:
+            said.append(f"{_many(self.loops, 'link')} left out from a node to itself")
+        if self.directed:
+            said.append("links have directions in the file; here they go both ways")
+        if self.renamed:
+            pairs = [f"{old!r} is {new}" for old, new in self.renamed]
+            said.append(f"{_count(pairs, 'node')} renamed")
+        if self.dropped:
+            said.append(
+                f"{_count(self.dropped, 'node')} outside the largest connected part dropped"
+            )
+        return said
+
+
+class GmlNetwork(NamedTuple):
+    """An imported file."""
+
+    topology: Topology
+    report: GmlReport
+
+
+def load_gml(
+    path: str | os.PathLike[str],
+    *,
+    default_rtt_s: float | None = None,
+    part: Literal["largest", "all"] = "largest",
+) -> GmlNetwork:
+    """Import a graph in GML.
+
+    A link's round-trip time is what the file says (`rtt`, or `latency` or `delay` one way; with a
+    unit, or in the graph's `delay_unit`, else in milliseconds), or else that of light in fibre
+    along the great circle between its ends' `Latitude` and `Longitude`. Of several links between
+    two nodes the fastest counts.
+
+    Nodes have no budget, run ``cpu``, and none is a repository; see `Topology` to say otherwise.
+
+    Parameters
+    ----------
+    path
+        A file in UTF-8, or Latin-1 where it is not.
+    default_rtt_s
+        For links whose length nothing tells; the median of the others if not given.
+    part
+        Keep only the largest connected part (of equal ones, that of the first node), or all.
+
+    Raises
+    ------
+    NetworkError
+        If it cannot be read, is not a GML graph, or states a latency that is negative or no number.
+    """
+    path = Path(path)
+    graph = _parse(path)
+    ids = list(graph.nodes)
+    index = {node: k for k, node in enumerate(ids)}
+    data: list[Mapping[str, Any]] = [graph.nodes[node] for node in ids]
+    links = [(index[a], index[b], values) for a, b, values in graph.edges(data=True)]
+    hyper = {k for k, values in enumerate(data) if _one(values.get("hyperedge", 0)) not in (0, "0")}
+    names, renamed = _names(ids, data, hyper)
+    points = np.array([_point(values) for values in data]).reshape(-1, 2)
+    rtts = _rtts(path, names, links, points, graph.graph, default_rtt_s)
+    weights, parallel, loops = _fastest(len(ids), links, rtts.seconds)
+    for node in sorted(hyper):
+        _contract(weights, node)
+    kept = [node for node in range(len(ids)) if node not in hyper]
+    if not kept:
+        raise NetworkError(f"{path} holds no nodes")
+    dropped: list[int] = []
+    if part == "largest":
+        largest = _largest(kept, weights)
+        dropped = [node for node in kept if node not in largest]
+        kept = [node for node in kept if node in largest]
+    unlocated = np.asarray(np.isnan(points).any(axis=1))
+    report = GmlReport(
+        path=path,
+        nodes=len(ids),
+        links=len(links),
+        stated=rtts.kinds["stated"],
+        located=rtts.kinds["located"],
+        interpolated=rtts.kinds["interpolated"],
+        defaulted=rtts.kinds["defaulted"],
+        default_rtt_s=rtts.default_s,
+        unlocated=tuple(n for k, n in enumerate(names) if unlocated[k] and k not in hyper),
+        hyperedges=len(hyper),
+        parallel=parallel,
+        loops=loops,
+        directed=graph.is_directed(),
+        renamed=tuple(renamed),
+        dropped=tuple(names[node] for node in dropped),
+    )
+    place = {node: k for k, node in enumerate(kept)}
+    found = [
+        (place[one], place[other], seconds)
+        for one in kept
+        for other, seconds in sorted(weights[one].items())
+        if one < other
+    ]
+    topology = Topology(
+        tuple(names[node] for node in kept),
+        np.array([(one, other) for one, other, _ in found], np.int64).reshape(-1, 2),
+        np.array([seconds for _, _, seconds in found]),
+    )
+    return GmlNetwork(topology, report)
+
+
+def _parse(path: Path) -> networkx.MultiGraph:
+    import networkx
+
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise NetworkError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = raw.decode("latin-1")
+    # GML is ASCII with character references; and a graph with parallel links has to say so.
+    text = "".join(c if ord(c) < 128 else f"&#{ord(c)};" for c in text)
+    text = re.sub(r"(?im)^(\s*)multigraph\s+\d+\s*$", r"\1", text)
+    text, graphs = re.subn(r"(?m)^(\s*)graph(\s*)\[", r"\1graph\2[ multigraph 1", text)
+    if not graphs:
+        raise NetworkError(f"{path} is not a GML file: it has no `graph [ ... ]`")
+    try:
+        graph = networkx.parse_gml(text, label="id")
+    except (networkx.NetworkXError, ValueError, TypeError, KeyError, RecursionError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise NetworkError(f"{path} is not a GML file: {reason}") from None
+    if not graph.number_of_nodes():
+        raise NetworkError(f"{path} holds no nodes")
+    return graph
+
+
+def _one(value: Any) -> Any:
+    """Take the first of a key that a file gives twice."""
+    return value[0] if isinstance(value, list) and value else value
+
+
+def _point(values: Mapping[str, Any]) -> tuple[float, float]:
+    lower = {str(key).lower(): value for key, value in values.items()}
+    try:
+        lat, lon = float(_one(lower["latitude"])), float(_one(lower["longitude"]))
+    except (KeyError, TypeError, ValueError):
+        return np.nan, np.nan
+    return (lat, lon) if abs(lat) <= 90 and abs(lon) <= 360 else (np.nan, np.nan)
+
+
+def _names(
+    ids: Sequence[Any], data: Sequence[Mapping[str, Any]], hyper: set[int]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Name every node so that a deployment file can; a label that several share gets their ids."""
+    labels = [str(_one(values.get("label", ""))).strip() for values in data]
+    plain = [_plain(label) for label in labels]
+    unnamed = {"", "none"}
+    names = [
+        f"node-{_plain(str(ids[k]))}" if name.lower() in unnamed else name
+        for k, name in enumerate(plain)
+    ]
+    times = Counter(name for k, name in enumerate(names) if k not in hyper)
+    taken: set[str] = {name for name, count in times.items() if count == 1}
+    renamed = []
+    for k, name in enumerate(names):
+        if k in hyper:
+            continue
+        if times[name] > 1:
+            candidate, tries = f"{name}-{_plain(str(ids[k]))}", 2
+            while candidate in taken:
+                candidate, tries = f"{name}-{_plain(str(ids[k]))}-{tries}", tries + 1
+            names[k] = candidate
+            taken.add(candidate)
+        if names[k] != labels[k]:
+            renamed.append((labels[k], names[k]))
+    return names, renamed
+
+
+def _plain(label: str) -> str:
+    """Turn a label into a name: New York is New-York."""
+    kept = "".join(c if c.isalnum() or c in "._" else "-" for c in label)
+    return re.sub("-+", "-", kept).strip("-.")[:150].rstrip("-.")
+
+
+class _Rtts(NamedTuple):
+    seconds: list[float]
+    kinds: Counter[str]
+    default_s: float
+
+
+def _rtts(
+    path: Path,
+    names: Sequence[str],
+    links: Sequence[tuple[int, int, Mapping[str, Any]]],
+    points: NDArray[np.float64],
+    graph: Mapping[str, Any],
+    default_s: float | None,
+) -> _Rtts:
+    ends = np.array([(one, other) for one, other, _ in links], np.int64).reshape(-1, 2)
+    filled = interpolated(points, [(one, other) for one, other, _ in links])
+    length = great_circle_m(filled[ends[:, 0]], filled[ends[:, 1]])
+    unknown = np.asarray(np.isnan(points).any(axis=1))
+    known = np.asarray(~unknown[ends].any(axis=1))
+    # Of no length only because an end was put where the other is: that tells nothing.
+    guessed = ~known & (length >= 1.0)
+    loop = ends[:, 0] == ends[:, 1]
+    measured = rtt_of(length)
+    if default_s is None:
+        long = measured[known & ~loop & (length >= 1.0)]
+        default_s = median(long.tolist()) if long.size else DEFAULT_RTT_S
+    seconds, kinds = [], Counter[str]()
+    for k, (one, other, values) in enumerate(links):
+        stated = _stated(path, f"{names[one]} and {names[other]}", values, graph)
+        if stated is not None:
+            kinds["stated"] += 1
+            seconds.append(stated)
+        elif known[k] or guessed[k]:
+            kinds["located" if known[k] else "interpolated"] += 1
+            seconds.append(float(measured[k]))
+        else:
+            kinds["defaulted"] += 1
+            seconds.append(default_s)
+    return _Rtts(seconds, kinds, default_s)
+
+
+def _stated(
+    path: Path, ends: str, values: Mapping[str, Any], graph: Mapping[str, Any]
+) -> float | None:
+    lower = {str(key).lower(): _one(value) for key, value in values.items()}
+    for key, ways in (("rtt", 1), ("latency", 2), ("delay", 2)):
+        if key in lower:
+            text = str(lower[key]).strip()
+            unit = str(_one(graph.get("delay_unit", "ms")))
+            bare = re.fullmatch(r"[+-]?[0-9.]+(e[+-]?\d+)?", text, re.IGNORECASE) is not None
+            try:
+                seconds = ways * TIME.parse(f"{text} {unit}" if bare else text)
+            except QuantityError as error:
+                raise NetworkError(f"{path}: `{key}` between {ends}: {error}") from None
+            if seconds < 0:
+                raise NetworkError(
+                    f"{path}: the {key} between {ends} is {text}; it must be 0 or more"
+                )
+            return seconds
+    return None
+
+
+def _fastest(
+    count: int, links: Sequence[tuple[int, int, Mapping[str, Any]]], seconds: Sequence[float]
+) -> tuple[Weights, int, int]:
+    weights: Weights = {node: {} for node in range(count)}
+    parallel = loops = 0
+    for (one, other, _), rtt in zip(links, seconds, strict=True):
+        if one == other:
+            loops += 1
+        else:
+            parallel += other in weights[one]
+            _join(weights, one, other, rtt)
+    return weights, parallel, loops
+
+
+def _join(weights: Weights, one: int, other: int, rtt: float) -> None:
+    rtt = min(rtt, weights[one].get(other, np.inf))
+    weights[one][other] = weights[other][one] = rtt
+
+
+def _contract(weights: Weights, node: int) -> None:
+    """Replace a node by links between every two of its neighbors, as long as over it."""
+    around = sorted(weights.pop(node).items())
+    for other, _ in around:
+        del weights[other][node]
+    for k, (one, there) in enumerate(around):
+        for other, back in around[k + 1 :]:
+            _join(weights, one, other, there + back)
+
+
+def _largest(nodes: Sequence[int], weights: Weights) -> set[int]:
+    seen: set[int] = set()
+    best: set[int] = set()
+    for start in nodes:
+        if start in seen:
+            continue
+        part, open_ = {start}, [start]
+        while open_:
+            new = weights[open_.pop()].keys() - part
+            part |= new
+            open_ += new
+        seen |= part
+        best = part if len(part) > len(best) else best
+    return best
+
+
+def _count(names: Sequence[str], what: str) -> str:
+    shown = ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")
+    return f"{_many(len(names), what)} ({shown})"
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' if count != 1 else ''}"
