@@ -196,7 +196,8 @@ def build_site(
     fleet = Fleet(
         ("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array(count), buffer=buffer
     )
-    dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0)
+    narrow = options.get("drop_late", True)
+    dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0, narrow=narrow)
     if runtimes is None:
         runtimes = [NullRuntime(signature) for _ in range(sum(count))]
     return Site(task, signature, dispatcher, runtimes, seed=1, target=target, **options)
@@ -211,7 +212,8 @@ def start() -> Iterator[Callable[..., Running]]:
         *sites: Site, wait: bool = True, deployment: Any = None, loop: Any = None, **options: Any
     ) -> Running:
         served = deployment or sites
-        server = Server(served, http_port=0, admin_port=0, log_level="critical", **options)
+        options.setdefault("log_level", "critical")
+        server = Server(served, http_port=0, admin_port=0, **options)
         one = Running(server, loop)
         one.deployment = deployment
         running.append(one)

@@ -57,6 +57,7 @@ def _task(site: Site) -> dict[str, Any]:
             "mean_service_s": counters.service_sum_s[k] / answered if answered else None,
             "mean_latency_s": counters.latency_sum_s[k] / answered if answered else None,
             "instances": len(queues),
+            "healthy": site.health.healthy[site.first[k] : site.first[k + 1]],
             "queue": [len(queue) for queue in queues],
             "answers": counters.rows[k],
         }

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from inferway.live.central import HELD_LIMIT
 from inferway.live.site import Site
 from inferway.runtime import ArtifactError, OnnxRuntime
 
@@ -97,6 +98,9 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         recall(dispatcher, keys, times)
         keep = partial(remember, dispatcher, keys, times)
     options = deployment.policy_of(task).options
+    central, room = node.queue == "central", HELD_LIMIT
+    if central and node.buffer is not None:
+        room = (node.buffer - 1) * fleet.servers
     return Site(
         task.name,
         runtimes[0].signature,
@@ -106,6 +110,8 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         target=task.accuracy_target,
         deadline_s=task.deadline_s,
         drop_late=node.late == "drop",
+        in_order=central,
+        room=room,
         window_s=None if options.get("rate") else options.get("window"),
         remember=keep,
         now=now,

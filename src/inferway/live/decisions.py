@@ -48,6 +48,9 @@ class Decisions(Protocol):
     def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
         """A request leaves with no answer, from this place in the server's queue."""
 
+    def mark(self, server: int, healthy: bool, now_s: float) -> None:
+        """The server takes requests from now on, or does not."""
+
     def plan(self, rate_per_s: float) -> Plan:
         """What the policy would keep at another arrival rate; may be called in any thread."""
 

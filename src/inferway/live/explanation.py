@@ -24,6 +24,7 @@ class Before(NamedTuple):
     ends_s: bytes
     free_s: bytes
     row_s: bytes
+    healthy: bytes
 
 
 class Memory:
@@ -151,10 +152,13 @@ class Memory:
         wait_s = np.where(queue == 0, 0.0, left_s)
         row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
         service_s = rows * row_s[:, min(SIZES - 1, (rows - 1).bit_length())]
+        healthy = np.frombuffer(before.healthy, np.bool_)
         found = []
         for k, name in enumerate(self._variants):
             own = slice(self._first[k], self._first[k + 1])
-            first = own.start + int(np.argmin(wait_s[own] + service_s[own]))
+            # The first in time of those that take requests, or of all where none does.
+            rests = np.where(healthy[own], 0.0, 1e9)
+            first = own.start + int(np.argmin(rests + wait_s[own] + service_s[own]))
             allowed = bool(classes >> k & 1) and self._accuracy[k] >= floor
             found.append(
                 {
@@ -162,7 +166,8 @@ class Memory:
                     "accuracy": self._accuracy[k],
                     "allowed": allowed,
                     "instances": self._first[k + 1] - self._first[k],
-                    "idle": int(np.count_nonzero(queue[own] == 0)),
+                    "healthy": int(np.count_nonzero(healthy[own])),
+                    "idle": int(np.count_nonzero(healthy[own] & (queue[own] == 0))),
                     "full": int(np.count_nonzero(queue[own] >= self._places)),
                     "queue": queue[own].tolist(),
                     "predicted_wait_ms": _ms(float(wait_s[first])),
@@ -175,9 +180,11 @@ class Memory:
         name = self._variants[chosen]
         if told["pinned"]:
             return f"the request was pinned to {name}"
-        fit = [one for one in candidates if one["allowed"] and one["in_time"]]
+        fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
         if len(fit) == 1:
-            return f"{name} was the only variant that was allowed and predicted to be in time"
+            return (
+                f"{name} was the only variant that was allowed, healthy and predicted to be in time"
+            )
         idle = [one["variant"] for one in fit if one["idle"]]
         state = f"idle were {', '.join(idle)}" if idle else "none was idle"
         if self._target is None:

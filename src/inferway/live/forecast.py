@@ -34,7 +34,7 @@ class Forecast:
     ) -> None:
         self._class_of, self._accuracy, self._now = class_of, accuracy, now
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
-        self._row_s = view.row_s
+        self._row_s, self._healthy = view.row_s, view.healthy
 
     def mask(self, request: Request) -> int:
         """Bit mask of the classes that may answer, by pin and accuracy floor."""
@@ -68,5 +68,31 @@ class Forecast:
         """Time until the first server of these classes is idle."""
         return min(map(self.wait_s, self._of(classes)), default=math.inf)
 
+    def falls_open(self, request: Request, left_s: float, least: int) -> bool:
+        """Whether waiting for a server makes sense.
+
+        Parameters
+        ----------
+        request
+            The one that would wait.
+        left_s
+            Until its deadline.
+        least
+            Only servers that hold at least so many requests are looked at.
+
+        Returns
+        -------
+        bool
+            True where one of the servers that may answer would be in time, once it is free.
+        """
+        return any(
+            self._queue.item(server) >= least and self.service_s(server, request.rows) <= left_s
+            for server in self._of(self.mask(request))
+        )
+
     def _of(self, classes: int) -> Iterator[int]:
-        return (server for server, k in enumerate(self._class_of) if classes >> k & 1)
+        return (
+            server
+            for server, k in enumerate(self._class_of)
+            if classes >> k & 1 and self._healthy.item(server)
+        )

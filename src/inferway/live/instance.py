@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ from inferway.runtime import Runtime, Signature
 EXPIRED = "the deadline passed while the request was queued"
 WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
+
+
+FAILURES = 3
+"""Failures in a row after which an instance takes no more requests. Fewer would let a single
+client with bad inputs take instances out; as many as these are put right by the first probe."""
 
 
 class WarmUpError(RuntimeError):
@@ -56,11 +62,15 @@ class Instance:
         self._finished = finished
         self._drop_late = drop_late
         self._now = now
-        self._inbox: queue.SimpleQueue[int | None] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
         # A dictionary's pop is one atomic step.
-        self._waiting: dict[int, Request] = {}
+        self._waiting: dict[Any, Request] = {}
         self._serial = 0
+        self.resting = False
+        """Whether it has failed too often and takes nothing from its queue; set in its thread."""
+        self.proven = False
+        """Whether it has answered a request between its last rest and its last failures."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
     def start(self) -> None:
@@ -108,16 +118,44 @@ class Instance:
             raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
         return True
 
+    def probe(self, told: Callable[[str], None]) -> None:
+        """Run the model on zeros; an instance that rests goes on if it answers.
+
+        Parameters
+        ----------
+        told
+            Called in the instance's thread with why it failed, or with an empty string.
+        """
+        self._inbox.put(partial(self._probe, told))
+
+    def resume(self) -> None:
+        """Go on after a rest, unprobed."""
+        self._inbox.put(lambda: True)
+
+    def _probe(self, told: Callable[[str], None]) -> bool:
+        try:
+            self.runtime.run(zeros(self.runtime.signature))
+        except Exception as error:
+            told(" ".join(str(error).split()) or type(error).__name__)
+            return False
+        told("")
+        return True
+
     def _work(self) -> None:
         take, waiting, now = self._inbox.get, self._waiting, self._now
         run: Any = self.runtime.run
         call = getattr(self.runtime, "call", None)
+        strikes = 0
         while True:
             serial = take()
             if serial is None:
                 return
-            request = waiting.pop(serial, None)
+            # What is queued at an instance that rests stays there: the site gives it to others.
+            request = None if strikes == FAILURES else waiting.pop(serial, None)
             if request is None:
+                if callable(serial) and serial():
+                    # On trial: one more failure is enough, until it has answered.
+                    strikes, self.resting = FAILURES - 1, False
                 continue
             if self._drop_late and request.deadline_s < now():
                 request.outcome = Outcome.EXPIRED
@@ -134,9 +172,14 @@ class Instance:
                             request.call.terminate = True
                         request.outputs = run(request.inputs, request.call)
                     request.outcome = Outcome.ANSWERED
+                    strikes = 0
                 except Exception as error:  # a failing model must not end its instance
                     request.outcome = Outcome.FAILED
                     request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
+                    if not request.abandoned:  # nobody stopped it
+                        self.proven |= strikes == 0
+                        strikes += 1
+                        self.resting = strikes == FAILURES
                 request.service_s = now() - started
             self._finished(request)
             # An idle instance must not keep the last request's tensors alive.

@@ -110,6 +110,11 @@ class SiteCollector(Collector):
         servers = GaugeMetricFamily(
             "inferway_instances", "Running copies of a variant.", labels=_VARIANT
         )
+        healthy = GaugeMetricFamily(
+            "inferway_instance_healthy",
+            "1 while the instance takes requests, 0 while it rests after failures.",
+            labels=[*_VARIANT, "instance"],
+        )
         held = GaugeMetricFamily(
             "inferway_held_requests", "Requests in the central queue.", labels=_TASK
         )
@@ -121,9 +126,12 @@ class SiteCollector(Collector):
                 queues = site.queues[site.first[k] : site.first[k + 1]]
                 length.add_metric([site.task, name], sum(map(len, queues)))
                 servers.add_metric([site.task, name], len(queues))
+                for i in range(len(queues)):
+                    takes = site.health.healthy[site.first[k] + i]
+                    healthy.add_metric([site.task, name, str(i)], float(takes))
             held.add_metric([site.task], len(site.held))
             ready.add_metric([site.task], float(site.ready))
-        yield from (length, servers, held, ready)
+        yield from (length, servers, healthy, held, ready)
 
     def _accuracy(self) -> Iterator[Any]:
         mean = GaugeMetricFamily(

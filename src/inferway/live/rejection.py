@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from inferway.live.forecast import Forecast
+from inferway.live.health import Health
 from inferway.live.request import Outcome, Request
 
 GAVE_WAY = "a request of higher priority took the place of this one; try again later"
@@ -25,6 +26,7 @@ def rejection(
     task: str,
     accuracy: Sequence[float],
     forecast: Forecast,
+    health: Health,
     left_s: float,
 ) -> Rejection:
     """Say why a request was not taken.
@@ -39,6 +41,8 @@ def rejection(
         Of each class, 0..1.
     forecast
         Of the task's servers.
+    health
+        Of the same.
     left_s
         Until its deadline; inf where it has none, or is served late too.
     """
@@ -47,6 +51,9 @@ def rejection(
         best = max(a for k, a in enumerate(accuracy) if request.classes >> k & 1)
         reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
         return Rejection(Outcome.INVALID, reason, 0.0)
+    if not health.any_of(mask):
+        reason = f"no instance of task {task!r} that may answer this request is healthy now"
+        return Rejection(Outcome.UNAVAILABLE, reason, health.retry_s(mask))
     if left_s < math.inf:
         earliest_s = forecast.earliest_s(mask, request.rows)
         if earliest_s > left_s:

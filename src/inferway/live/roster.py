@@ -24,6 +24,8 @@ class Roster:
     ----------
     route
         Called with the sites that requests go to from now on.
+    changed
+        Called when a task may have become ready, or not ready, by itself.
     log
         Where events go.
     record
@@ -39,6 +41,7 @@ class Roster:
     def __init__(
         self,
         route: Callable[[Sequence[Site]], None],
+        changed: Callable[[], None],
         log: Any,
         *,
         record: Path | None = None,
@@ -47,7 +50,7 @@ class Roster:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sites: Sequence[Site] = ()
-        self._route, self._log = route, log
+        self._route, self._changed, self._log = route, changed, log
         self._record, self._times, self._tracer, self._now = record, times, tracer, now
         self.retiring: dict[Site, asyncio.Task[None]] = {}
         """Replaced sites that still have requests."""
@@ -137,8 +140,16 @@ class Roster:
         for site in sites:
             if self._tracer is not None:
                 site.traced = self._tracer.request
+            site.told = self._tell
             for name in await site.start():
                 self._log.warning("not warmed up: free input axes", instance=name)
+
+    def _tell(self, instance: str, healthy: bool, reason: str) -> None:
+        if healthy:
+            self._log.info("healthy again", instance=instance)
+        else:
+            self._log.warning("unhealthy", instance=instance, reason=reason)
+        self._changed()
 
     async def _retire(self, old: Site) -> None:
         await retire(old)

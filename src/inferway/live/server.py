@@ -131,7 +131,13 @@ class Server:
         self.ready = False
         self.log = logger(log_level)
         self._roster = Roster(
-            self._route, self.log, record=record, times=times, tracer=tracer, now=now
+            self._route,
+            self._announce,
+            self.log,
+            record=record,
+            times=times,
+            tracer=tracer,
+            now=now,
         )
         self._applying = Applying(
             self._apply,
@@ -341,7 +347,8 @@ class Server:
             self._grpc.announce()
 
     def _is_ready(self) -> bool:
-        return self.ready
+        # One task that nothing can answer must not cost the others their clients.
+        return self.ready and any(site.ready for site in self.sites)
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)

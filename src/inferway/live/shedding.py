@@ -76,5 +76,5 @@ def in_line(newcomer: Request, held: Iterable[Request]) -> Request | None:
     Request or None
         None where none is lower than the newcomer.
     """
-    lowest = max(reversed([*held]), key=rank)
+    lowest = max(reversed([*held]), key=rank, default=newcomer)
     return lowest if 0 < newcomer.priority < rank(lowest) else None

@@ -18,6 +18,7 @@ from inferway.live.decisions import Decisions, Written
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
+from inferway.live.health import Health
 from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import EXPIRED, Instance, join
 from inferway.live.queues import Queues
@@ -54,7 +55,12 @@ class Site:
     deadline_s
         From arrival, for requests that state none; or None.
     drop_late
-        Whether a request whose deadline passes in a queue is dropped, or served late.
+        Whether a request whose deadline passes in a queue is dropped, or served late. Where late
+        ones are served the dispatcher must not narrow by deadlines.
+    in_order
+        Whether requests wait in the central queue, first come, first served, for an idle server;
+        each server must have one place then. Else they wait at servers, and the central queue is
+        for those that the policy holds.
     room
         In the central queue.
     window_s
@@ -78,6 +84,7 @@ class Site:
         target: float | None = None,
         deadline_s: float | None = None,
         drop_late: bool = True,
+        in_order: bool = False,
         room: int = HELD_LIMIT,
         window_s: float | None = None,
         remember: Callable[[], None] | None = None,
@@ -123,12 +130,20 @@ class Site:
         self.queues = self._queues.at
         self.held = self._queues.central.requests
         self.forecast = Forecast(view, self.class_of, self.accuracy, now)
+        self.health = Health(self.instances, self.class_of, self._mark)
         self.arrived = 0
         """Rows that have been asked for."""
-        self._drop_late = drop_late
+        self._drop_late, self._in_order = drop_late, in_order
         self._places = int(view.arrived_s.shape[1])
+        if in_order and self._places != 1:
+            raise ValueError(
+                f"task {task!r} has a central queue and {self._places} places at each server; "
+                "there must be one"
+            )
         self.traced: Callable[[str, Request], None] | None = None
         """Told the task and each request that has ended, for spans; None makes none."""
+        self.told: Callable[[str, bool, str], None] | None = None
+        """Told the name of each instance that is healthy no longer, or again, and why not."""
         self.heir: Site | None = None
         """Who has taken the task over."""
         self.left_balance = 0.0
@@ -138,6 +153,7 @@ class Site:
         self._row_s, self._balance = view.row_s, view.balance
         self._word = random.Random(seed).getrandbits
         self._done: deque[Request] = deque()
+        self._stopped = False
         self._window_s = window_s
         self._remember = remember
         self._recording: Written | None = None
@@ -155,10 +171,11 @@ class Site:
         """
         self._doorbell = Doorbell(asyncio.get_running_loop(), self._collect)
         cold = [
-            instance.name
-            for instance in self.instances
+            server
+            for server, instance in enumerate(self.instances)
             if not await asyncio.to_thread(instance.warm_up)
         ]
+        self.health.start(cold)
         for instance in self.instances:
             instance.start()
         self.ready = True
@@ -166,7 +183,7 @@ class Site:
             self._tasks.append(asyncio.create_task(follow_rate(self, self._window_s)))
         if self._remember is not None:
             self._tasks.append(asyncio.create_task(keep_times(self)))
-        return cold
+        return [self.instances[server].name for server in cold]
 
     def record(self, folder: Path) -> None:
         """Write down from now on what the dispatcher is given and what it decides.
@@ -192,6 +209,8 @@ class Site:
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready = False
+        self._stopped = True
+        self.health.stop()
         for task in self._tasks:
             task.cancel()
         while self.held:
@@ -228,16 +247,24 @@ class Site:
         """Make the bit mask that pins a request to a variant."""
         return 1 << self.variants.index(variant)
 
+    def serves(self, variant: str | None) -> bool:
+        """Whether the task is ready, and a healthy instance of the variant, if one is named."""
+        return self.ready and (variant is None or self.health.any_of(self.mask_of(variant)))
+
     def submit(self, request: Request) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
         if not self.ready:
             self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
         self.arrived += request.rows
-        server = self._dispatch(request, request.classes, request.deadline_s)
-        if server >= 0:
-            return
-        if server == HOLD:
+        if self._in_order and self.held:  # first come, first served
+            waits = self.forecast.falls_open(request, self._left_s(request), 0)
+        else:
+            server = self._dispatch(request, request.classes, request.deadline_s)
+            if server >= 0:
+                return
+            waits = server == HOLD or (self._in_order and self._falls_open(request))
+        if waits:
             if not self._queues.central.full or self._shed_held(request):
                 self._queues.hold(request, self.now())
                 return
@@ -257,7 +284,6 @@ class Site:
             self._queues.release(request)
         elif self.instances[request.server].cancel(request):
             self._leave(request)
-            self._pull()
         else:
             request.abandoned = True
             if request.call is not None:
@@ -266,6 +292,7 @@ class Site:
         request.outcome = Outcome.CANCELED
         self.counters.ended(Outcome.CANCELED, self._class(request))
         self.memory.keep(request)
+        self._pull()
 
     def _dispatch(self, request: Request, classes: int, deadline_s: float) -> int:
         dispatcher = self.dispatcher
@@ -277,6 +304,7 @@ class Site:
             self._ends_s.tobytes(),
             self._free_s.tobytes(),
             self._row_s.tobytes(),
+            self.health.flags,
         )
         server = dispatcher.arrive(
             now_s,
@@ -295,17 +323,49 @@ class Site:
             self._queues.join(request, server, now_s)
         return server
 
+    def _left_s(self, request: Request) -> float:
+        # Where late requests are served, nothing is refused for being late.
+        return request.deadline_s - self.now() if self._drop_late else math.inf
+
+    def _falls_open(self, request: Request) -> bool:
+        return self.forecast.falls_open(request, self._left_s(request), self._places)
+
     def _expire(self, request: Request) -> None:
         if request.server < 0:
             self._queues.release(request)
-            self._end(request, Outcome.EXPIRED, EXPIRED)
         elif request.outcome is None and self.instances[request.server].cancel(request):
             self._leave(request)
-            self._end(request, Outcome.EXPIRED, EXPIRED)
-            self._pull()
+        else:
+            return
+        self._end(request, Outcome.EXPIRED, EXPIRED)
+        self._pull()
+
+    def _mark(self, server: int, healthy: bool, reason: str) -> None:
+        self.dispatcher.mark(server, healthy, self.now())
+        self.ready = any(self.health.healthy) and not self._stopped
+        if self.told is not None:
+            self.told(self.instances[server].name, healthy, reason)
+        if not healthy:
+            queued = [one for one in self.queues[server] if self.instances[server].cancel(one)]
+            for request in queued:
+                self._leave(request)
+                request.server = -1
+            for request in queued:
+                self._move(request)
+        self._pull()
+
+    def _move(self, request: Request) -> None:
+        # It was taken, and so it is not refused for want of room or time elsewhere.
+        for limit_s in (request.deadline_s, math.inf):
+            if self._dispatch(request, request.classes, limit_s) >= 0:
+                return
+        if self._falls_open(request):
+            self._queues.hold(request, self.now())
+        else:
+            self._reject(request)
 
     def _shed(self, request: Request) -> bool:
-        left_s = request.deadline_s - self.now()
+        left_s = self._left_s(request)
         victim = at_servers(
             request, self.queues, self.class_of, self._places, self.forecast, left_s
         )
@@ -388,6 +448,8 @@ class Site:
                     self.traced(self.task, request)
                 return
         self._leave(request)
+        if self.instances[server].resting:
+            self.health.rest(server, request.reason)
         if request.abandoned:
             request.outcome = Outcome.CANCELED
             request.reason = "the client went during the service"
@@ -408,18 +470,17 @@ class Site:
         self.dispatcher.withdraw(request.server, position, self.now(), request.counted)
 
     def _pull(self) -> None:
-        # A server fell free: the head of the central queue is decided again, and stays the head
-        # when the policy still holds it.
+        # A server fell free, or the head of the central queue has gone: the head is decided again,
+        # and stays the head where the policy still holds it, or what it needs is still taken.
         while self.held:
             request = self.held[0]
-            deadline_s = request.deadline_s if self._drop_late else math.inf
-            if deadline_s < self.now():
+            if self._left_s(request) < 0.0:
                 self._queues.release(request)
                 self._end(request, Outcome.EXPIRED, EXPIRED)
                 continue
             timer, request.timer = request.timer, None
-            server = self._dispatch(request, request.classes, deadline_s)
-            if server == HOLD:
+            server = self._dispatch(request, request.classes, request.deadline_s)
+            if server == HOLD or (server == REJECT and self._falls_open(request)):
                 request.timer = timer
                 return
             if timer is not None:
@@ -429,9 +490,8 @@ class Site:
                 self._reject(request)
 
     def _reject(self, request: Request) -> None:
-        left_s = request.deadline_s - self.now()
         outcome, reason, request.retry_after_s = rejection(
-            request, self.task, self.accuracy, self.forecast, left_s
+            request, self.task, self.accuracy, self.forecast, self.health, self._left_s(request)
         )
         self._end(request, outcome, reason)
 

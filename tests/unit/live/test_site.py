@@ -28,7 +28,9 @@ def site_of(*runtimes: Any, **options: Any) -> Site:
         np.array([1, 1]),
         buffer=options.pop("buffer", None),
     )
-    dispatcher = Dispatcher(fleet, options.pop("policy", "fastest-only"), target=0.8, rate_per_s=50)
+    policy = options.pop("policy", "fastest-only")
+    narrow = options.get("drop_late", True)
+    dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow)
     given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
     return Site("task", SIGNATURE, dispatcher, given, target=0.8, **options)
 

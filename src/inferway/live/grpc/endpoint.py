@@ -200,7 +200,7 @@ class Endpoint:
         asked = decode(data, messages.ModelReadyRequest)
         intake = self._intakes.get((asked.name, asked.version))
         # Of what is not served the answer is no, as Triton's is, and not an error.
-        ready = intake is not None and intake.site.ready and self._ready()
+        ready = intake is not None and intake.site.serves(asked.version or None) and self._ready()
         return messages.ModelReadyResponse(ready=ready)
 
     async def _model_metadata(self, data: bytes, _context: Any) -> Any:

@@ -139,9 +139,6 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
 
 
 def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
-    def task_ready(exchange: Exchange) -> None:
-        exchange.respond(200 if ready() and site.ready else 503)
-
     def explain(exchange: Exchange, identity: bytes) -> None:
         found = site.memory.explain(identity)
         if found is None:
@@ -159,8 +156,12 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
             base += f"/versions/{variant}"
         body = encode(_metadata(site))
         routes.read(base, lambda exchange, body=body: exchange.respond(200, body))  # type: ignore[misc]
-        routes.read(f"{base}/ready", task_ready)
+        routes.read(f"{base}/ready", _ready(site, variant, ready))
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)))
+
+
+def _ready(site: Site, variant: str | None, ready: Callable[[], bool]) -> Handler:
+    return lambda exchange: exchange.respond(200 if ready() and site.serves(variant) else 503)
 
 
 def _metadata(site: Site) -> TaskMetadata:
