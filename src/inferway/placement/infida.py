@@ -108,7 +108,7 @@ class Infida:
         )
         self.gradient = np.zeros(pairs)
         """(P,) subgradient of the last slot."""
-        _start(self._layout, self.state.y, self.state.spread)
+        begin(self._layout, self.state.y, self.state.spread)
         self._round(0)
 
     @classmethod
@@ -181,7 +181,8 @@ class Infida:
 
 
 @entry
-def _start(layout: Layout, y: Float, spread: Float) -> None:
+def begin(layout: Layout, y: Float, spread: Float) -> None:
+    """Write the first fractional state."""
     initial(layout, y, spread)
 
 
@@ -263,31 +264,68 @@ def learn_node(
 
 
 @entry
+def learn_all(layout: Layout, g: Float, rate: float, y: Float, spread: Float, steep: Float) -> None:
+    """`learn_node` at every node of the layout."""
+    for v in range(len(spread)):
+        learn_node(layout, v, g, rate, y, spread, steep)
+
+
+@entry
 def round_all(
     layout: Layout, y: Float, g: Float, seed: int, slot: int, strict: bool, x: Allocation
 ) -> None:
     """DepRound at every node, with words of the slot and the node."""
     for v in range(len(layout.rest)):
-        start, end = layout.first[v], layout.first[v + 1]
-        draw = word(word(seed, slot), v)
-        used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
-        if strict:
-            fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
+        _fresh_at(layout, v, y, g, word(word(seed, slot), v), strict, x)
 
 
 @entry
 def couple_all(layout: Layout, y: Float, seed: int, x: Allocation) -> None:
     """Coupled rounding at every node, with the node's permanent word."""
     for v in range(len(layout.rest)):
-        couple_node(
-            layout.first[v],
-            layout.first[v + 1],
-            y,
-            layout.size,
-            layout.free,
-            layout.model,
-            layout.task,
-            word(seed, v),
-            layout.budget[v],
-            x,
-        )
+        _coupled_at(layout, v, y, word(seed, v), x)
+
+
+@entry
+def round_one(
+    layout: Layout,
+    node: int,
+    y: Float,
+    g: Float,
+    seed: int,
+    slot: int,
+    fresh: bool,
+    strict: bool,
+    x: Allocation,
+) -> None:
+    """Round the only node of a layout, whose number in the network is `node`."""
+    if fresh:
+        _fresh_at(layout, 0, y, g, word(word(seed, slot), node), strict, x)
+    else:
+        _coupled_at(layout, 0, y, word(seed, node), x)
+
+
+@jit
+def _fresh_at(
+    layout: Layout, v: int, y: Float, g: Float, draw: int, strict: bool, x: Allocation
+) -> None:
+    start, end = layout.first[v], layout.first[v + 1]
+    used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
+    if strict:
+        fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
+
+
+@jit
+def _coupled_at(layout: Layout, v: int, y: Float, draw: int, x: Allocation) -> None:
+    couple_node(
+        layout.first[v],
+        layout.first[v + 1],
+        y,
+        layout.size,
+        layout.free,
+        layout.model,
+        layout.task,
+        draw,
+        layout.budget[v],
+        x,
+    )
