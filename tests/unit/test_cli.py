@@ -27,6 +27,7 @@ COMMANDS = [
     "replay",
     "schema",
     "conformance",
+    "study",
     "zoo",
 ]
 HEAVY = ("numba", "scipy", "matplotlib", "onnxruntime", "onnx", "torch", "sklearn", "pydantic")

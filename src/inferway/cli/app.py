@@ -20,6 +20,7 @@ from inferway.cli import (
     replay,
     schema,
     serve,
+    study,
     zoo,
 )
 
@@ -58,6 +59,7 @@ app.command()(check.check)
 app.command()(replay.replay)
 app.command()(schema.schema)
 app.command()(conformance.conformance)
+app.add_typer(study.app, name="study")
 app.add_typer(zoo.app, name="zoo")
 
 

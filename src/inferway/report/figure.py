@@ -18,7 +18,7 @@ COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9
 
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
 
-_STYLE: Final[Any] = {
+STYLE: Final[Any] = {
     "font.size": 11,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -29,6 +29,8 @@ _STYLE: Final[Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "inferway",
 }
+"""What all figures have in common, for ``matplotlib.rc_context``."""
+
 _QUIET: Final = "#555555"
 _LABEL_HEIGHT: Final = 15.0
 _LABEL_WIDTH: Final = 130.0
@@ -86,7 +88,7 @@ def trade_off(
     figure
         For `save`.
     """
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 4.6), layout="constrained")
         FigureCanvasAgg(figure)
         axes = figure.add_subplot()
@@ -138,7 +140,7 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
-    with mpl.rc_context(_STYLE):
+    with mpl.rc_context(STYLE):
         figure.savefig(png, dpi=160)
         figure.savefig(svg, metadata={"Date": None})
     return png, svg

@@ -1,0 +1,179 @@
+"""``inferway study``: the figures of the papers, computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from inferway.cli import terminal
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from inferway.studies import Claim, Progress, Results, Study
+
+app = typer.Typer(
+    no_args_is_help=True, help="Compute the papers' figures again, and check what they say."
+)
+
+Scale = Annotated[
+    Literal["smoke", "quick", "paper"],
+    typer.Option(help="Seconds; the third digit; or the paper's own run lengths."),
+]
+Out = Annotated[Path, typer.Option(help="Folder for results, one folder below it per study.")]
+
+
+@app.command("list")
+def list_all(json: terminal.Json = False) -> None:
+    """List all studies: what each shows, how many points it has, about how long they take."""
+    from inferway.studies import named
+
+    studies = named()
+    if json:
+        terminal.document({"schema": 1, "studies": {one.name: _entry(one) for one in studies}})
+    else:
+        terminal.show(_listing(studies))
+
+
+@app.command()
+def run(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="As `study list` has them.")
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
+    scale: Scale = "quick",
+    out: Out = Path("out/studies"),
+    workers: Annotated[
+        int | None, typer.Option(min=1, help="Processes.  [default: as many as cores]")
+    ] = None,
+    json: terminal.Json = False,
+) -> None:
+    """Run studies; what is stored is not computed again, and Ctrl-C loses nothing finished."""
+    from inferway import studies as studies_
+
+    if bool(names) == everything:
+        raise typer.BadParameter("name studies, or say --all")
+    chosen = studies_.named(names or ())
+    documents: dict[str, Any] = {}
+    for one in chosen:
+        with terminal.progress() as progress:
+            results = studies_.run(
+                one, scale, out=out, workers=workers, progress=_telling(progress)
+            )
+        image, claims = _keep(one, scale, results, out)
+        if json:
+            documents[one.name] = {
+                "source": one.source,
+                "scale": scale,
+                "points": len(results),
+                "figure": str(image),
+                "claims": [claim.to_json() for claim in claims],
+            }
+        else:
+            terminal.show(_claims(one, claims, image))
+    if json:
+        terminal.document({"schema": 1, "studies": documents})
+
+
+@app.command()
+def report(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all by default.")
+    ] = None,
+    scale: Scale = "quick",
+    out: Out = Path("out/studies"),
+    json: terminal.Json = False,
+) -> None:
+    """Write all figures and claims to one HTML page that needs no other file."""
+    from inferway.studies import named
+    from inferway.studies.report import report as write
+
+    content = write(named(names or ()), scale, out=out)
+    page = out / f"report-{scale}.html"
+    page.write_text(content, encoding="utf-8")
+    if json:
+        terminal.document({"schema": 1, "page": str(page), "bytes": len(content.encode())})
+    else:
+        terminal.show(str(page))
+
+
+def _telling(progress: Callable[[str, float], None]) -> Callable[[Progress], None]:
+    def tell(now: Progress) -> None:
+        left = "" if now.done == 0 else f", {_minutes(now.seconds_left)} left"
+        progress(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
+
+    return tell
+
+
+def _keep(study: Study[Any], scale: str, results: Results, out: Path) -> tuple[Path, list[Claim]]:
+    from inferway.report.figure import save
+
+    settings = study.scales[scale]
+    image, _ = save(study.figure(settings, results), out / study.name / scale / study.name)
+    return image, list(study.claims(settings, results))
+
+
+def _claims(study: Study[Any], claims: list[Claim], image: Path) -> Table:
+    from inferway.report.table import table
+    from inferway.studies.report import claims_table
+
+    rows = [[row[0], row[1], row[3], row[4], row[5], row[6]] for row in claims_table(claims)]
+    return table(
+        f"{study.name} ({study.source})",
+        ["where", "claim", "measured", "reproduces", "", "beside it"],
+        rows,
+        caption=f"{image}",
+        left=(0, 1, 3, 4, 5),
+    )
+
+
+def _listing(studies: list[Study[Any]]) -> Table:
+    from inferway.report.table import table
+    from inferway.studies import SCALES
+    from inferway.studies.run import cores
+
+    rows = []
+    for one in studies:
+        points = [len(one.points(one.scales[scale])) for scale in SCALES]
+        times = [_minutes(one.seconds(scale) / cores()) for scale in SCALES]
+        rows.append([one.name, one.source, one.shows, *_pairs(points, times)])
+    return table(
+        "Studies",
+        ["name", "source", "shows", *SCALES],
+        rows,
+        caption=f"Points and about how long they take on {cores()} cores.",
+        left=(0, 1, 2),
+    )
+
+
+def _pairs(points: list[int], times: list[str]) -> list[str]:
+    return [f"{count}, {time}" for count, time in zip(points, times, strict=True)]
+
+
+def _entry(study: Study[Any]) -> dict[str, Any]:
+    from inferway.studies import SCALES
+
+    return {
+        "source": study.source,
+        "shows": study.shows,
+        "departures": list(study.departures),
+        "scales": {
+            scale: {
+                "points": len(study.points(study.scales[scale])),
+                "core_seconds": study.seconds(scale),
+            }
+            for scale in SCALES
+        },
+    }
+
+
+def _minutes(seconds: float) -> str:
+    """A duration for people: `40 s`, `3:20 min`, `5.2 h`."""
+    if seconds < 99.5:
+        return f"{seconds:.0f} s"
+    if seconds < 5400:
+        return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"

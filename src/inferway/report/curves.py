@@ -1,0 +1,204 @@
+"""Figures of several panels with curves: measured points with their errors, and lines of theory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+
+from inferway.report.figure import COLORS, MARKERS, STYLE
+
+__all__ = ["Curve", "Panel", "panels"]
+
+Axis = Literal["linear", "log"]
+_QUIET: Final = "#555555"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Points of one thing, joined in the order given.
+
+    Attributes
+    ----------
+    label
+        In the legend, once for all panels.
+    x, y
+        Of equal length.
+    error
+        Half the whisker of each point; empty for none.
+    hollow
+        Which points are only marked, with a hollow marker and unjoined: an unstable system has no
+        mean. Empty for none.
+    color
+        Number of the color and marker; -1 is the black line of theory, without markers.
+    dash
+        matplotlib's line style.
+    markers
+        Whether points are marked; dense curves are not.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    error: Sequence[float] = ()
+    hollow: Sequence[bool] = ()
+    color: int = -1
+    dash: str = "-"
+    markers: bool = True
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes
+    ----------
+    title, across, up
+        Above it, below it, beside it.
+    curves
+        What it shows.
+    levels
+        Horizontal lines by name, such as a target.
+    scale_across, scale_up
+        Linear or logarithmic.
+    limits_up
+        Ends of the vertical axis, where the data should not choose them.
+    ticks_across
+        Where to write numbers on the horizontal axis; empty for matplotlib's choice.
+    """
+
+    title: str
+    across: str
+    up: str
+    curves: Sequence[Curve]
+    levels: Sequence[tuple[str, float]] = ()
+    scale_across: Axis = "linear"
+    scale_up: Axis = "linear"
+    limits_up: tuple[float, float] | None = None
+    ticks_across: Sequence[float] = field(default=())
+
+
+def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figure:
+    """Draw panels in rows, with one legend below them.
+
+    Parameters
+    ----------
+    shown
+        Panels, row by row.
+    columns
+        How many in a row.
+    title
+        Above them all.
+
+    Returns
+    -------
+    figure
+        For `inferway.report.figure.save`.
+    """
+    columns = min(columns, max(len(shown), 1))
+    rows = max(1, math.ceil(len(shown) / columns))
+    with mpl.rc_context({**STYLE, "font.size": 10}):
+        figure = Figure(figsize=(3.6 * columns + 0.4, 2.9 * rows + 0.9), layout="constrained")
+        FigureCanvasAgg(figure)
+        keys: dict[str, Line2D] = {}
+        for place, panel in enumerate(shown):
+            axes = figure.add_subplot(rows, columns, place + 1)
+            _draw(axes, panel, keys)
+        if title:
+            size = min(12.0, 105 * figure.get_figwidth() / len(title))
+            figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
+        if keys:
+            figure.legend(
+                handles=list(keys.values()),
+                loc="outside lower center",
+                ncols=_columns(list(keys), figure.get_figwidth()),
+                frameon=False,
+            )
+        return figure
+
+
+def _columns(labels: Sequence[str], width: float) -> int:
+    """How many columns of a legend fit into a width in inches."""
+    letters = max(map(len, labels)) + 8  # the line and the gap before it
+    return max(1, min(len(labels), int(13.5 * width / letters)))
+
+
+def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
+    axes.set_xscale(panel.scale_across)
+    axes.set_yscale(panel.scale_up)
+    axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
+    axes.set_axisbelow(True)
+    top = math.inf if panel.limits_up is None else panel.limits_up[1]
+    for curve in panel.curves:
+        _curve(axes, curve, top, keys)
+    for name, level in panel.levels:
+        axes.axhline(level, color=_QUIET, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
+        axes.annotate(
+            name,
+            (1.0, level),
+            xycoords=axes.get_yaxis_transform(),
+            xytext=(0, 3),
+            textcoords="offset points",
+            ha="right",
+            color=_QUIET,
+            fontsize=9,
+        )
+    axes.set_title(panel.title, loc="left", fontsize=10)
+    axes.set_xlabel(panel.across)
+    axes.set_ylabel(panel.up)
+    if panel.limits_up is not None:
+        axes.set_ylim(*panel.limits_up)
+    plain = FuncFormatter(lambda value, _: f"{value:g}")
+    for scale, axis in ((panel.scale_across, axes.xaxis), (panel.scale_up, axes.yaxis)):
+        if scale == "log":
+            axis.set_major_formatter(plain)
+            axis.set_minor_formatter(NullFormatter())
+    if panel.ticks_across:
+        axes.set_xticks(list(panel.ticks_across))
+        axes.xaxis.set_major_formatter(plain)
+
+
+def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> None:
+    theory = curve.color < 0
+    color = "#000000" if theory else COLORS[curve.color % len(COLORS)]
+    marker = "" if theory or not curve.markers else MARKERS[curve.color % len(MARKERS)]
+    x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
+    hollow = np.asarray(curve.hollow, bool) if len(curve.hollow) else np.zeros(len(x), bool)
+    solid = ~hollow & np.isfinite(y)
+    look = {"color": color, "linestyle": curve.dash, "linewidth": 1.5, "markersize": 4.5}
+    axes.plot(x[solid], y[solid], marker=marker, zorder=2 if theory else 3, **look)  # type: ignore[arg-type]
+    if len(curve.error):
+        error = np.asarray(curve.error, float)[solid]
+        error = np.where(np.isfinite(error), error, 0.0)
+        axes.errorbar(
+            x[solid], y[solid], yerr=error, fmt="none", ecolor=color, elinewidth=1.0, capsize=2
+        )
+    if hollow.any():
+        axes.plot(
+            x[hollow],
+            np.fmin(y[hollow], top),  # what would lie above the frame is marked at it
+            linestyle="none",
+            marker=marker or "o",
+            markersize=5.5,
+            markerfacecolor="white",
+            markeredgecolor=color,
+            clip_on=False,
+            zorder=4,
+        )
+        keys.setdefault(
+            "unstable (hollow)",
+            Line2D([], [], linestyle="none", marker="o", mfc="white", mec=_QUIET, label="unstable"),
+        )
+    keys.setdefault(
+        curve.label,
+        Line2D([], [], marker=marker, label=curve.label, **look),  # type: ignore[arg-type]
+    )

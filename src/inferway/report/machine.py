@@ -1,0 +1,31 @@
+"""The machine, in the words that a recorded number needs beside it."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+def machine(packages: Sequence[str] = ("numpy", "numba")) -> dict[str, Any]:
+    """Cores, processor, system, and versions of Python and of these packages."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return {
+        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "processor": _processor(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        **{name: version(name) for name in packages},
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:  # not Linux
+        return platform.processor()
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())

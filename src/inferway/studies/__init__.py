@@ -1,0 +1,27 @@
+"""Studies: every published figure, table and example, computed again and held to what it says.
+
+- `STUDIES`, `study`, `named`: what there is.
+- `run`: computes what is not stored yet; `stored`: what is.
+- `Study`, `Point`, `Claim`, `Results`: what one consists of.
+"""
+
+from inferway.studies.results import Measure, Results
+from inferway.studies.run import OUT, Progress, run, stored
+from inferway.studies.study import SCALES, Claim, Point, Study
+from inferway.studies.table import STUDIES, named, study
+
+__all__ = [
+    "OUT",
+    "SCALES",
+    "STUDIES",
+    "Claim",
+    "Measure",
+    "Point",
+    "Progress",
+    "Results",
+    "Study",
+    "named",
+    "run",
+    "stored",
+    "study",
+]

@@ -1,0 +1,175 @@
+"""The systems of paper 002, and the call that simulates one of them: most points are this call."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferway.site import Fleet
+
+__all__ = ["FOUR_CLASSES", "THREE_CLASSES", "System", "scenario", "seconds", "simulated"]
+
+_QUERIES_PER_S = 4e6
+_START_S = 0.3
+
+
+@dataclass(frozen=True)
+class System:
+    """Server classes without a size.
+
+    Attributes
+    ----------
+    rate
+        mu, 1/s.
+    accuracy
+        a, in 0..1 (the paper has percent).
+    share
+        alpha: part of the servers in each class.
+    """
+
+    rate: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    share: tuple[float, ...]
+
+    def fleet(self, servers: int, buffer: int | None = None) -> Fleet:
+        """The fleet of n servers; ValueError where a class would not have a whole number."""
+        import numpy as np
+
+        from inferway.site import Fleet
+
+        count = np.array(self.share) * servers
+        if np.abs(count - count.round()).max() > 1e-6 or round(float(count.sum())) != servers:
+            raise ValueError(f"{servers} servers do not split into shares {self.share}")
+        return Fleet(
+            variants=tuple(f"class-{k + 1}" for k in range(len(self.rate))),
+            rate=np.array(self.rate),
+            accuracy=np.array(self.accuracy),
+            count=count.round().astype(np.int64),
+            buffer=buffer,
+        )
+
+    def arguments(self) -> dict[str, Any]:
+        """As a point's arguments have it."""
+        return {
+            "rate": list(self.rate),
+            "accuracy": list(self.accuracy),
+            "share": list(self.share),
+        }
+
+
+FOUR_CLASSES = System((2.0, 1.0, 0.9, 0.1), (0.70, 0.75, 0.80, 1.00), (0.25,) * 4)
+"""Sec. 3.3 and 7."""
+
+THREE_CLASSES = System((1.0, 0.5, 0.25), (0.40, 0.50, 1.00), (1 / 3,) * 3)
+"""Examples 1 and 2."""
+
+
+def simulated(
+    *,
+    system: Mapping[str, Any],
+    servers: int,
+    target: float,
+    load: float,
+    policy: str,
+    queries: int,
+    seed: int,
+    distribution: str = "exponential",
+    options: Mapping[str, Any] | None = None,
+    warmup: int | None = None,
+    buffer: int | None = None,
+    precision: float | None = None,
+    most: int = 200_000_000,
+) -> dict[str, Any]:
+    """Simulate one system under one policy, with Poisson arrivals.
+
+    Parameters
+    ----------
+    system
+        `System.arguments`.
+    servers, target, load, policy, options, buffer
+        n, a*, the rate over the greatest feasible one, the policy's name and its options, and
+        places at a server.
+    queries, seed, warmup
+        Run length, without and with the transient (None: found by the simulator).
+    distribution
+        Of service times: ``exponential`` or ``deterministic``.
+    precision
+        Where given, the run is made longer until the standard error of the mean response time is
+        below this part of it, or `most` queries are reached.
+
+    Returns
+    -------
+    dict
+        Response time, accuracy and what else figures need; ``bound_s`` and ``bound_accuracy`` are
+        the LP's, ``load`` that of the bound.
+    """
+    from inferway.deployment.workloads import PoissonArrivals
+    from inferway.dispatch import max_rate, solve
+    from inferway.twin.simulation import run
+
+    fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers, buffer)
+    rate_per_s = load * max_rate(fleet, target)
+    optimum = solve(fleet, target, rate_per_s)
+    asked = scenario(
+        fleet,
+        PoissonArrivals(process="poisson", rate=f"{rate_per_s!r}/s"),
+        distribution,
+        target,
+        policy,
+        options or {},
+    )
+    result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
+    while precision is not None and result.stable and queries < most:
+        error = result.response_time_s.stderr / result.response_time_s.mean
+        if error <= precision:
+            break
+        # The error is an estimate too: a fifth more than it asks for, at most eight times as much.
+        factor = min(1.2 * (error / precision) ** 2, 8.0)
+        queries = min(int(queries * max(factor, 1.5)), most)
+        result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
+    return {
+        "response_s": result.response_time_s.mean,
+        "response_s_se": result.response_time_s.stderr,
+        "p95_s": result.p95_s,
+        "accuracy": result.accuracy.mean,
+        "accuracy_se": result.accuracy.stderr,
+        "rejected": result.rejected,
+        "shares": [result.shares[name] for name in fleet.variants],
+        "stable": result.stable,
+        "queries": result.queries,
+        "queries_per_cpu_s": result.queries_per_cpu_s,
+        "engine": result.engine,
+        "bound_s": optimum.response_time_s,
+        "bound_accuracy": float(optimum.shares @ fleet.accuracy),
+    }
+
+
+def seconds(queries: float) -> float:
+    """About how long `simulated` takes for so many queries, s."""
+    return _START_S + queries / _QUERIES_PER_S
+
+
+def scenario(
+    fleet: Fleet,
+    arrivals: Any,
+    distribution: str,
+    target: float,
+    policy: str,
+    options: Mapping[str, Any],
+) -> Any:
+    """The twin's scenario: every class with the same distribution of service times."""
+    from inferway.deployment import ServiceTime
+    from inferway.twin.scenario import Scenario
+
+    cv = {"exponential": 1.0, "deterministic": 0.0}[distribution]
+    service = tuple(ServiceTime(distribution, 1 / float(mu), cv) for mu in fleet.rate)
+    return Scenario(
+        fleet=fleet,
+        service=service,
+        arrivals=arrivals,
+        policy=policy,
+        options=dict(options),
+        target=target,
+    )

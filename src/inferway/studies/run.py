@@ -1,0 +1,157 @@
+"""Run a study: what is stored is not computed again, what is computed is stored at once."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from inferway.studies.code import version
+from inferway.studies.results import Results
+from inferway.studies.store import Store, key
+from inferway.studies.study import SCALES, Point, Study
+from inferway.studies.workers import compute
+
+__all__ = ["OUT", "Progress", "cores", "run", "stored"]
+
+OUT = Path("out/studies")
+"""Where results go unless said otherwise, below the current folder."""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is."""
+
+    study: str
+    done: int
+    """Points that are known, those of earlier runs included."""
+    total: int
+    seconds_left: float
+    share: float
+    """Of the work, 0..1."""
+
+
+def run(
+    study: Study[Any],
+    scale: str = "quick",
+    *,
+    out: Path = OUT,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Results:
+    """Compute a study's missing points and return all rows.
+
+    Parameters
+    ----------
+    study
+        What to run.
+    scale
+        ``smoke``, ``quick`` or ``paper``.
+    out
+        Folder for results; those of this study go to ``NAME/SCALE`` below it.
+    workers
+        Processes; as many as cores by default, 0 to compute in this one.
+    progress
+        Called before the first point and after each.
+
+    Returns
+    -------
+    Results
+        A row for every point, in the study's order.
+
+    Raises
+    ------
+    ValueError
+        For an unknown scale.
+    RuntimeError
+        Where a point fails, after all others are done, or another run writes to the folder.
+    """
+    points, names, store = _plan(study, scale, out)
+    with store.alone():
+        known = store.read()
+        missing = [i for i, name in enumerate(names) if name not in known]
+        # The longest first, so that no core is left alone with a long one at the end.
+        missing.sort(key=lambda i: -points[i].seconds)
+        tell = progress or (lambda _: None)
+        clock = _Clock(study.name, points, missing, cores() if workers is None else workers)
+        tell(clock.progress())
+        failures = []
+        for outcome in compute([points[i] for i in missing], clock.workers):
+            point, name = points[missing[outcome.place]], names[missing[outcome.place]]
+            if outcome.result is None:
+                failures.append((point, outcome.complaint))
+            else:
+                store.add(name, point, outcome.result, outcome.seconds)
+                known[name] = outcome.result
+            clock.advance(point)
+            tell(clock.progress())
+        if failures:
+            point, complaint = failures[0]
+            raise RuntimeError(
+                f"{len(failures)} of {len(points)} points of {study.name} failed, first "
+                f"{dict(point.label)}: {complaint.strip().splitlines()[-1]}"
+            )
+        store.keep(names)
+    return _rows(points, names, known)
+
+
+def stored(study: Study[Any], scale: str = "quick", *, out: Path = OUT) -> tuple[Results, int]:
+    """Rows that are known already, of today's settings and code, and how many are missing."""
+    points, names, store = _plan(study, scale, out)
+    found = _rows(points, names, store.read())
+    return found, len(points) - len(found)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
+
+
+def _plan(study: Study[Any], scale: str, out: Path) -> tuple[list[Point], list[str], Store]:
+    if scale not in study.scales:
+        raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(SCALES)}")
+    points = list(study.points(study.scales[scale]))
+    files = {point.call: Path(inspect.getfile(inspect.unwrap(point.call))) for point in points}
+    versions = {call: version([*study.code, file]) for call, file in files.items()}
+    names = [key(point, versions[point.call]) for point in points]
+    return points, names, Store(out / study.name / scale)
+
+
+def _rows(points: Sequence[Point], names: Sequence[str], known: dict[str, Any]) -> Results:
+    return Results(
+        [
+            {**point.label, **known[name]}
+            for point, name in zip(points, names, strict=True)
+            if name in known
+        ]
+    )
+
+
+class _Clock:
+    """Time left, from how fast the points so far went against what was expected."""
+
+    def __init__(
+        self, name: str, points: Sequence[Point], missing: Sequence[int], workers: int
+    ) -> None:
+        self.name, self.workers, self.total = name, workers, len(points)
+        self.done = len(points) - len(missing)
+        self.expected_s = sum(points[i].seconds for i in missing)
+        self.finished_s = 0.0
+        self.start = time.monotonic()
+
+    def advance(self, point: Point) -> None:
+        self.done += 1
+        self.finished_s += point.seconds
+
+    def progress(self) -> Progress:
+        left_s = self.expected_s - self.finished_s
+        pace = 1 / max(self.workers, 1)
+        if self.finished_s > 0:
+            pace = (time.monotonic() - self.start) / self.finished_s
+        share = self.finished_s / self.expected_s if self.expected_s > 0 else 1.0
+        return Progress(self.name, self.done, self.total, max(left_s, 0.0) * pace, share)

@@ -1,0 +1,115 @@
+"""Where finished points are kept: one line of JSON each, written the moment it is known."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from inferway.studies.study import Point
+
+__all__ = ["Store", "key"]
+
+
+def key(point: Point, code: str) -> str:
+    """What a stored row is known by: the call, its arguments and the code's version."""
+    call = f"{point.call.__module__}.{point.call.__qualname__}"
+    content = json.dumps([call, point.arguments, code], sort_keys=True, allow_nan=False)
+    return hashlib.sha256(content.encode()).hexdigest()[:24]
+
+
+class Store:
+    """The rows of one study at one scale, in one folder.
+
+    Parameters
+    ----------
+    folder
+        Made when the first row comes.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / "points.jsonl"
+
+    def read(self) -> dict[str, dict[str, Any]]:
+        """Results by key. A line cut short by a crash is left out."""
+        if not self.file.exists():
+            return {}
+        found = {}
+        for line in self.file.read_text(encoding="utf-8").splitlines():
+            try:
+                record = json.loads(line)
+                found[record["key"]] = {k: _number(v) for k, v in record["result"].items()}
+            except (ValueError, KeyError, TypeError, AttributeError):
+                continue
+        return found
+
+    def add(self, name: str, point: Point, result: Mapping[str, Any], seconds: float) -> None:
+        """Keep one result, on the disk when this returns."""
+        record = {
+            "key": name,
+            "label": dict(point.label),
+            "seconds": round(seconds, 3),
+            "result": {k: _json(v) for k, v in result.items()},
+        }
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.file.open("ab+") as file:
+            # After a crash in the middle of a line the next one begins on its own.
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(end - 1, 0))
+            cut = end > 0 and file.read(1) != b"\n"
+            line = json.dumps(record, allow_nan=False)
+            file.write(f"{chr(10) * cut}{line}\n".encode())
+            file.flush()
+            os.fsync(file.fileno())
+
+    def keep(self, names: Sequence[str]) -> None:
+        """Forget all but these: rows of other settings or of older code."""
+        if not self.file.exists():
+            return
+        wanted, kept = set(names), []
+        for line in self.file.read_text(encoding="utf-8").splitlines():
+            try:
+                if json.loads(line)["key"] in wanted:
+                    kept.append(line + "\n")
+            except (ValueError, KeyError, TypeError):
+                continue
+        fresh = self.file.with_suffix(".new")
+        fresh.write_text("".join(kept), encoding="utf-8")
+        fresh.replace(self.file)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder; RuntimeError where another run does."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with (self.folder / "lock").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise RuntimeError(
+                    f"another run writes to {self.folder}: wait for it, or name another --out"
+                ) from None
+            yield
+
+
+def _json(value: Any) -> Any:
+    """NumPy's numbers and arrays as JSON has them; not-a-number and infinities by name."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_json(one) for one in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": str(value)}
+    return value
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, dict):
+        return float(value["float"])
+    return [_number(one) for one in value] if isinstance(value, list) else value

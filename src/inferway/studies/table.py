@@ -1,0 +1,42 @@
+"""Which name on the command line means which study. Studies are imported when asked for."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Any
+
+from inferway.studies.study import Study
+
+__all__ = ["STUDIES", "named", "study"]
+
+STUDIES = {
+    "trade-off": "queueing.trade_off",
+    "r-jiq-limit": "queueing.r_jiq_limit",
+    "wrong-rate": "queueing.wrong_rate",
+    "rate-window": "queueing.rate_window",
+    "small-site": "queueing.small_site",
+    "large-site": "queueing.large_site",
+    "deterministic-site": "queueing.deterministic_site",
+    "varying-load": "queueing.varying_load",
+    "varying-target": "queueing.varying_target",
+    "underestimate": "queueing.underestimate",
+    "wrong-pair": "queueing.wrong_pair",
+    "shuffle-pair": "queueing.shuffle_pair",
+    "blocking": "queueing.blocking",
+    "ablation": "queueing.ablation",
+}
+"""In the order of the paper."""
+
+
+def study(name: str) -> Study[Any]:
+    """A study by its name; ValueError for an unknown one."""
+    if name not in STUDIES:
+        raise ValueError(f"unknown study {name!r}: expected one of {', '.join(STUDIES)}")
+    found: Study[Any] = importlib.import_module(f"inferway.studies.{STUDIES[name]}").STUDY
+    return found
+
+
+def named(names: Sequence[str] = ()) -> list[Study[Any]]:
+    """Studies by their names, each once; all of them where none is named."""
+    return [study(name) for name in dict.fromkeys(names or STUDIES)]
