@@ -25,7 +25,7 @@ tasks:
       small: {{model: zoo://digits/small}}
       large: {{model: zoo://digits/large}}
 nodes:
-  here: {{instances: {{digits/tiny: 2, digits/small: 1, digits/large: 1}}, buffer: 8}}
+  here: {{instances: {{digits/tiny: 2, digits/small: 1, digits/large: 1}}, buffer: 8{more}}}
 dispatch: {policy}
 """
 WIRES = 6
@@ -33,9 +33,9 @@ BURST = 8
 """Requests in a row on one connection."""
 
 
-def deployment_of(folder: Path, policy: str) -> inferway.Deployment:
+def deployment_of(folder: Path, policy: str, more: str = "") -> inferway.Deployment:
     file = folder / "digits.yaml"
-    file.write_text(DIGITS.format(policy=policy))
+    file.write_text(DIGITS.format(policy=policy, more=more))
     return inferway.load(file)
 
 
@@ -101,6 +101,24 @@ def run(start: Callable[..., Any], folder: Path, policy: str, count: int) -> Non
 @pytest.mark.parametrize("policy", ["{policy: priced}", "{policy: r-jsq, window: 100 ms}"])
 def test_a_replay_finds_no_difference(start: Any, tmp_path: Path, policy: str) -> None:
     run(start, tmp_path, policy, 1_500)
+
+
+@pytest.mark.parametrize("late", ["drop", "serve"])
+def test_a_central_queue_is_served_and_replayed(start: Any, tmp_path: Path, late: str) -> None:
+    deployment = deployment_of(tmp_path, "{policy: priced}", more=f", queue: central, late: {late}")
+    running = start(deployment=deployment, record=tmp_path / "run")
+    (site,) = running.server.sites
+    assert site.dispatcher.site.arrived_s.shape == (4, 1)
+    statuses = ask_all(running, 600)
+    # 4 in service and (8 - 1) x 4 in line: a burst of 48 is too much.
+    assert statuses[200] > 300
+    assert statuses[429] > 0
+    assert not running.call(lambda: site.held)
+    running.wait(running.server.stop())
+    found = replay(tmp_path / "run" / "digits", requests=None)
+    # Who found others waiting was not decided on before it was the first.
+    assert found.requests >= statuses[200]
+    assert found.differences == ()
 
 
 @pytest.mark.slow

@@ -27,11 +27,6 @@ def sentences(deployment: Deployment) -> list[str]:
     if deployment.placement is not None:
         name = deployment.placement.policy
         found.append(f"placement: {name} is not run live yet; list `instances` under the node")
-    found += [
-        f"nodes.{node.name}.queue: a central queue is not run live yet; leave it per-server"
-        for node in deployment.nodes.values()
-        if node.queue == "central"
-    ]
     for task in deployment.tasks.values():
         found += _of_task(deployment, task)
     return found

@@ -37,6 +37,17 @@ class CentralQueue:
         self.requests.append(request)
         self._count[0] = len(self.requests)
 
+    def take(self) -> Request:
+        """Take the first out, to be decided on."""
+        request = self.requests.popleft()
+        self._count[0] = len(self.requests)
+        return request
+
+    def put_back(self, request: Request) -> None:
+        """Let a request be the first again."""
+        self.requests.appendleft(request)
+        self._count[0] = len(self.requests)
+
     def remove(self, request: Request) -> None:
         """Let a request go, wherever it stands."""
         self.requests.remove(request)

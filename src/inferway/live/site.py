@@ -357,7 +357,7 @@ class Site:
     def _move(self, request: Request) -> None:
         # It was taken, and so it is not refused for want of room or time elsewhere.
         for limit_s in (request.deadline_s, math.inf):
-            if self._dispatch(request, request.classes, limit_s) >= 0:
+            if self._decide_again(request, limit_s) >= 0:
                 return
         if self._falls_open(request):
             self._queues.hold(request, self.now())
@@ -472,22 +472,29 @@ class Site:
     def _pull(self) -> None:
         # A server fell free, or the head of the central queue has gone: the head is decided again,
         # and stays the head where the policy still holds it, or what it needs is still taken.
+        central = self._queues.central
         while self.held:
-            request = self.held[0]
-            if self._left_s(request) < 0.0:
-                self._queues.release(request)
-                self._end(request, Outcome.EXPIRED, EXPIRED)
-                continue
+            request = central.take()
             timer, request.timer = request.timer, None
-            server = self._dispatch(request, request.classes, request.deadline_s)
-            if server == HOLD or (server == REJECT and self._falls_open(request)):
-                request.timer = timer
-                return
+            if self._left_s(request) < 0.0:
+                self._end(request, Outcome.EXPIRED, EXPIRED)
+            else:
+                server = self._decide_again(request, request.deadline_s)
+                if server == HOLD or (server == REJECT and self._falls_open(request)):
+                    request.timer = timer
+                    central.put_back(request)
+                    return
+                if server == REJECT:
+                    self._reject(request)
             if timer is not None:
                 timer.cancel()
-            self._queues.central.remove(request)
-            if server == REJECT:
-                self._reject(request)
+
+    def _decide_again(self, request: Request, deadline_s: float) -> int:
+        try:
+            return self._dispatch(request, request.classes, deadline_s)
+        except Exception as error:  # a policy that breaks must not cost others their answers
+            self._report(error)
+            return REJECT
 
     def _reject(self, request: Request) -> None:
         outcome, reason, request.retry_after_s = rejection(

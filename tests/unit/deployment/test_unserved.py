@@ -52,7 +52,6 @@ def test_what_later_parts_bring_is_refused_in_a_sentence(
     ("more", "reason"),
     [
         ("scheduling: {policy: sq}\n", "scheduling: sq is not run live yet"),
-        ("nodes: {m: {queue: central}}\n", "nodes.m.queue: a central queue is not run live yet"),
         ("nodes: {m: {}, n: {}}\n", "nodes: m, n are several nodes"),
         ("nodes: {m: {instances: {}}}\n", "tasks.t: no node has an instance"),
         ("dispatch: {policy: tad-op}\n", "tasks.t.accuracy_target: tad-op needs one to steer to"),

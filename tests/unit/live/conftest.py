@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +16,10 @@ from patient import Patient
 
 
 @pytest.fixture
-def patient() -> Patient:
-    return Patient()
+def patient() -> Iterator[Patient]:
+    loop = Patient()
+    yield loop
+    loop.close()
 
 
 @pytest.fixture

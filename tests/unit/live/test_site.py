@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ def site_of(*runtimes: Any, **options: Any) -> Site:
     )
     policy = options.pop("policy", "fastest-only")
     narrow = options.get("drop_late", True)
-    dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow)
+    folder = options.pop("folder", None)
+    dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow, folder=folder)
     given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
     return Site("task", SIGNATURE, dispatcher, given, target=0.8, **options)
 
@@ -246,6 +248,56 @@ def test_nobody_gives_way_to_a_request_that_could_not_be_in_time(run: Any, patie
         assert list(site.queues[0]) == [*queue[:2], urgent]
         gate.opened.set()
         await site.stop(LIMIT_S)
+
+    run(main())
+
+
+@pytest.mark.parametrize("drop_late", [True, False])
+def test_who_cannot_be_in_time_is_refused_or_served_late(
+    run: Any, patient: Any, drop_late: bool
+) -> None:
+    async def main() -> None:
+        site = site_of(drop_late=drop_late, now=patient.time)
+        await site.start()
+        site.dispatcher.site.row_s[:] = 10.0
+        one, ended = request()
+        one.deadline_s = patient.time() + 5.0
+        site.submit(one)
+        if drop_late:
+            assert one.outcome is Outcome.REJECTED
+            assert one.retry_after_s == pytest.approx(5.0)
+        else:
+            assert (await ended).outcome is Outcome.ANSWERED
+        await site.stop()
+
+    run(main())
+
+
+def test_a_policy_sees_the_deadline_of_who_is_served_late(
+    run: Any, patient: Any, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import NamedTuple\n"
+        "class Mine(NamedTuple):\n"
+        "    x: float\n"
+        "    @classmethod\n"
+        "    def build(cls, fleet, *, target, rate_per_s):\n"
+        "        return cls(1.0)\n"
+        "    def choose(self, site, request, draw):\n"
+        "        return 0 if request.deadline_s < 1e9 else 1\n"
+    )
+
+    async def main() -> None:
+        site = site_of(policy="./mine.py:Mine", folder=tmp_path, drop_late=False, now=patient.time)
+        await site.start()
+        variants = []
+        for deadline_s in (patient.time() + 1e-6, float("inf")):
+            one, ended = request()
+            one.deadline_s = deadline_s
+            site.submit(one)
+            variants.append((await ended).variant)
+        assert variants == ["tiny", "big"]
+        await site.stop()
 
     run(main())
 
