@@ -74,6 +74,7 @@ def _counts(values: ArrayLike, shape: tuple[int, ...], name: str, meaning: str) 
     found = np.ascontiguousarray(values, np.float64)
     if found.shape != shape:
         raise ValueError(f"{name} have the shape {found.shape}, not {shape}: {meaning}")
-    if not np.all(found >= 0) or not np.all(np.isfinite(found)):
+    # A number that is none compares as false.
+    if found.size and not (found.min() >= 0 and found.max() < np.inf):
         raise ValueError(f"{name} hold a negative number or one that is not finite")
     return found

@@ -27,6 +27,7 @@ from typing import Final
 import numpy as np
 
 from inferway.placement.arrays import Allocation, Float, Index, Mask
+from inferway.placement.heap import sink
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform
 
@@ -49,8 +50,10 @@ def couple_node(
 ) -> None:
     """Choose one node's pairs; `draw` is the node's word, the same in every slot."""
     rank = np.empty(end - start)
-    candidate = np.empty(end - start, np.int64)
+    heap = np.empty(end - start, np.int32)
+    place = np.empty(end - start, np.int32)
     count = 0
+    smallest = np.inf
     last = -1
     offset = 0.0
     left = budget
@@ -68,12 +71,18 @@ def couple_node(
             x[p] = 1
             left -= size[p]
         elif y[p] > _NEGLIGIBLE:
-            rank[count] = u / (1.0 - u) * (1.0 - y[p]) / y[p]
-            candidate[count] = p
+            rank[p - start] = u / (1.0 - u) * (1.0 - y[p]) / y[p]
+            heap[count] = p - start
             count += 1
-    order = np.argsort(rank[:count])
-    for i in range(count):
-        p = candidate[order[i]]
+            smallest = min(smallest, size[p])
+    # Most candidates never get their turn: a heap leaves them unsorted.
+    for i in range(count // 2 - 1, -1, -1):
+        sink(heap, place, rank, i, count)
+    while count > 0 and left >= smallest:
+        p = start + heap[0]
+        count -= 1
+        heap[0] = heap[count]
+        sink(heap, place, rank, 0, count)
         if size[p] <= left:
             x[p] = 1
             left -= size[p]

@@ -15,6 +15,7 @@ import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float, Index, Offset, batch_of, integral_of
+from inferway.placement.heap import rise, sink
 from inferway.site.compiled import entry, jit
 
 __all__ = ["instances", "serve"]
@@ -90,7 +91,7 @@ def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) 
     for i in range(held):
         due[heap[i]] = room[heap[i]] / rate[heap[i]]
     for i in range(held // 2 - 1, -1, -1):
-        _sink(heap, place, due, i, held)
+        sink(heap, place, due, i, held)
     while held and due[heap[0]] < 1.0:
         full = heap[0]
         now = due[full]
@@ -117,10 +118,10 @@ def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) 
                     heap[held] = p
                     place[p] = held
                     held += 1
-                _rise(heap, place, due, place[p])
-                _sink(heap, place, due, place[p], held)
+                rise(heap, place, due, place[p])
+                sink(heap, place, due, place[p], held)
             rho = after
-        _sink(heap, place, due, place[full], held)
+        sink(heap, place, due, place[full], held)
     for rho in range(types):
         if requests[rho] > 0:
             load[current[rho]] += requests[rho] * (1.0 - since[rho])
@@ -133,35 +134,3 @@ def _next_open(pair: Index, room: Float, start: int, end: int) -> int:
         if room[pair[o]] > 0.0:
             return o
     return end - 1
-
-
-@jit
-def _rise(heap: Index, place: Index, due: Float, i: int) -> None:
-    moved = heap[i]
-    while i > 0:
-        parent = (i - 1) // 2
-        if due[heap[parent]] <= due[moved]:
-            break
-        heap[i] = heap[parent]
-        place[heap[i]] = i
-        i = parent
-    heap[i] = moved
-    place[moved] = i
-
-
-@jit
-def _sink(heap: Index, place: Index, due: Float, i: int, held: int) -> None:
-    moved = heap[i]
-    while True:
-        child = 2 * i + 1
-        if child >= held:
-            break
-        if child + 1 < held and due[heap[child + 1]] < due[heap[child]]:
-            child += 1
-        if due[moved] <= due[heap[child]]:
-            break
-        heap[i] = heap[child]
-        place[heap[i]] = i
-        i = child
-    heap[i] = moved
-    place[moved] = i
