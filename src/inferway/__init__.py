@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, check, load, schema
     from inferway.dispatch.deployed import bound
     from inferway.dispatch.replay import replay
+    from inferway.twin import simulate
 
 __version__ = "0.1.0"
 
@@ -28,6 +29,7 @@ _FROM = {
     "load": "inferway.deployment",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
+    "simulate": "inferway.twin",
 }
 
 __all__ = [
@@ -39,6 +41,7 @@ __all__ = [
     "load",
     "replay",
     "schema",
+    "simulate",
 ]
 
 

@@ -20,6 +20,7 @@ from inferway.cli import (
     replay,
     schema,
     serve,
+    simulate,
     study,
     zoo,
 )
@@ -56,6 +57,7 @@ app.command()(apply.apply)
 app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
+app.command()(simulate.simulate)
 app.command()(replay.replay)
 app.command()(schema.schema)
 app.command()(conformance.conformance)

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from numba import types
 from numba.extending import overload
 
 from inferway.site.fleet import Fleet
+from inferway.site.handle import made_of
 from inferway.site.view import Event, Request, Site
 
 # Called, not inlined, a function counts references of every array that the site holds.
@@ -74,6 +74,5 @@ def _pull(policy: Any, site: Any, server: Any, draw: Any) -> Any:
 
 
 def _method(policy: Any, name: str) -> Any:
-    if isinstance(policy, types.BaseNamedTuple):
-        return getattr(policy.instance_class, name, None)
-    return None
+    found = made_of(policy)
+    return None if found is None else getattr(found, name, None)

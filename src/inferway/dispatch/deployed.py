@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from inferway.dispatch.bound import Bound, max_rate
@@ -55,6 +56,10 @@ def dispatcher_of(
         Where the policy lacks what it needs, or no instance of the task runs on the node.
     """
     fleet = fleet_of(deployment, task, node)
+    place = deployment.nodes[fleet.node]
+    if place.queue == "central":
+        # Requests wait in the world's one queue: a server holds what it serves.
+        fleet = replace(fleet, buffer=1)
     target, budget = deployment.tasks[task].accuracy_target, deployment.tasks[task].energy_budget
     spec = deployment.policy_of(task)
     options = {name: value for name, value in spec.options.items() if value is not None}
@@ -72,6 +77,7 @@ def dispatcher_of(
         rate_per_s=rate_per_s,
         folder=folder,
         measure=measure,
+        narrow=place.late == "drop",
         **options,
     )
 

@@ -50,6 +50,9 @@ class Dispatcher:
         Where a relative policy file starts.
     measure
         Whether predictions follow the service times that `finish` reports, or stay the fleet's.
+    narrow
+        Whether servers that are predicted to miss a request's deadline are left out; else the
+        policy alone decides what a deadline means.
     **options
         The policy's own.
 
@@ -72,6 +75,7 @@ class Dispatcher:
         rate_per_s: float | None = None,
         folder: Path | None = None,
         measure: bool = False,
+        narrow: bool = True,
         **options: Any,
     ) -> None:
         self.fleet = fleet
@@ -80,20 +84,23 @@ class Dispatcher:
         self.rate_per_s = rate_per_s
         self.folder = folder
         self.measure = measure
+        self.narrow = narrow
         self.options = options
         _, self.sources = policy_class(policy, folder)
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
-        binding = _binding(self.policy, self.site, measure)
+        binding = self._binding(self.policy, self.site)
         self._decision = binding.decision
         calls = entries(self.sources)
         try:
             self._bound = calls.bind(binding)
             self._compile(calls)
         except numba.core.errors.NumbaError as error:
-            raise ValueError(f"policy {policy} does not compile: {_reason(error)}") from error
+            raise ValueError(
+                f"policy {policy} does not compile: {compile_reason(error)}"
+            ) from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
         self._mark, self._pull = calls.mark, calls.pull
 
@@ -113,7 +120,11 @@ class Dispatcher:
         """A binding of the same types with memory of its own."""
         fields = (part.copy() if isinstance(part, np.ndarray) else part for part in self.policy)
         site = Site._make(array.copy() for array in self.site)
-        return _binding(type(self.policy)(*fields), site, self.measure)
+        return self._binding(type(self.policy)(*fields), site)
+
+    def _binding(self, policy: Any, site: Site) -> Binding:
+        allowed = np.zeros(len(site.queue), np.bool_)
+        return Binding(policy, site, allowed, np.full(2, np.nan), self.measure, self.narrow)
 
     def arrive(
         self,
@@ -254,11 +265,7 @@ class Dispatcher:
         return float(self.site.balance[0])
 
 
-def _binding(policy: Any, site: Site, measures: bool) -> Binding:
-    return Binding(policy, site, np.zeros(len(site.queue), np.bool_), np.full(2, np.nan), measures)
-
-
-def _reason(error: Exception) -> str:
+def compile_reason(error: Exception) -> str:
     """What Numba says first with a place in a file, and that place: the rest is its own frames."""
     text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
     found = re.search(r'(\S[^\n]*)\s*\n\s*File "([^"]+)", line (\d+)', text)

@@ -87,6 +87,7 @@ else:
             binding.allowed,
             binding.decision,
             binding.measures,
+            binding.narrows,
         )
 
 

@@ -221,6 +221,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "target": dispatcher.target,
         "rate_per_s": dispatcher.rate_per_s,
         "measure": dispatcher.measure,
+        "narrow": dispatcher.narrow,
         "fleet": {
             "task": fleet.task,
             "node": fleet.node,

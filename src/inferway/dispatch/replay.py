@@ -192,6 +192,7 @@ def _dispatcher(head: dict[str, Any]) -> Dispatcher:
         target=head["target"],
         rate_per_s=head["rate_per_s"],
         measure=head["measure"],
+        narrow=head.get("narrow", True),
         folder=None if head["folder"] is None else Path(head["folder"]),
         **head["options"],
     )

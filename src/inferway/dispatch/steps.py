@@ -44,6 +44,9 @@ class Binding(NamedTuple):
     """(2,) of the last decision: predicted wait and predicted service time, s."""
     measures: bool
     """Whether service times are learned from what is measured."""
+    narrows: bool
+    """Whether servers that are predicted to be late are left out; else the policy alone decides
+    what a deadline means."""
 
 
 @jit
@@ -65,8 +68,9 @@ def decide(
         for k in range(site.rate.size):
             if site.accuracy[k] < floor:
                 mask &= ~(1 << k)
-    narrowed = mask != ALL_CLASSES or deadline_s < np.inf
-    if narrowed and not narrow(site, allowed, mask, deadline_s, rows):
+    latest_s = deadline_s if bound.narrows else np.inf
+    narrowed = mask != ALL_CLASSES or latest_s < np.inf
+    if narrowed and not narrow(site, allowed, mask, latest_s, rows):
         return REJECT
     view = allowed if narrowed else site.open
     request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)

@@ -15,8 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
-from numba.core import cgutils, types
-from numba.extending import intrinsic
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -26,39 +24,8 @@ _INLINED = ("site", "dispatch", "placement", "twin")
 
 
 def jit(function: F) -> F:
-    """Compile a kernel that other kernels call; it is inlined there and cached with them."""
-    return numba.njit(forceinline=True)(function)
-
-
-@intrinsic  # type: ignore[misc]
-def _borrowed(_context: Any, value: Any) -> Any:
-    def code(context: Any, builder: Any, signature: Any, args: Any) -> Any:
-        return _disowned(context, builder, signature.args[0], args[0])
-
-    return value(value), code
-
-
-def _disowned(context: Any, builder: Any, kind: Any, value: Any) -> Any:
-    if isinstance(kind, types.Array):
-        array = context.make_array(kind)(context, builder, value=value)
-        array.meminfo = cgutils.get_null_value(array.meminfo.type)
-        return array._getvalue()
-    if isinstance(kind, types.BaseTuple):
-        parts = [
-            _disowned(context, builder, part, builder.extract_value(value, i))
-            for i, part in enumerate(kind)
-        ]
-        return context.make_tuple(builder, kind, parts)
-    return value
-
-
-borrowed: Callable[[Any], Any] = (
-    (lambda value: value) if numba.config.DISABLE_JIT else numba.njit(lambda value: _borrowed(value))
-)
-"""``borrowed(value)``: the same arrays, alone or in tuples, without a share in their ownership.
-
-For the head of a long-running kernel. Counting the references of thirty arrays at every use costs
-ten times what a policy does; whoever called the kernel holds them all anyway."""
+    """Compile a kernel that other kernels call; it is cached with them."""
+    return numba.njit(function)
 
 
 def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:

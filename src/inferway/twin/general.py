@@ -1,0 +1,361 @@
+"""The engine for everything: any service times, deadlines, batches, a central queue, failures.
+
+Completions, failures and returns are events in a future that gives them in order; arrivals come
+from the workload's stream. Requests that are in service or wait stand in linked lists. Events at
+the same time: completions, by server, then the others, then arrivals.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferway.dispatch.contract import learn, pull
+from inferway.dispatch.steps import NO_SERVER, decide
+from inferway.site.compiled import jit
+from inferway.site.handle import handle
+from inferway.site.transitions import set_health
+from inferway.site.view import (
+    ALL_CLASSES,
+    COMPLETED,
+    DISPATCHED,
+    HOLD,
+    REJECT,
+    WITHDRAWN,
+    Event,
+)
+from inferway.twin.chance import exponential, step, word
+from inferway.twin.futures import crowded, next_s, put, take
+from inferway.twin.laws import draw
+from inferway.twin.state import (
+    ANSWERED,
+    BROKEN,
+    DEEP,
+    DONE,
+    DROPPED,
+    FULL,
+    LATE,
+    PRESENT,
+    REJECTED,
+    ROOM,
+    TROUBLE,
+    World,
+)
+from inferway.twin.tally import LENGTHS, bucket
+from inferway.twin.upkeep import begin, depth, enter, exit_, foreseen
+from inferway.twin.waiting import pop, push
+
+
+def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tuple[int, int]:
+    """Run through these arrivals, or until a time.
+
+    Parameters
+    ----------
+    times_s, phases
+        Arrivals, (m,); those from `at` on are still to come.
+    until_s
+        Events after it are left; inf for the last arrival, and where there is none left, for the
+        last request in the system to leave.
+
+    Returns
+    -------
+    (int, int)
+        Why it ended, and the first arrival that is still to come.
+    """
+    world = handle(world)
+    site, future, tally = world.bound.site, world.future, world.tally
+    now_s = site.clock_s[0]
+    world.since_s[1] = now_s
+    area = 0.0
+    drain = at == times_s.size
+    ended = DONE
+    # One event writes at most a record for every request in the system.
+    spare = world.waiting.next.size + 1
+    while True:
+        if world.waiting.free[1] == 0 or crowded(future):
+            ended = ROOM
+            break
+        if world.rules.records and world.records.arrived_s.size - world.records.size[0] < spare:
+            ended = FULL
+            break
+        if world.counts[TROUBLE] != DONE:
+            ended = world.counts[TROUBLE]
+            world.counts[TROUBLE] = DONE
+            break
+        arrival_s = times_s[at] if at < times_s.size else np.inf
+        event_s = next_s(future)
+        if (drain and world.counts[PRESENT] == 0) or (at == times_s.size and not drain):
+            break
+        then_s = min(arrival_s, event_s)
+        if then_s > until_s or then_s == np.inf:
+            if until_s < np.inf:
+                area += world.counts[PRESENT] * (until_s - now_s)
+                now_s = until_s
+            break
+        area += world.counts[PRESENT] * (then_s - now_s)
+        now_s = then_s
+        site.clock_s[0] = now_s
+        if event_s <= arrival_s:
+            item = take(future)
+            if item < site.queue.size:
+                if world.serving.ends_s[item] == now_s:
+                    _complete(world, item, now_s)
+                    if site.held[0] > 0:
+                        _release_held(world, now_s)
+            else:
+                _change(world, item, now_s)
+        else:
+            phase = phases[at]
+            at += 1
+            site.target[0] = world.targets[phase]
+            world.counts[PRESENT] += 1
+            tally.arrived[phase] += 1
+            _send(world, now_s, phase, now_s, True)
+    site.clock_s[0] = now_s
+    tally.area[0] += area
+    return ended, at
+
+
+@jit
+def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bool) -> int:
+    """Decide for a request and act on it; a server, HOLD or REJECT."""
+    site, rules = world.bound.site, world.rules
+    world.states[0] = step(world.states[0])
+    deadline_s = arrived_s + rules.deadline_s
+    server = decide(world.bound, now_s, word(world.states[0]), deadline_s, 0.0, 0, ALL_CLASSES, 1)
+    if server >= 0:
+        _join(world, server, arrived_s, phase, now_s)
+    else:
+        if server == NO_SERVER:
+            world.counts[TROUBLE] = BROKEN
+            server = REJECT
+        if rules.holds and site.idle_classes[0] == 0:
+            server = HOLD
+        if not may_hold:
+            return server
+        if server == HOLD and site.held[0] < rules.central:
+            push(world.waiting, site.queue.size, site.held[0] == 0, arrived_s, phase)
+            site.held[0] += 1
+        else:
+            world.counts[PRESENT] -= 1
+            _leave(world, arrived_s, phase, np.nan, now_s, -1, REJECTED)
+    return server
+
+
+@jit
+def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float) -> None:
+    site = world.bound.site
+    push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
+    wait_s, service_s = foreseen(world.upkeep, site, server)
+    k = enter(world.upkeep, site, server, world.rules.places)
+    if site.queue[server] > depth(world.upkeep, site, world.rules.places):
+        world.counts[TROUBLE] = DEEP
+    _lengthen(world, server, k, now_s)
+    site.balance[0] += site.accuracy[k] - site.target[0]
+    if arrived_s > world.since_s[0]:
+        world.tally.sent[phase, k] += 1
+    learn(world.bound.policy, site, Event(DISPATCHED, server, 1, True, wait_s, service_s))
+    if world.serving.batch[server] == 0:
+        _start(world, server, k, now_s)
+
+
+@jit
+def _start(world: World, server: int, k: int, now_s: float) -> None:
+    """Let a free server take what the policy says, or the first that waits."""
+    site, rules, serving = world.bound.site, world.rules, world.serving
+    wanted = 1
+    if rules.pulls and site.queue[server] > 0:
+        world.states[0] = step(world.states[0])
+        dropped, wanted = pull(world.bound.policy, site, server, word(world.states[0]))
+        for _ in range(min(dropped, site.queue[server])):
+            _drop(world, server, k, now_s)
+    if rules.drops:
+        while site.queue[server] > 0:
+            first = world.waiting.arrived_s[world.waiting.first[server]]
+            if first + rules.deadline_s >= now_s:
+                break
+            _drop(world, server, k, now_s)
+    most = world.laws.size.shape[1] - 1
+    taken = min(wanted, site.queue[server], most)
+    if taken > 0:
+        taken = world.laws.size[k, taken]
+        time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
+        serving.started_s[server] = now_s
+        serving.ends_s[server] = now_s + time_s
+        put(world.future, k, server, now_s + time_s)
+    begin(world.upkeep, site, server, taken)
+    serving.batch[server] = taken
+
+
+@jit
+def _complete(world: World, server: int, now_s: float) -> None:
+    """The batch in service is answered, and the server takes what is next."""
+    site, serving = world.bound.site, world.serving
+    k = site.server_class[server]
+    started_s = serving.started_s[server]
+    taken = serving.batch[server]
+    serving.batch[server] = 0
+    for _ in range(taken):
+        entry = pop(world.waiting, server)
+        arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
+        exit_(world.upkeep, site, server, k)
+        _shorten(world, server, k, now_s)
+        world.counts[PRESENT] -= 1
+        late = now_s > arrived_s + world.rules.deadline_s
+        _leave(world, arrived_s, phase, started_s, now_s, server, LATE if late else ANSWERED)
+        wait_s, service_s = started_s - arrived_s, now_s - started_s
+        event = Event(COMPLETED, server, 1, True, wait_s, service_s)
+        learn(world.bound.policy, site, event)
+    if site.queue[server] > 0:
+        _start(world, server, k, now_s)
+
+
+@jit
+def _drop(world: World, server: int, k: int, now_s: float) -> None:
+    """The first of a free server's queue leaves without an answer."""
+    arrived_s, phase = _withdraw(world, server, k, now_s)
+    world.counts[PRESENT] -= 1
+    _leave(world, arrived_s, phase, np.nan, now_s, server, DROPPED)
+
+
+@jit
+def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, int]:
+    """Undo the dispatch of a server's first; when it came and in which phase."""
+    site = world.bound.site
+    entry = pop(world.waiting, server)
+    arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
+    exit_(world.upkeep, site, server, k)
+    _shorten(world, server, k, now_s)
+    site.balance[0] -= site.accuracy[k] - world.targets[phase]
+    if arrived_s > world.since_s[0]:
+        world.tally.sent[phase, k] -= 1
+    learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, True, 0.0, 0.0))
+    return arrived_s, phase
+
+
+@jit
+def _release_held(world: World, now_s: float) -> None:
+    """Decide again for the first of the central queue, until one stays."""
+    site, waiting, rules = world.bound.site, world.waiting, world.rules
+    central = site.queue.size
+    while site.held[0] > 0:
+        entry = waiting.first[central]
+        arrived_s, phase = waiting.arrived_s[entry], waiting.phase[entry]
+        if rules.drops and arrived_s + rules.deadline_s < now_s:
+            outcome = DROPPED
+        else:
+            # Its own entry is still in use while it is decided on.
+            site.held[0] -= 1
+            decided = _send_held(world, entry, now_s)
+            if decided >= 0:
+                continue
+            site.held[0] += 1
+            if decided == HOLD:
+                return
+            outcome = REJECTED
+        pop(waiting, central)
+        site.held[0] -= 1
+        world.counts[PRESENT] -= 1
+        _leave(world, arrived_s, phase, np.nan, now_s, -1, outcome)
+
+
+@jit
+def _send_held(world: World, entry: int, now_s: float) -> int:
+    waiting = world.waiting
+    arrived_s, phase = waiting.arrived_s[entry], waiting.phase[entry]
+    central = world.bound.site.queue.size
+    first, last = waiting.first[central], waiting.last[central]
+    pop(waiting, central)
+    decided = _send(world, arrived_s, phase, now_s, False)
+    if decided < 0:  # back to where it was: nothing else has touched the pool
+        waiting.free[0] = waiting.next[entry]
+        waiting.free[1] -= 1
+        waiting.next[entry] = waiting.first[central]
+        waiting.first[central], waiting.last[central] = first, last
+    return decided
+
+
+@jit
+def _change(world: World, item: int, now_s: float) -> None:
+    """A server fails or returns; what is at one that fails is dispatched anew."""
+    site, outages, serving = world.bound.site, world.outages, world.serving
+    servers = site.queue.size
+    if item < 2 * servers:
+        server = item - servers
+        fails = serving.down[server] % 2 == 0
+        world.states[2] = step(world.states[2])
+        mean_s = outages.for_s[server] if fails else outages.every_s[server]
+        put(world.future, 0, item, now_s + mean_s * exponential(world.states[2]))
+        serving.down[server] += 1 if fails else -1
+    else:
+        server = outages.server[item - 2 * servers]
+        serving.down[server] += 2 * outages.change[item - 2 * servers]
+    healthy = serving.down[server] == 0
+    if healthy == site.healthy[server]:
+        return
+    set_health(site, server, healthy)
+    if healthy:
+        if site.held[0] > 0:
+            _release_held(world, now_s)
+        return
+    k = site.server_class[server]
+    serving.batch[server] = 0
+    serving.ends_s[server] = np.inf
+    for _ in range(site.queue[server]):
+        arrived_s, phase = _withdraw(world, server, k, now_s)
+        _send(world, arrived_s, phase, now_s, True)
+
+
+@jit
+def _leave(
+    world: World,
+    arrived_s: float,
+    phase: int,
+    started_s: float,
+    now_s: float,
+    server: int,
+    outcome: int,
+) -> None:
+    """Count a request that leaves the site."""
+    tally, records = world.tally, world.records
+    tally.area[1] += now_s - max(arrived_s, world.since_s[0])
+    if arrived_s <= world.since_s[0]:
+        return
+    if outcome == REJECTED:
+        tally.rejected[phase] += 1
+    elif outcome == DROPPED:
+        tally.dropped[phase] += 1
+    else:
+        k = world.bound.site.server_class[server]
+        response_s = now_s - arrived_s
+        tally.answered[phase, k] += 1
+        tally.response_s[phase, k] += response_s
+        tally.histogram[phase, k, bucket(response_s)] += 1
+        if outcome == LATE:
+            tally.late[phase, k] += 1
+    if world.rules.records:
+        row = records.size[0]
+        records.size[0] = row + 1
+        records.arrived_s[row] = arrived_s
+        records.started_s[row] = started_s
+        records.left_s[row] = now_s
+        records.server[row] = server
+        records.outcome[row] = outcome
+        records.phase[row] = phase
+
+
+@jit
+def _lengthen(world: World, server: int, k: int, now_s: float) -> None:
+    """Count a server's longer queue from now on."""
+    queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
+    world.tally.lengths[k, min(queue, LENGTHS) - 1] += since_s
+    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
+
+
+@jit
+def _shorten(world: World, server: int, k: int, now_s: float) -> None:
+    """Count a server's shorter queue from now on."""
+    queue, since_s = world.bound.site.queue[server], now_s - world.since_s[1]
+    world.tally.lengths[k, min(queue, LENGTHS - 1)] -= since_s
+    world.tally.lengths[k, min(queue, LENGTHS - 2) + 1] += since_s

@@ -1,0 +1,148 @@
+"""The engine for Poisson arrivals and exponential service: the next event from the total rates.
+
+Nothing is scheduled. The time to the next event is exponential with the sum of all rates, and
+which event it is falls in proportion to them: an arrival, or a completion at a busy server of a
+class, each as likely as the other. An event costs the same whatever the number of servers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferway.dispatch.contract import choose, learn
+from inferway.site.handle import handle
+from inferway.site.transitions import join, leave
+from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, Event, Request
+from inferway.twin.chance import exponential, step, unit, word
+from inferway.twin.state import DONE, ROOM
+from inferway.twin.tally import LENGTHS, bucket
+from inferway.twin.waiting import pop, push
+
+
+def run(
+    policy: Any,
+    site: Any,
+    serving: Any,
+    waiting: Any,
+    tally: Any,
+    states: Any,
+    rate_per_s: float,
+    phase: int,
+    until_s: float,
+    arrivals: int,
+    places: int,
+    counted_s: float,
+) -> tuple[int, int]:
+    """Run until a time, until so many requests have arrived, or until nothing can happen.
+
+    Parameters
+    ----------
+    rate_per_s
+        Arrival rate, 1/s; with 0 the site empties.
+    phase
+        The workload's, for what arrives now.
+    counted_s
+        Requests that arrived before are not counted when they leave.
+
+    Returns
+    -------
+    (int, int)
+        Why it ended, and how many of the arrivals are left.
+    """
+    policy, site, serving = handle(policy), handle(site), handle(serving)
+    waiting, tally = handle(waiting), handle(tally)
+    state = states[0]
+    now_s = site.clock_s[0]
+    start_s = now_s
+    classes = site.rate.size
+    lengths = tally.lengths
+    in_system = 0
+    busy_rate = 0.0
+    for k in range(classes):
+        busy_rate += site.busy[k] * site.rate[k]
+    for server in range(site.queue.size):
+        in_system += site.queue[server]
+    area = 0.0
+    ended = DONE
+    while arrivals > 0:
+        # In between, sums and differences of rates would drift.
+        total = rate_per_s + (busy_rate if in_system > 0 else 0.0)
+        if total == 0.0:
+            break
+        before = state
+        state = step(state)
+        next_s = now_s + exponential(state) / total
+        if next_s > until_s:
+            area += in_system * (until_s - now_s)
+            now_s = until_s
+            break
+        state = step(state)
+        place = unit(state) * total - rate_per_s
+        if place < 0.0:
+            if waiting.free[1] == 0:
+                state = before  # the same event again, with more room
+                ended = ROOM
+                break
+            arrivals -= 1
+            area += in_system * (next_s - now_s)
+            now_s = next_s
+            site.clock_s[0] = now_s
+            state = step(state)
+            request = Request(now_s, np.inf, 0.0, 0, 1, ALL_CLASSES, site.open, False)
+            server = choose(policy, site, request, word(state))
+            tally.arrived[phase] += 1
+            if server < 0 or not site.open[server]:
+                tally.rejected[phase] += 1
+                continue
+            k = join(site, server, places)
+            queue = site.queue[server]
+            lengths[k, min(queue, LENGTHS) - 1] += now_s - start_s
+            lengths[k, min(queue, LENGTHS - 1)] -= now_s - start_s
+            in_system += 1
+            if queue == 1:
+                serving.since_s[server] = now_s
+                serving.phase[server] = phase
+                busy_rate += site.rate[k]
+            else:
+                push(waiting, server, queue == 2, now_s, phase)
+            site.balance[0] += site.accuracy[k] - site.target[0]
+            tally.sent[phase, k] += 1
+            learn(policy, site, Event(DISPATCHED, server, 1, True, 0.0, 0.0))
+        else:
+            area += in_system * (next_s - now_s)
+            now_s = next_s
+            site.clock_s[0] = now_s
+            k = 0
+            share = site.busy[0] * site.rate[0]
+            while place >= share and k < classes - 1:
+                place -= share
+                k += 1
+                share = site.busy[k] * site.rate[k]
+            busy = site.busy[k]
+            turn = min(int(place / site.rate[k]), busy - 1)
+            server = site.idle_server[site.first[k] + site.idle[k] + turn]
+            since_s = serving.since_s[server]
+            of = serving.phase[server]
+            queue = leave(site, server, k)
+            lengths[k, min(queue, LENGTHS - 1)] -= now_s - start_s
+            lengths[k, min(queue, LENGTHS - 2) + 1] += now_s - start_s
+            in_system -= 1
+            if queue > 0:
+                entry = pop(waiting, server)
+                serving.since_s[server] = waiting.arrived_s[entry]
+                serving.phase[server] = waiting.phase[entry]
+            else:
+                busy_rate -= site.rate[k]
+            if since_s > counted_s:
+                response_s = now_s - since_s
+                tally.answered[of, k] += 1
+                tally.response_s[of, k] += response_s
+                tally.histogram[of, k, bucket(response_s)] += 1
+            tally.area[1] += now_s - max(since_s, counted_s)
+            learn(policy, site, Event(COMPLETED, server, 1, True, 0.0, 0.0))
+    site.clock_s[0] = now_s
+    tally.area[0] += area
+    states[0] = state
+    return ended, arrivals

@@ -1,0 +1,165 @@
+"""What is simulated: one task at one node, its fleet, its requests and its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from inferway.deployment import Batch, ServiceTime
+from inferway.deployment.workloads import Arrivals
+from inferway.dispatch.bound import max_rate
+from inferway.dispatch.table import takes
+from inferway.site.fleet import Fleet, fleet_of
+from inferway.workload import mean_rate
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+
+@dataclass(frozen=True)
+class Failures:
+    """How the servers of a class fail at random: exponential times of these means, s."""
+
+    every_s: float
+    for_s: float
+
+
+@dataclass(frozen=True)
+class SetOutage:
+    """The first `count` servers of a class are away from `at_s` on, for `for_s` seconds."""
+
+    variant: str
+    count: int
+    at_s: float
+    for_s: float
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One task at one node, as the twin runs it; `dataclasses.replace` makes another.
+
+    Raises
+    ------
+    ValueError
+        Where the service times do not fit the fleet, or the rate or a limit is out of range.
+    """
+
+    fleet: Fleet
+    service: tuple[ServiceTime, ...]
+    """By class, in the fleet's order."""
+    arrivals: Arrivals
+    """Where it gives a ``load``, that is relative to `max_rate` of the fleet at the target."""
+    policy: str = "tad-op"
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """The policy's own, and `rate` (what it is told, 1/s) or `window` (over how many seconds it
+    is estimated, again and again)."""
+    target: float | None = None
+    energy_budget: float | None = None
+    deadline_s: float | None = None
+    late: Literal["drop", "serve"] = "drop"
+    queue: Literal["per-server", "central"] = "per-server"
+    batches: tuple[Batch | None, ...] = ()
+    """By class; empty where no class serves batches."""
+    failures: Mapping[str, Failures] = field(default_factory=dict)
+    """By variant."""
+    outages: tuple[SetOutage, ...] = ()
+    folder: Path | None = None
+    """Where relative policy files start."""
+
+    def __post_init__(self) -> None:
+        classes = len(self.fleet.rate)
+        if len(self.service) != classes:
+            raise ValueError(f"{len(self.service)} service times for {classes} classes")
+        for k, time in enumerate(self.service):
+            if not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
+                raise ValueError(
+                    f"{self.fleet.variants[k]} has a mean service time of {time.mean_s:g} s and a "
+                    f"rate of {self.fleet.rate[k]:g}/s, which is not one over it"
+                )
+        if self.batches and len(self.batches) != classes:
+            raise ValueError(f"{len(self.batches)} batch rules for {classes} classes")
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise ValueError(f"a deadline is above 0 s, not {self.deadline_s:g}")
+
+    @property
+    def capacity_per_s(self) -> float:
+        """The greatest rate that keeps what is promised, 1/s."""
+        return max_rate(self.fleet, self.target, self.energy_budget)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean arrival rate, 1/s."""
+        return mean_rate(self.arrivals, self.capacity_per_s)
+
+    def build_options(self) -> dict[str, Any]:
+        """What the policy's `build` is given besides fleet, target and rate."""
+        options = {
+            name: value
+            for name, value in self.options.items()
+            if value is not None and name not in ("rate", "window")
+        }
+        if self.energy_budget is not None and takes(self.policy, "energy_budget", self.folder):
+            options["energy_budget"] = self.energy_budget
+        return options
+
+    @property
+    def told_rate_per_s(self) -> float | None:
+        """The arrival rate that the policy is told at the start, 1/s."""
+        told = self.options.get("rate")
+        if told is not None:
+            return float(told)
+        if self.options.get("window") is not None:
+            # As live: until the first window is over, half of what is feasible.
+            return 0.5 * self.capacity_per_s
+        return self.rate_per_s
+
+    @property
+    def window_s(self) -> float | None:
+        """Over how long the rate is estimated for the policy; None where it is not."""
+        window = self.options.get("window")
+        return None if window is None else float(window)
+
+
+def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> Scenario:
+    """What a deployment file says of a task at a node.
+
+    Raises
+    ------
+    ValueError
+        Where no instance of the task runs there, or the file has no workload for it.
+    """
+    fleet = fleet_of(deployment, task, node)
+    place, what = deployment.nodes[fleet.node], deployment.tasks[task]
+    if task not in deployment.workload:
+        raise ValueError(f"workload.{task}: there is none, so there is nothing to simulate")
+    spec = deployment.policy_of(task)
+    variants = [what.variants[name] for name in fleet.variants]
+    return Scenario(
+        fleet=fleet,
+        service=tuple(variant.service_on(place.hardware) for variant in variants),
+        arrivals=deployment.workload[task].arrivals,
+        policy=spec.policy,
+        options=dict(spec.options),
+        target=what.accuracy_target,
+        energy_budget=what.energy_budget,
+        deadline_s=what.deadline_s,
+        late=place.late,
+        queue=place.queue,
+        batches=tuple(variant.batch for variant in variants),
+        failures={
+            variant: Failures(failure.every_s, failure.for_s)
+            for (of, variant), failure in place.failures.items()
+            if of == task
+        },
+        outages=tuple(
+            SetOutage(variant, count, outage.at_s, outage.for_s)
+            for outage in place.outages
+            for (of, variant), count in outage.instances.items()
+            if of == task
+        ),
+        folder=deployment.folder,
+    )

@@ -1,0 +1,194 @@
+"""Simulate: replications on all cores, with progress, ended by Ctrl-C with what is known so far."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from inferway.twin.engine import Kind, engine_of
+from inferway.twin.replication import Outcome, replicate
+from inferway.twin.result import Result, TaskResult
+from inferway.twin.scenario import Scenario, scenario_of
+from inferway.twin.summary import summarize
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+    from inferway.twin.records import RecordFile
+
+QUERIES = 1_000_000
+INTERRUPTED = "interrupted: this is what was known by then"
+"""The note of a result that Ctrl-C ended."""
+_POLL_S = 0.1
+"""How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing."""
+
+
+def simulate(
+    deployment: Deployment,
+    *,
+    node: str | None = None,
+    tasks: tuple[str, ...] | None = None,
+    queries: int = QUERIES,
+    replications: int = 1,
+    seed: int | None = None,
+    warmup: int | None = None,
+    workers: int | None = None,
+    records: Path | None = None,
+    progress: Callable[[str, int], None] | None = None,
+) -> Result:
+    """Simulate the site of a deployment file, each of its tasks with the policy that it names.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    node
+        The node that is meant; may be left out where the file has one.
+    tasks
+        Which of its tasks; all with instances there by default.
+    queries
+        Requests that count, per task and replication; fewer where a trace ends before.
+    replications
+        Independent runs, on as many cores as there are.
+    seed
+        The file's by default.
+    warmup
+        Requests before those that count; found by default.
+    workers
+        Replications at the same time; as many as there are cores by default.
+    records
+        A folder for one Parquet file per task with a row per request.
+    progress
+        Told the task and how many more queries are done, now and then, from several threads.
+
+    Returns
+    -------
+    Result
+        By task. After Ctrl-C, what had been counted until then, marked as incomplete.
+
+    Raises
+    ------
+    ValueError
+        Where the file lacks what a simulation needs, or a number is out of range.
+    """
+    names = tasks or tuple(deployment.workload)
+    if not names:
+        raise ValueError("the file has no `workload`, so there is nothing to simulate")
+    found = {}
+    for name in names:
+        told = None if progress is None else (lambda done, name=name: progress(name, done))
+        found[name] = run(
+            scenario_of(deployment, name, node),
+            queries=queries,
+            replications=replications,
+            seed=deployment.seed if seed is None else seed,
+            warmup=warmup,
+            workers=workers,
+            progress=told,
+            records=None if records is None else records / f"{name}.parquet",
+        )
+        if INTERRUPTED in found[name].notes:
+            break
+    return Result(found)
+
+
+def run(
+    scenario: Scenario,
+    *,
+    queries: int = QUERIES,
+    replications: int = 1,
+    seed: int = 0,
+    warmup: int | None = None,
+    workers: int | None = None,
+    engine: Kind | None = None,
+    sample_s: float | None = None,
+    records: Path | None = None,
+    progress: Callable[[int], None] | None = None,
+) -> TaskResult:
+    """Simulate one scenario.
+
+    Parameters
+    ----------
+    scenario
+        What is simulated.
+    queries, replications, seed, warmup, workers
+        As in `simulate`.
+    engine
+        Which of `inferway.twin.engine.KINDS`; the fastest that can run it by default.
+    sample_s
+        Sample the number in the system and the accuracy so often; `TaskResult.series` has them.
+    records
+        A Parquet file for a row per request.
+    progress
+        Told how many more queries are done, now and then, from several threads.
+
+    Raises
+    ------
+    ValueError
+        Where the policy lacks what it needs or does not compile, or a number is out of range.
+    ConservationError
+        Where the run's counts do not add up.
+    """
+    if queries < 1 or replications < 1:
+        raise ValueError(
+            f"queries and replications are at least 1, not {queries} and {replications}"
+        )
+    if warmup is not None and warmup < 0:
+        raise ValueError(f"a warm-up is not negative, as {warmup} is")
+    # Compiled once, before several threads ask for it.
+    first = engine_of(scenario, seed=seed, kind=engine, records=records is not None)
+    first.advance(0)
+    first.drain()
+    stop = threading.Event()
+    settings: dict[str, Any] = {
+        "queries": queries,
+        "seed": seed,
+        "warmup": warmup,
+        "kind": first.kind,
+        "sample_s": sample_s,
+        "stop": stop,
+        "progress": progress,
+    }
+    with ExitStack() as stack:
+        if records is not None:
+            file = stack.enter_context(_record_file(records, scenario))
+            settings["sink"] = file.write
+        pool = stack.enter_context(ThreadPoolExecutor(max_workers=workers or os.cpu_count()))
+        pending = [
+            pool.submit(replicate, scenario, replication=i, **settings) for i in range(replications)
+        ]
+        interrupted = not _wait(pending, stop)
+    outcomes = [future.result() for future in pending]
+    counted = [outcome for outcome in outcomes if outcome.queries > 0]
+    if not counted and interrupted:
+        raise KeyboardInterrupt
+    result = summarize(scenario, counted or outcomes)
+    if interrupted:
+        result = replace(result, notes=(*result.notes, INTERRUPTED))
+    return result
+
+
+def _wait(pending: list[Future[Outcome]], stop: threading.Event) -> bool:
+    """Wait for all; on Ctrl-C or a failure let them end early. False after Ctrl-C."""
+    left = set(pending)
+    try:
+        while left:
+            done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+            if any(future.exception() for future in done):
+                stop.set()
+    except KeyboardInterrupt:
+        stop.set()
+        return False
+    return True
+
+
+def _record_file(file: Path, scenario: Scenario) -> RecordFile:
+    # Imported here: most runs record nothing, and pyarrow takes a while.
+    from inferway.twin.records import RecordFile
+
+    return RecordFile(file, scenario.fleet)

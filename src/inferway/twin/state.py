@@ -1,0 +1,147 @@
+"""What an engine's run stands on besides the site: who is served since when, and by which rules."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.site.view import Floats, Ints
+
+DONE, ROOM, FULL, DEEP, BROKEN = range(5)
+"""Why a call of an engine ended: what was asked is done; the pool of requests or the future is
+full; the records are full; a queue is nearly as long as the view has places; the policy decided
+for a server that there is not."""
+PRESENT, TROUBLE = 0, 1
+"""Places in `World.counts`."""
+
+UNLIMITED = 2**62
+"""Places at a server without a buffer limit."""
+ANSWERED, LATE, DROPPED, REJECTED = range(4)
+"""What became of a request; late ones were answered."""
+
+
+class Serving(NamedTuple):
+    """What n servers do."""
+
+    since_s: Floats
+    """(n,) when the request in service entered the site (the engine of one request at a time)."""
+    phase: Ints
+    """(n,) the workload's phase at that time."""
+    batch: Ints
+    """(n,) requests in service, the first of the server's queue; 0 when there are none."""
+    started_s: Floats
+    """(n,) start of the service."""
+    ends_s: Floats
+    """(n,) its end; inf where it has been broken off."""
+    down: Ints
+    """(n,) reasons why the server is away."""
+
+
+class Rules(NamedTuple):
+    """What holds for the whole run."""
+
+    places: int
+    """Places at a server, the one in service included."""
+    central: int
+    """Places in the central queue."""
+    holds: bool
+    """Whether a request that finds no idle server waits in the central queue."""
+    pulls: bool
+    """Whether the policy says what a free server takes."""
+    deadline_s: float
+    """From arrival; inf where there is none."""
+    drops: bool
+    """Whether a request is dropped that its server would start after its deadline."""
+    records: bool
+    """Whether every request is recorded."""
+
+
+class Outages(NamedTuple):
+    """When servers fail and return: at random, or at set times."""
+
+    every_s: Floats
+    """(n,) mean time to the next failure; inf where a server never fails at random."""
+    for_s: Floats
+    """(n,) mean time until it returns."""
+    server: Ints
+    """(M,) the server of each set change."""
+    change: Ints
+    """(M,) 1 where it goes, -1 where it returns."""
+
+
+class Records(NamedTuple):
+    """One row per request that has left, R at most before they are taken away."""
+
+    arrived_s: Floats
+    started_s: Floats
+    """nan where it was never served."""
+    left_s: Floats
+    server: Ints
+    """-1 where it was never dispatched."""
+    outcome: Ints
+    phase: Ints
+    size: Ints
+    """(1,) rows so far."""
+
+
+def empty_serving(servers: int) -> Serving:
+    """No server does anything."""
+    return Serving(
+        since_s=np.zeros(servers),
+        phase=np.zeros(servers, np.int64),
+        batch=np.zeros(servers, np.int64),
+        started_s=np.full(servers, np.nan),
+        ends_s=np.full(servers, np.inf),
+        down=np.zeros(servers, np.int64),
+    )
+
+
+def empty_records(rows: int) -> Records:
+    """Room for so many rows."""
+    return Records(
+        arrived_s=np.zeros(rows),
+        started_s=np.zeros(rows),
+        left_s=np.zeros(rows),
+        server=np.zeros(rows, np.int64),
+        outcome=np.zeros(rows, np.int64),
+        phase=np.zeros(rows, np.int64),
+        size=np.zeros(1, np.int64),
+    )
+
+
+class World(NamedTuple):
+    """Everything that the general engine's kernels share."""
+
+    bound: Any
+    """`inferway.dispatch.steps.Binding`."""
+    upkeep: Any
+    """What of the site is kept up: `Counts` or `Times`."""
+    future: Any
+    laws: Any
+    serving: Serving
+    waiting: Any
+    tally: Any
+    records: Records
+    outages: Outages
+    rules: Rules
+    targets: Floats
+    """(P,) accuracy target by phase."""
+    states: np.ndarray
+    """(3,) streams: of decisions, of service times, of failures."""
+    counts: Ints
+    """(2,) requests in the system; why the call must end after this event."""
+    since_s: Floats
+    """(2,) requests that arrived later count, s; start of the present call, s."""
+
+
+class Counts(NamedTuple):
+    """Queue lengths and who is idle: all that most policies read."""
+
+    nothing: int
+
+
+class Times(NamedTuple):
+    """Also every time and prediction of the view."""
+
+    nothing: int
