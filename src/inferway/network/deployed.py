@@ -199,12 +199,15 @@ def _requests(
     streams: list[Stream] = []
     types = 0
     for k, (name, workload) in enumerate(deployment.workload.items()):
-        _check_rate(name, workload)
         kind = deployment.tasks.get(name)
         tasks = [index[one] for one in _names(kind)] if kind is not None else [index[name]]
-        places = _places(workload, topology)
         per_task = None if workload.entries is None else workload.entries.per_task
-        entries = assign(len(tasks), places, per_task, seed=deployment.seed + k)
+        try:
+            _check_rate(workload)
+            places = _places(workload, topology)
+            entries = assign(len(tasks), places, per_task, seed=deployment.seed + k)
+        except ValueError as error:
+            raise _refused(deployment, f"workload.{name}", str(error)) from error
         count = entries.size
         streams.append(
             Stream(
@@ -235,15 +238,15 @@ def _names(task: Task) -> list[str]:
     return [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
 
 
-def _check_rate(name: str, workload: Workload) -> None:
+def _check_rate(workload: Workload) -> None:
     arrivals = workload.arrivals
     parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
     if not isinstance(arrivals, TraceArrivals) and any(
         getattr(part, "load", None) is not None for part in parts
     ):
         raise NetworkError(
-            f"the requests for {name} are given as a load, but a network has no greatest feasible "
-            "rate; give a rate such as 120/s"
+            "the arrivals are given as a load, but a network has no greatest feasible rate; give a "
+            "rate such as 120/s"
         )
 
 

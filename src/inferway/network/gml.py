@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from inferway.deployment.quantities import TIME, QuantityError
 from inferway.network.error import NetworkError
 from inferway.network.fibre import great_circle_m, interpolated, rtt_of
+from inferway.network.labels import unique_names
 from inferway.network.topology import Topology
 
 if TYPE_CHECKING:
@@ -172,7 +173,8 @@ def load_gml(
     data: list[Mapping[str, Any]] = [graph.nodes[node] for node in ids]
     links = [(index[a], index[b], values) for a, b, values in graph.edges(data=True)]
     hyper = {k for k, values in enumerate(data) if _one(values.get("hyperedge", 0)) not in (0, "0")}
-    names, renamed = _names(ids, data, hyper)
+    labels = [str(_one(values.get("label", ""))).strip() for values in data]
+    names, renamed = unique_names(labels, [str(key) for key in ids], hyper)
     points = np.array([_point(values) for values in data]).reshape(-1, 2)
     rtts = _rtts(path, names, links, points, graph.graph, default_rtt_s)
     weights, parallel, loops = _fastest(len(ids), links, rtts.seconds)
@@ -237,7 +239,14 @@ def _parse(path: Path) -> networkx.MultiGraph:
     if not graphs:
         raise NetworkError(f"{path} is not a GML file: it has no `graph [ ... ]`")
     try:
-        graph = networkx.parse_gml(text, label="id")
+        try:
+            graph = networkx.parse_gml(text, label="id")
+        except networkx.NetworkXError as error:
+            if "is duplicated" not in str(error):
+                raise
+            # Parallel links that carry one key: without it they are told apart by their order.
+            text = re.sub(r"(\s)key\s+(\d+|\"[^\"]*\")(?=\s)", r"\1", text)
+            graph = networkx.parse_gml(text, label="id")
     except (networkx.NetworkXError, ValueError, TypeError, KeyError, RecursionError) as error:
         reason = " ".join(str(error).split())[:200]
         raise NetworkError(f"{path} is not a GML file: {reason}") from None
@@ -258,40 +267,6 @@ def _point(values: Mapping[str, Any]) -> tuple[float, float]:
     except (KeyError, TypeError, ValueError):
         return np.nan, np.nan
     return (lat, lon) if abs(lat) <= 90 and abs(lon) <= 360 else (np.nan, np.nan)
-
-
-def _names(
-    ids: Sequence[Any], data: Sequence[Mapping[str, Any]], hyper: set[int]
-) -> tuple[list[str], list[tuple[str, str]]]:
-    """Name every node so that a deployment file can; a label that several share gets their ids."""
-    labels = [str(_one(values.get("label", ""))).strip() for values in data]
-    plain = [_plain(label) for label in labels]
-    unnamed = {"", "none"}
-    names = [
-        f"node-{_plain(str(ids[k]))}" if name.lower() in unnamed else name
-        for k, name in enumerate(plain)
-    ]
-    times = Counter(name for k, name in enumerate(names) if k not in hyper)
-    taken: set[str] = {name for name, count in times.items() if count == 1}
-    renamed = []
-    for k, name in enumerate(names):
-        if k in hyper:
-            continue
-        if times[name] > 1:
-            candidate, tries = f"{name}-{_plain(str(ids[k]))}", 2
-            while candidate in taken:
-                candidate, tries = f"{name}-{_plain(str(ids[k]))}-{tries}", tries + 1
-            names[k] = candidate
-            taken.add(candidate)
-        if names[k] != labels[k]:
-            renamed.append((labels[k], names[k]))
-    return names, renamed
-
-
-def _plain(label: str) -> str:
-    """Turn a label into a name: New York is New-York."""
-    kept = "".join(c if c.isalnum() or c in "._" else "-" for c in label)
-    return re.sub("-+", "-", kept).strip("-.")[:150].rstrip("-.")
 
 
 class _Rtts(NamedTuple):

@@ -43,13 +43,13 @@ def mean_share(popularity: Popularity | None, tasks: int, start_s: float, end_s:
         return share_at(popularity, tasks, start_s)
     every = popularity.sliding.every
     # Shares repeat after as many periods as bring the shift back to where it was.
-    cycle = every * tasks // math.gcd(tasks, popularity.sliding.shift)
+    periods = tasks // math.gcd(tasks, popularity.sliding.shift)
+    cycle = every * periods
     whole = math.floor((end_s - start_s) / cycle)
     total = np.zeros(tasks)
     if whole:
         total += whole * sum(
-            every * share_at(popularity, tasks, (k + 0.5) * every)
-            for k in range(round(cycle / every))
+            every * share_at(popularity, tasks, (k + 0.5) * every) for k in range(periods)
         )
     start, last = start_s + whole * cycle, end_s
     while start < last:
