@@ -115,6 +115,13 @@ def test_a_server_that_is_stuck_is_given_up(tmp_path):
     assert launched.process.returncode is not None
 
 
+def test_ctrl_c_waits_for_no_server():
+    with pytest.raises(KeyboardInterrupt), launch(_EXAMPLE) as launched:
+        raise KeyboardInterrupt
+    # Still importing or compiling, it would have ended only after that.
+    assert launched.process.returncode == -signal.SIGKILL
+
+
 @pytest.mark.slow
 def test_the_whole_demo_shows_what_it_says(tmp_path: Path) -> None:
     # The demo's own claim is a thousandth; what else runs on a machine of tests may cost more.

@@ -69,6 +69,8 @@ def calibrate(
     ------
     DemoError
         When a variant does not answer.
+    KeyboardInterrupt
+        When the requests were stopped by it.
     """
     streams = []
     for variant, expected in expected_s.items():
@@ -76,6 +78,8 @@ def calibrate(
         # All due at once on one connection: each is sent when the one before is answered.
         streams.append(Stream(task, np.zeros(count), images, variant=variant))
     records = replay(url, streams, connections=1, grace_s=60.0, progress=progress)
+    if any(record.interrupted for record in records):
+        raise KeyboardInterrupt
     least, median = [], []
     for variant, record in zip(expected_s, records, strict=True):
         if not record.answered.all():

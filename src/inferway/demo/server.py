@@ -75,6 +75,8 @@ def launch(deployment: Path) -> Iterator[Launched]:
     """
     command = [sys.executable, "-m", "inferway", "serve", str(deployment), "--json"]
     command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning", "--forget"]
+    # No load balancer looks whether it is ready: it need not go on serving when told to end.
+    command += ["--drain-delay", "0"]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,
@@ -86,6 +88,10 @@ def launch(deployment: Path) -> Iterator[Launched]:
         assert process.stdout is not None
         try:
             yield Launched(process, log)
+        except KeyboardInterrupt:
+            # Somebody waits, and a server that still compiles ends only after that.
+            process.kill()
+            raise
         finally:
             _stop(process)
             process.stdout.close()
