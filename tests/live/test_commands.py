@@ -153,3 +153,30 @@ def test_conformance_of_a_served_file(file: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["passed"] is True
     assert words.returncode == 0
     assert "Open Inference Protocol v2" in words.stdout
+
+
+def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> None:
+    from typer.testing import CliRunner
+
+    from inferway.cli.app import app
+    from inferway.live import Limits
+
+    seen: list[Limits] = []
+    monkeypatch.setattr("inferway.live.serve", lambda _, **given: seen.append(given["limits"]))
+    file = str(examples / "digits.yaml")
+    caps = ["--max-body", "1", "--max-elements", "5", "--max-connections", "2"]
+    caps += ["--max-queued", "3", "--receive-timeout", "6", "--idle-timeout", "7"]
+    for given in ([], caps):
+        assert CliRunner().invoke(app, ["serve", file, *given]).exit_code == 0
+    mib = 1024**2
+    assert seen == [
+        Limits(),
+        Limits(
+            body_bytes=mib,
+            elements=5,
+            connections=2,
+            queued_bytes=3 * mib,
+            receive_s=6,
+            idle_s=7,
+        ),
+    ]

@@ -79,6 +79,13 @@ def serve(
     max_elements: Annotated[
         int, typer.Option(min=1, help="Largest number of elements of a tensor.")
     ] = 16 * 1024**2,
+    max_connections: Annotated[
+        int, typer.Option(min=1, help="Open connections; more are told to come back.")
+    ] = 4096,
+    max_queued: Annotated[
+        int,
+        typer.Option(min=1, help="Bodies, in MiB, of one connection that wait for their answers."),
+    ] = 64,
     receive_timeout: Annotated[
         int, typer.Option(min=1, help="Seconds for a request to arrive whole.")
     ] = 60,
@@ -144,6 +151,8 @@ def serve(
         limits=live.Limits(
             body_bytes=max_body * 1024**2,
             elements=max_elements,
+            queued_bytes=max_queued * 1024**2,
+            connections=max_connections,
             receive_s=receive_timeout,
             idle_s=idle_timeout,
         ),
