@@ -20,7 +20,7 @@ import numpy as np
 
 from inferway.placement.arrays import Allocation, Float
 from inferway.placement.crossing import Crossing, NodeData
-from inferway.placement.infida import InfidaState, begin, learn_all, left_for, round_one
+from inferway.placement.infida import InfidaState, begin, learn_all, left_for, room_at, round_one
 from inferway.placement.messages import (
     Floor,
     Letter,
@@ -217,12 +217,12 @@ class Agent:
 
     def _capacity(self, crossing: Crossing) -> Float:
         """(k,) potential available capacities, eq. 7."""
-        room, pair = self.data.layout.room, crossing.pair
+        layout, pair = self.data.layout, crossing.pair
         load = self._load.get(crossing.type, np.zeros(len(pair)))
         wanted = self._requests[crossing.type]
         return np.array(
             [
-                left_for(room[p], self._taken[p], own, wanted)
+                left_for(room_at(layout, p), self._taken[p], own, wanted)
                 for p, own in zip(pair, load, strict=True)
             ]
         )
@@ -237,9 +237,8 @@ class Agent:
         if crossing.downstream is None:
             return []
         rho = crossing.type
-        room = self.data.layout.room
         own = [
-            (float(crossing.cost[k]), float(room[p]))
+            (float(crossing.cost[k]), room_at(self.data.layout, p))
             for k, p in enumerate(crossing.pair)
             if self.state.x[p]
         ]

@@ -38,7 +38,7 @@ def regret_constant(network: DeliveryNetwork) -> float:
         raise ValueError("no pair is left to placement, so there is no regret to bound")
     last = options.cost[options.first[1:] - 1]
     difference = float((last - options.cost[options.first[:-1]]).max())
-    size, capacity = layout.size[free], layout.room[free]
+    size, capacity = layout.size[free], layout.capacity[free]
     budget = np.minimum(layout.budget, layout.total)
     spent = budget[budget > 0]
     spread = float(spent @ np.log(layout.total[budget > 0] / spent))

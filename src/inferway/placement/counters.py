@@ -169,7 +169,7 @@ def _choose(
             task = layout.task[layout.model[best]]
             for i in range(ranges[best], ranges[best + 1]):
                 chosen = by_pair[i]
-                used = min(count[chosen], layout.room[best])
+                used = min(count[chosen], layout.capacity[best])
                 count[chosen] -= used
                 for p in range(start, end):
                     if layout.task[layout.model[p]] != task or p == best:
@@ -191,5 +191,5 @@ def _weight(
     total = 0.0
     for i in range(ranges[p], ranges[p + 1]):
         o = by_pair[i]
-        total += gain[o] * min(count[o], layout.room[p])
+        total += gain[o] * min(count[o], layout.capacity[p])
     return total / layout.size[p]

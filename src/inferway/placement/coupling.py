@@ -10,14 +10,11 @@ aoms/1177729988): each is in it with probability y_m, and of a task's models, wh
 other, there are always as many as they sum to, rounded up or down.
 
 Their sizes need not fit the budget. Plainly dropping what exceeds it costs gain where budgets are
-tight. Instead the models enter in the order of Pareto sampling (B. Rosen, doi:10.1016/
-S0378-3758(96)00186-3),
-
-    u_m / (1 - u_m) * (1 - y_m) / y_m,
-
-which ranks those with u_m < y_m below 1 and all others above, while they fit: a node that drew too
-much drops what was the least certain, and one that drew too little fills up with what nearly was
-in. The budget always holds. E[x] = y holds up to that trim, not exactly.
+tight. Instead the models enter in the order of u_m / y_m while they fit, as in sequential Poisson
+sampling (E. Ohlsson, Journal of Official Statistics 14(2), 1998): those with u_m < y_m rank below 1
+and all others above, so a node that drew too much drops what was the least certain, and one that
+drew too little fills up with what nearly was in. The budget always holds. E[x] = y holds up to that
+trim, not exactly.
 """
 
 from __future__ import annotations
@@ -26,13 +23,25 @@ from typing import Final
 
 import numpy as np
 
-from inferway.placement.arrays import Allocation, Float, Index, Mask
+from inferway.placement.arrays import Allocation, Float, Index, Mask, Offset
 from inferway.placement.heap import sink
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform
 
 # Below this probability a model is not even ranked; the floor of the state lies below.
 _NEGLIGIBLE: Final = 1e-5
+
+
+Scratch = tuple[Float, Index, Index]
+
+
+@jit
+def scratch_for(first: Offset) -> Scratch:
+    """Make the room that `couple_node` needs at the node with the most pairs."""
+    most = 0
+    for v in range(len(first) - 1):
+        most = max(most, first[v + 1] - first[v])
+    return np.empty(most), np.empty(most, np.int32), np.empty(most, np.int32)
 
 
 @jit
@@ -46,12 +55,11 @@ def couple_node(
     task: Index,
     draw: int,
     budget: float,
+    scratch: Scratch,
     x: Allocation,
 ) -> None:
     """Choose one node's pairs; `draw` is the node's word, the same in every slot."""
-    rank = np.empty(end - start)
-    heap = np.empty(end - start, np.int32)
-    place = np.empty(end - start, np.int32)
+    rank, heap, place = scratch
     count = 0
     smallest = np.inf
     last = -1
@@ -71,7 +79,7 @@ def couple_node(
             x[p] = 1
             left -= size[p]
         elif y[p] > _NEGLIGIBLE:
-            rank[p - start] = u / (1.0 - u) * (1.0 - y[p]) / y[p]
+            rank[p - start] = u / y[p]
             heap[count] = p - start
             count += 1
             smallest = min(smallest, size[p])

@@ -47,15 +47,12 @@ class NodeData(NamedTuple):
         Its number.
     layout
         Its pairs alone, as the kernels read them.
-    copies
-        (p,) instances that each pair stands for.
     crossings
         The request types through it, by their number.
     """
 
     node: int
     layout: Layout
-    copies: Float
     crossings: dict[int, Crossing]
 
 
@@ -88,12 +85,12 @@ def data_of(network: DeliveryNetwork) -> list[NodeData]:
             size=layout.size[own],
             model=np.arange(end - start, dtype=np.int32),
             task=layout.task[layout.model[own]],
-            room=layout.room[own],
+            capacity=layout.capacity[own],
+            pinned=layout.pinned[own],
             free=layout.free[own],
             budget=layout.budget[v : v + 1],
             total=layout.total[v : v + 1],
             rest=layout.rest[v : v + 1],
         )
-        copies = np.maximum(pairs.pinned[own], 1.0)
-        found.append(NodeData(v, local, copies, crossings[v]))
+        found.append(NodeData(v, local, crossings[v]))
     return found

@@ -15,7 +15,7 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float, batch_of, load_of
 from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Observation
-from inferway.placement.coupling import couple_node
+from inferway.placement.coupling import Scratch, couple_node, scratch_for
 from inferway.placement.gain import contribution
 from inferway.placement.layout import Layout, layout_of
 from inferway.placement.refresh import Refresh, refresh_of
@@ -205,8 +205,8 @@ def _advance(
 @jit
 def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float, g: Float) -> None:
     """Write eq. 18 at y, with the capacities of eq. 7 that the loads leave."""
-    pair, cost, room = layout.pair, layout.cost, layout.room
-    taken = np.zeros(len(room))
+    pair, cost = layout.pair, layout.cost
+    taken = np.zeros(len(g))
     for o in range(len(pair)):
         if load[o] > 0.0:
             taken[pair[o]] += load[o]
@@ -220,14 +220,20 @@ def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float,
         served = 0.0
         for o in range(start, worst):
             p = pair[o]
-            served += y[p] * left_for(room[p], taken[p], load[o], r)
+            served += y[p] * left_for(room_at(layout, p), taken[p], load[o], r)
             if served >= r:
                 worst = o
                 break
         for o in range(start, worst):
             p = pair[o]
-            capacity = left_for(room[p], taken[p], load[o], r)
+            capacity = left_for(room_at(layout, p), taken[p], load[o], r)
             g[p] += contribution(capacity, cost[worst], cost[o])
+
+
+@jit
+def room_at(layout: Layout, p: int) -> float:
+    """Requests per slot that a pair serves if it is allocated."""
+    return layout.capacity[p] * max(layout.pinned[p], 1.0)
 
 
 @jit
@@ -282,8 +288,9 @@ def round_all(
 @entry
 def couple_all(layout: Layout, y: Float, seed: int, x: Allocation) -> None:
     """Coupled rounding at every node, with the node's permanent word."""
+    scratch = scratch_for(layout.first)
     for v in range(len(layout.rest)):
-        _coupled_at(layout, v, y, word(seed, v), x)
+        _coupled_at(layout, v, y, word(seed, v), scratch, x)
 
 
 @entry
@@ -302,7 +309,7 @@ def round_one(
     if fresh:
         _fresh_at(layout, 0, y, g, word(word(seed, slot), node), strict, x)
     else:
-        _coupled_at(layout, 0, y, word(seed, node), x)
+        _coupled_at(layout, 0, y, word(seed, node), scratch_for(layout.first), x)
 
 
 @jit
@@ -316,7 +323,9 @@ def _fresh_at(
 
 
 @jit
-def _coupled_at(layout: Layout, v: int, y: Float, draw: int, x: Allocation) -> None:
+def _coupled_at(
+    layout: Layout, v: int, y: Float, draw: int, scratch: Scratch, x: Allocation
+) -> None:
     couple_node(
         layout.first[v],
         layout.first[v + 1],
@@ -327,5 +336,6 @@ def _coupled_at(layout: Layout, v: int, y: Float, draw: int, x: Allocation) -> N
         layout.task,
         draw,
         layout.budget[v],
+        scratch,
         x,
     )

@@ -65,10 +65,9 @@ class InfidaOffline:
             raise ValueError(f"the learning rate must be positive, not {learning_rate}")
         horizon = horizon_of(network, batches)
         layout = layout_of(network)
-        pinned = network.pairs.pinned
-        self._average = np.zeros(len(pinned))
+        self._average = np.zeros(len(network.pairs.node))
         rate = 0.0 if learning_rate is None else float(learning_rate)
-        _climb(layout, pinned, horizon, rate, seed, iterations, self._average)
+        _climb(layout, horizon, rate, seed, iterations, self._average)
         self._allocation = _best(network, layout, horizon, self._average, seed, draws)
 
     @classmethod
@@ -129,19 +128,17 @@ def _best(
 @entry
 def _climb(
     layout: Layout,
-    pinned: Float,
     horizon: Horizon,
     rate: float,
     seed: int,
     iterations: int,
     average: Float,
 ) -> None:
-    pairs, nodes = len(layout.room), len(layout.rest)
+    pairs, nodes = len(layout.size), len(layout.rest)
     y = np.empty(pairs)
     spread = np.empty(nodes)
     steep = np.zeros(nodes)
     x = np.zeros(pairs, np.uint8)
-    room = np.empty(pairs)
     load = np.zeros(len(layout.pair))
     g = np.zeros(pairs)
     part = np.zeros(pairs)
@@ -152,10 +149,15 @@ def _climb(
         couple_all(layout, y, seed, x)
         g[:] = 0.0
         for b in range(len(horizon.weight)):
-            for p in range(pairs):
-                copies = pinned[p] if pinned[p] > 0.0 else float(x[p])
-                room[p] = copies * layout.room[p] / max(pinned[p], 1.0)
-            fill(layout.option_first, layout.pair, horizon.requests[b], room, load)
+            fill(
+                layout.option_first,
+                layout.pair,
+                layout.capacity,
+                layout.pinned,
+                x,
+                horizon.requests[b],
+                load,
+            )
             subgradient_of_loads(layout, horizon.requests[b], load, y, part)
             for p in range(pairs):
                 g[p] += horizon.weight[b] * part[p]

@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
-from inferway.placement.gain import room
 
 __all__ = ["Layout", "layout_of"]
 
@@ -25,8 +24,8 @@ class Layout(NamedTuple):
         Of `Pairs`: (V + 1,), (P,), (P,).
     task
         (M,) of `Models`.
-    room
-        (P,) requests per slot that a pair serves if it is allocated.
+    capacity, pinned
+        Of `Pairs`: (P,).
     free
         (P,) whether placement decides about the pair: it is not pinned.
     budget
@@ -45,7 +44,8 @@ class Layout(NamedTuple):
     size: Float
     model: NDArray[np.int32]
     task: NDArray[np.int32]
-    room: Float
+    capacity: Float
+    pinned: Float
     free: NDArray[np.bool_]
     budget: Float
     total: Float
@@ -68,7 +68,8 @@ def layout_of(network: DeliveryNetwork) -> Layout:
         size=pairs.size,
         model=pairs.model,
         task=network.models.task,
-        room=room(network),
+        capacity=pairs.capacity,
+        pinned=pairs.pinned,
         free=free,
         budget=budget,
         total=total,

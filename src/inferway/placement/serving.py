@@ -52,46 +52,64 @@ def serve(network: DeliveryNetwork, requests: Float, allocation: Allocation) -> 
     """
     requests = batch_of(network, requests)
     allocation = integral_of(network, allocation)
-    load = np.zeros(len(network.options.pair))
-    room = network.pairs.capacity * instances(network, allocation)
-    fill(network.options.first, network.options.pair, requests, room, load)
+    options, pairs = network.options, network.pairs
+    load = np.zeros(len(options.pair))
+    fill(options.first, options.pair, pairs.capacity, pairs.pinned, allocation, requests, load)
     return load
 
 
 @entry
-def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) -> None:
-    """Write the loads; `room` holds (P,) what each pair can serve and is used up."""
+def fill(
+    first: Offset,
+    pair: Index,
+    capacity: Float,
+    pinned: Float,
+    x: Allocation,
+    requests: Float,
+    load: Float,
+) -> None:
+    """Write the loads."""
     types = len(first) - 1
-    pairs = len(room)
+    # Few pairs are allocated: only they are numbered, and have a state.
+    number = np.full(len(x), -1, np.int32)
+    count = 0
+    for p in range(len(x)):
+        if x[p] > 0 or pinned[p] > 0.0:
+            number[p] = count
+            count += 1
+    room = np.empty(count)
+    for p in range(len(x)):
+        if number[p] >= 0:
+            room[number[p]] = capacity[p] * (pinned[p] if pinned[p] > 0.0 else 1.0)
     current = np.empty(types, np.int64)  # the option that a type uses now
     since = np.zeros(types)
-    # Types that use a pair, as linked lists; pairs by the time at which they will be full.
-    head = np.full(pairs, -1, np.int32)
+    # Types that use an instance, as linked lists; instances by the time at which they will be full.
+    head = np.full(count, -1, np.int32)
     follower = np.full(types, -1, np.int32)
-    rate = np.zeros(pairs)
-    seen = np.zeros(pairs)
-    due = np.full(pairs, np.inf)
-    heap = np.empty(pairs, np.int32)
-    place = np.full(pairs, -1, np.int32)
+    rate = np.zeros(count)
+    seen = np.zeros(count)
+    due = np.full(count, np.inf)
+    heap = np.empty(count, np.int32)
+    place = np.full(count, -1, np.int32)
     held = 0
     for rho in range(types):
         load[first[rho] : first[rho + 1]] = 0.0
         if requests[rho] <= 0:
             continue
-        o = _next_open(pair, room, first[rho], first[rho + 1])
+        o = _next_open(pair, number, room, first[rho], first[rho + 1])
         current[rho] = o
-        p = pair[o]
-        follower[rho] = head[p]
-        head[p] = rho
-        rate[p] += requests[rho]
-        if place[p] < 0:
-            heap[held] = p
-            place[p] = held
+        i = number[pair[o]]
+        follower[rho] = head[i]
+        head[i] = rho
+        rate[i] += requests[rho]
+        if place[i] < 0:
+            heap[held] = i
+            place[i] = held
             held += 1
-    for i in range(held):
-        due[heap[i]] = room[heap[i]] / rate[heap[i]]
-    for i in range(held // 2 - 1, -1, -1):
-        sink(heap, place, due, i, held)
+    for k in range(held):
+        due[heap[k]] = room[heap[k]] / rate[heap[k]]
+    for k in range(held // 2 - 1, -1, -1):
+        sink(heap, place, due, k, held)
     while held and due[heap[0]] < 1.0:
         full = heap[0]
         now = due[full]
@@ -104,22 +122,22 @@ def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) 
             o = current[rho]
             load[o] += requests[rho] * (now - since[rho])
             since[rho] = now
-            o = _next_open(pair, room, o, first[rho + 1])
+            o = _next_open(pair, number, room, o, first[rho + 1])
             current[rho] = o
-            p = pair[o]
-            follower[rho] = head[p]
-            head[p] = rho
-            if p != full:  # else it is the last resort, and stays so
-                room[p] -= rate[p] * (now - seen[p])
-                seen[p] = now
-                rate[p] += requests[rho]
-                due[p] = now + max(room[p], 0.0) / rate[p]
-                if place[p] < 0:
-                    heap[held] = p
-                    place[p] = held
+            i = number[pair[o]]
+            follower[rho] = head[i]
+            head[i] = rho
+            if i != full:  # else it is the last resort, and stays so
+                room[i] -= rate[i] * (now - seen[i])
+                seen[i] = now
+                rate[i] += requests[rho]
+                due[i] = now + max(room[i], 0.0) / rate[i]
+                if place[i] < 0:
+                    heap[held] = i
+                    place[i] = held
                     held += 1
-                rise(heap, place, due, place[p])
-                sink(heap, place, due, place[p], held)
+                rise(heap, place, due, place[i])
+                sink(heap, place, due, place[i], held)
             rho = after
         sink(heap, place, due, place[full], held)
     for rho in range(types):
@@ -128,9 +146,10 @@ def fill(first: Offset, pair: Index, requests: Float, room: Float, load: Float) 
 
 
 @jit
-def _next_open(pair: Index, room: Float, start: int, end: int) -> int:
-    """First option from `start` on whose pair has room, else the last one."""
+def _next_open(pair: Index, number: Index, room: Float, start: int, end: int) -> int:
+    """First option from `start` on whose instance has room, else the last one."""
     for o in range(start, end):
-        if room[pair[o]] > 0.0:
+        i = number[pair[o]]
+        if i >= 0 and room[i] > 0.0:
             return o
     return end - 1

@@ -91,7 +91,6 @@ def _greedy(network: DeliveryNetwork, horizon: Horizon, until_served: bool) -> A
     x = (network.pairs.pinned > 0).astype(np.uint8)
     left = layout.budget.copy()
     node = network.pairs.node
-    room = layout.room
     density = np.full(len(x), -np.inf)
     owner = np.full(len(x), -1)
     upstream = np.zeros(len(views))
@@ -102,7 +101,14 @@ def _greedy(network: DeliveryNetwork, horizon: Horizon, until_served: bool) -> A
         possible = layout.free[view.pairs] & (layout.size[view.pairs] <= left[node[view.pairs]])
         gains = np.zeros(len(view.pairs))
         upstream[i] = _marginals(
-            view, requests, horizon.weight, room[view.pairs], x[view.pairs], possible, gains
+            view,
+            requests,
+            horizon.weight,
+            layout.capacity[view.pairs],
+            layout.pinned[view.pairs],
+            x[view.pairs],
+            possible,
+            gains,
         )
         density[view.pairs] = np.where(possible, gains / layout.size[view.pairs], -np.inf)
 
@@ -133,17 +139,18 @@ def _marginals(
     view: TaskView,
     requests: Float,
     weight: Float,
-    room: Float,
+    capacity: Float,
+    pinned: Float,
     x: Allocation,
     possible: Mask,
     gains: Float,
 ) -> float:
     """Write the marginal gain of each possible pair; return what goes to a repository."""
-    now, upstream = _spent(view, requests, weight, room, x)
+    now, upstream = _spent(view, requests, weight, capacity, pinned, x)
     for p in range(len(x)):
         if possible[p] and x[p] == 0:
             x[p] = 1
-            then, _ = _spent(view, requests, weight, room, x)
+            then, _ = _spent(view, requests, weight, capacity, pinned, x)
             x[p] = 0
             gains[p] = now - then
     return upstream
@@ -151,14 +158,14 @@ def _marginals(
 
 @jit
 def _spent(
-    view: TaskView, requests: Float, weight: Float, room: Float, x: Allocation
+    view: TaskView, requests: Float, weight: Float, capacity: Float, pinned: Float, x: Allocation
 ) -> tuple[float, float]:
     """Mean cost of the task's slots, and its mean number of requests at a repository."""
     load = np.zeros(len(view.pair))
     total = 0.0
     upstream = 0.0
     for b in range(len(weight)):
-        fill(view.first, view.pair, requests[b], room * x, load)
+        fill(view.first, view.pair, capacity, pinned, x, requests[b], load)
         for o in range(len(load)):
             total += weight[b] * view.cost[o] * load[o]
             if view.repository[o]:
