@@ -1,10 +1,11 @@
-"""One running copy of a variant: a thread of its own that runs the model."""
+"""One running copy of a variant: a thread of its own that runs the model, unless that is brief."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.turn import Pace, Turn
 from inferway.runtime import Runtime, Signature
 
 EXPIRED = "the deadline passed while the request was queued"
@@ -29,8 +31,9 @@ class WarmUpError(RuntimeError):
 
 
 class Instance:
-    """A thread that answers requests in the order in which they were put in.
+    """Answers requests in the order in which they were put in, in a thread of its own.
 
+    Where its runs are so brief that waking the thread would take longer, the event loop does them.
     The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
     dispatcher admits none beyond the buffer.
 
@@ -67,14 +70,22 @@ class Instance:
         # A dictionary's pop is one atomic step.
         self._waiting: dict[Any, Request] = {}
         self._serial = 0
+        self._pace = Pace(runtime)
+        self._turn: Turn | None = None
+        # What the loop is to run, and how many requests the thread was given and is done with. The
+        # loop is given none while the thread has some, nor the other way round: the order stays.
+        self._here: deque[int] = deque()
+        self._given = self._gone = 0
+        self._strikes = 0
         self.resting = False
-        """Whether it has failed too often and takes nothing from its queue; set in its thread."""
+        """Whether it has failed too often and takes nothing from its queue; set where it runs."""
         self.proven = False
         """Whether it has answered a request between its last rest and its last failures."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
 
-    def start(self) -> None:
-        """Start the thread."""
+    def start(self, turn: Turn | None = None) -> None:
+        """Start the thread; brief runs are the loop's where it has a turn for them."""
+        self._turn = turn
         self._thread.start()
 
     def put(self, request: Request) -> None:
@@ -82,6 +93,30 @@ class Instance:
         self._serial = serial = self._serial + 1
         request.serial = serial
         self._waiting[serial] = request
+        turn, idle = self._turn, self._given == self._gone
+        if turn is not None and idle and not self.resting and self._pace.is_brief(request.rows):
+            self._here.append(serial)
+            turn.plan(self)
+            return
+        while self._here:
+            self._give(self._here.popleft())
+        self._give(serial)
+
+    def run_next(self) -> Request | None:
+        """Run the next request that is the loop's; None where there is none."""
+        while self._here and not self.resting:
+            request = self._waiting.pop(self._here.popleft(), None)
+            if request is not None:
+                # Without a call to stop it by: whoever would, waits for the loop.
+                self._answer(request, None)
+                if request.outcome is Outcome.ANSWERED:
+                    self._pace.follow(request.service_s)
+                return request
+        self._here.clear()
+        return None
+
+    def _give(self, serial: int) -> None:
+        self._given += 1
         self._inbox.put(serial)
 
     def cancel(self, request: Request) -> bool:
@@ -110,7 +145,9 @@ class Instance:
         inputs = zeros(self.runtime.signature)
         try:
             for _ in range(WARM_UP_RUNS):
+                begun_s = self._now()
                 self.runtime.run(inputs)
+                self._pace.begin(self._now() - begun_s)
         except Exception as error:  # whatever a runtime raises, the model cannot serve
             if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
                 return False
@@ -142,48 +179,55 @@ class Instance:
         return True
 
     def _work(self) -> None:
-        take, waiting, now = self._inbox.get, self._waiting, self._now
-        run: Any = self.runtime.run
+        take, waiting = self._inbox.get, self._waiting
         call = getattr(self.runtime, "call", None)
-        strikes = 0
         while True:
             serial = take()
             if serial is None:
                 return
-            # What is queued at an instance that rests stays there: the site gives it to others.
-            request = None if strikes == FAILURES else waiting.pop(serial, None)
-            if request is None:
-                if callable(serial) and serial():
+            if callable(serial):  # a probe
+                if serial():
                     # On trial: one more failure is enough, until it has answered.
-                    strikes, self.resting = FAILURES - 1, False
+                    self._strikes, self.resting = FAILURES - 1, False
                 continue
-            if self._drop_late and request.deadline_s < now():
-                request.outcome = Outcome.EXPIRED
-                request.reason = EXPIRED
-            else:
-                request.started_s = started = now()
-                try:
-                    if call is None:
-                        request.outputs = run(request.inputs)
-                    else:
-                        request.call = call()
-                        # Whoever abandons it sets this first and looks for the call then.
-                        if request.abandoned:
-                            request.call.terminate = True
-                        request.outputs = run(request.inputs, request.call)
-                    request.outcome = Outcome.ANSWERED
-                    strikes = 0
-                except Exception as error:  # a failing model must not end its instance
-                    request.outcome = Outcome.FAILED
-                    request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
-                    if not request.abandoned:  # nobody stopped it
-                        self.proven |= strikes == 0
-                        strikes += 1
-                        self.resting = strikes == FAILURES
-                request.service_s = now() - started
-            self._finished(request)
+            # What is queued at an instance that rests stays there: the site gives it to others.
+            request = None if self.resting else waiting.pop(serial, None)
+            if request is not None:
+                self._answer(request, call)
+                if request.outcome is Outcome.ANSWERED and request.rows == 1:
+                    self._pace.hear(request.service_s)
+                self._finished(request)
             # An idle instance must not keep the last request's tensors alive.
             del request
+            self._gone += 1
+
+    def _answer(self, request: Request, call: Callable[[], Any] | None) -> None:
+        now = self._now
+        if self._drop_late and request.deadline_s < now():
+            request.outcome = Outcome.EXPIRED
+            request.reason = EXPIRED
+            return
+        run: Any = self.runtime.run
+        request.started_s = started_s = now()
+        try:
+            if call is None:
+                request.outputs = run(request.inputs)
+            else:
+                request.call = call()
+                # Whoever abandons it sets this first and looks for the call then.
+                if request.abandoned:
+                    request.call.terminate = True
+                request.outputs = run(request.inputs, request.call)
+            request.outcome = Outcome.ANSWERED
+            self._strikes = 0
+        except Exception as error:  # a failing model must not end its instance
+            request.outcome = Outcome.FAILED
+            request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
+            if not request.abandoned:  # nobody stopped it
+                self.proven |= self._strikes == 0
+                self._strikes += 1
+                self.resting = self._strikes == FAILURES
+        request.service_s = now() - started_s
 
 
 def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]) -> bool:

@@ -25,6 +25,7 @@ from inferway.live.queues import Queues
 from inferway.live.rejection import GAVE_WAY, rejection
 from inferway.live.request import Outcome, Request
 from inferway.live.shedding import at_servers, in_line
+from inferway.live.turn import Turn
 from inferway.live.upkeep import flush, follow_rate, keep_times
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT
@@ -169,7 +170,9 @@ class Site:
             Names of instances that could not be warmed up, because their signature leaves open
             what would fit.
         """
-        self._doorbell = Doorbell(asyncio.get_running_loop(), self._collect)
+        loop = asyncio.get_running_loop()
+        self._doorbell = Doorbell(loop, self._collect)
+        turn = Turn(loop, self._done.append, self._collect)
         cold = [
             server
             for server, instance in enumerate(self.instances)
@@ -177,7 +180,7 @@ class Site:
         ]
         self.health.start(cold)
         for instance in self.instances:
-            instance.start()
+            instance.start(turn)
         self.ready = True
         if self._window_s is not None:
             self._tasks.append(asyncio.create_task(follow_rate(self, self._window_s)))

@@ -3,7 +3,7 @@
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
-from inferway.runtime.runtime import Call, Runtime, Stoppable
+from inferway.runtime.runtime import Call, Runtime, Steady, Stoppable
 from inferway.runtime.signature import DTYPES, Signature, Tensor, datatype_of
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "OnnxRuntime",
     "Runtime",
     "Signature",
+    "Steady",
     "Stoppable",
     "Tensor",
     "datatype_of",

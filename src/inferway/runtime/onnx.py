@@ -54,6 +54,7 @@ class OnnxRuntime:
             raise ArtifactError(f"{path}: ONNX Runtime cannot load the model: {reason}") from error
         self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
+        self.steady = True
 
     def call(self) -> Any:
         """Make what stops one run between two operators; see `inferway.runtime.Stoppable`."""

@@ -26,6 +26,13 @@ class Stoppable(Protocol):
         """As `Runtime.run`; fails when `call.terminate` is set meanwhile."""
 
 
+class Steady(Protocol):
+    """What a runtime says besides, if it computes in this process and does nothing else."""
+
+    steady: bool
+    """Whether a run waits for nothing, and takes as long as any other one of the same shapes."""
+
+
 class Runtime(Protocol):
     """A loaded model. `run` may be called from several threads at once."""
 
