@@ -1,0 +1,368 @@
+"""The least mean response time of any policy that keeps the target, for small systems.
+
+The LP of `inferway.dispatch.bound` knows no queueing; here queues are looked at, and what comes
+out is what the best policy of all reaches. The system is paper 002's (Sec. 2.1): Poisson arrivals,
+exponential services, a first-come-first-served queue at each server, no look into the future. It
+is a Markov decision process over the queue lengths, with a constraint on the mean accuracy, which
+gets a price c as in Altman, Constrained Markov Decision Processes (1999), ch. 12:
+
+    g(c) = min over policies of  mean response time - c (mean accuracy - target),
+
+is at most the least response time for every c >= 0, and equal to it at the best c. Each g(c) comes
+from relative value iteration on the uniformized chain (Puterman, Markov Decision Processes,
+doi:10.1002/9780470316887, ch. 8.5), whose least and greatest difference in a sweep bound it from
+both sides; the best c is where the lines of two policies meet, one on either side of the target.
+
+Queues are cut at some places. Who joins a full server here leaves at once, its accuracy counted,
+and charged the least that it could have taken, the services of places + 1. In the uncut system it
+would have taken no less, and would only have kept others waiting: g of the cut system is at most g
+of the uncut one.
+"""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations_with_replacement
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.dispatch.bound import max_rate, solve
+from inferway.site.compiled import entry, jit
+from inferway.site.fleet import Fleet
+from inferway.site.view import Floats, Ints
+
+MOST_STATES = 3_000_000
+_SWEEPS = 2_000_000
+_STEPS = 60
+_ACCURACY = 1e-6  # how far a policy's accuracy is left open, of the span of accuracies
+
+
+class MdpBound(NamedTuple):
+    """The least mean response time that any policy reaches, and how well it is known."""
+
+    response_time_s: float
+    """g at the best price found, less its error: at most what any policy reaches, s."""
+    price_s: float
+    """That price, s per unit of accuracy."""
+    accuracy: float
+    """Mean accuracy of the policy that is best, which mixes the two at that price."""
+    gap_s: float
+    """Response time of that policy in the cut system, less `response_time_s`: what bisection and
+    value iteration left open, s."""
+    truncation_s: float
+    """By how much g rises where nobody may join a full server: what the cut may matter, s."""
+    places: int
+    """Requests at one server, the one in service included, at most."""
+    states: int
+
+
+class _System(NamedTuple):
+    """The cut system as arrays: K classes, M states of a class at most, S servers in one."""
+
+    join: Ints
+    """(K, M, S) state of the class after joining the server, itself if that is full; -1 where a
+    server of the same length comes before."""
+    leave: Ints
+    """(K, M, S) state of the class after a departure, itself if the server is idle."""
+    held: Ints
+    """(K, M) requests at the class."""
+    sizes: Ints
+    """(K,) states of each class."""
+    strides: Ints
+    """(K,) how far apart states of the system are whose class differs by one."""
+    servers: Ints
+    accuracy: Floats
+    rate: Floats
+    arrivals_per_s: float
+    places: int
+
+
+class _Line(NamedTuple):
+    """A policy: its response time less c (accuracy - target) is a line in c."""
+
+    response_time_s: float
+    accuracy: float
+
+    def at(self, price_s: float, target: float) -> float:
+        return self.response_time_s - price_s * (self.accuracy - target)
+
+
+def mdp_bound(
+    fleet: Fleet,
+    *,
+    target: float | None,
+    rate_per_s: float,
+    places: int = 12,
+    tolerance: float = 1e-5,
+) -> MdpBound:
+    """The least mean response time of any policy at a rate.
+
+    Parameters
+    ----------
+    fleet
+        A few server classes of a few servers: states grow as places to the number of servers.
+    target
+        Accuracy target in 0..1, or None.
+    rate_per_s
+        Arrival rate of the whole site, 1/s, below the greatest feasible one.
+    places
+        Requests kept at one server, the one in service included, at least 1.
+    tolerance
+        How far value iteration may leave g open, of the mean service time.
+
+    Raises
+    ------
+    ValueError
+        Where the rate is not feasible, or the states are too many.
+    """
+    greatest = max_rate(fleet, target)
+    if not 0 < rate_per_s < greatest:
+        raise ValueError(
+            f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
+        )
+    if places < 1 or tolerance <= 0:
+        raise ValueError(
+            f"places are at least 1 and the tolerance above 0, not {places}, {tolerance}"
+        )
+    states = math.prod(math.comb(places + int(n), int(n)) for n in fleet.count)
+    if states > MOST_STATES:
+        raise ValueError(
+            f"{fleet.servers} servers of {places} places have {states} states, more than "
+            f"{MOST_STATES}: take fewer places or servers"
+        )
+    optimum = solve(fleet, target, rate_per_s)
+    search = _Search(_system(fleet, rate_per_s, places), target or 0.0, states)
+    search.tolerance_s = tolerance * optimum.response_time_s
+    price_s, best, lines = search.maximize(max(optimum.price_s, 1e-3 * optimum.response_time_s))
+    primal_s, accuracy = _mixed(lines, target or 0.0)
+    # The same price, but with nobody allowed to leave as long as any server has a place.
+    stricter, _ = search.evaluate(price_s, relaxed=False)
+    return MdpBound(
+        response_time_s=best,
+        price_s=price_s,
+        accuracy=accuracy,
+        gap_s=primal_s - best,
+        truncation_s=max(0.0, stricter - best),
+        places=places,
+        states=states,
+    )
+
+
+def _mixed(lines: tuple[_Line, _Line], target: float) -> tuple[float, float]:
+    """Response time and accuracy of the mix of two policies that just keeps the target."""
+    less, more = lines
+    if less.accuracy >= target or more.accuracy == less.accuracy:
+        return less
+    part = (target - less.accuracy) / (more.accuracy - less.accuracy)
+    mixed_s = less.response_time_s + part * (more.response_time_s - less.response_time_s)
+    return mixed_s, target
+
+
+class _Search:
+    """The greatest g over the price; values of one price are where the next begins."""
+
+    def __init__(self, system: _System, target: float, states: int) -> None:
+        self.system, self.target = system, target
+        self.values, self.accuracies = np.zeros(states), np.zeros(states)
+        self.decision = np.zeros((states, 2), np.int32)
+        self.tolerance_s = 0.0
+
+    def evaluate(self, price_s: float, *, relaxed: bool = True) -> tuple[float, _Line]:
+        """Lower bound of g at a price, s, and the line of the policy that is best there."""
+        system, target = self.system, self.target
+        low, high = iterate(
+            system, self.values, self.decision, price_s, target, relaxed, self.tolerance_s, _SWEEPS
+        )
+        tolerance = _ACCURACY * (float(np.ptp(system.accuracy)) or 1.0)
+        least, most = mean_accuracy(
+            system, self.accuracies, self.decision, target, tolerance, _SWEEPS
+        )
+        if high - low > self.tolerance_s or most - least > tolerance:
+            raise ValueError(
+                f"values have not settled in {_SWEEPS} sweeps; take a larger tolerance"
+            )
+        accuracy = (least + most) / 2
+        return low, _Line((low + high) / 2 + price_s * (accuracy - target), accuracy)
+
+    def maximize(self, first_s: float) -> tuple[float, float, tuple[_Line, _Line]]:
+        """The best price, g there, and a policy on each side of the target."""
+        best, less = self.evaluate(0.0)
+        if less.accuracy >= self.target - 1e-12:
+            return 0.0, best, (less, less)
+        at, price_s = 0.0, first_s
+        for _ in range(_STEPS):
+            found, more = self.evaluate(price_s)
+            best, at = max((best, at), (found, price_s))
+            if more.accuracy >= self.target:
+                break
+            less, price_s = more, 2 * price_s
+        else:
+            raise ValueError(f"no policy in {self.system.sizes} states keeps the target")
+        for _ in range(_STEPS):
+            if more.accuracy <= less.accuracy:
+                break
+            price_s = (more.response_time_s - less.response_time_s) / (
+                more.accuracy - less.accuracy
+            )
+            meet = less.at(price_s, self.target)
+            if meet - best <= 2 * self.tolerance_s:
+                break
+            found, line = self.evaluate(price_s)
+            best, at = max((best, at), (found, price_s))
+            if line.accuracy >= self.target:
+                more = line
+            else:
+                less = line
+        return at, best, (less, more)
+
+
+def _system(fleet: Fleet, rate_per_s: float, places: int) -> _System:
+    """Number the states: each class by its sorted queue lengths, as its servers are alike."""
+    classes, most = len(fleet.rate), int(fleet.count.max())
+    sizes = np.array([math.comb(places + int(n), int(n)) for n in fleet.count], np.int64)
+    join = np.full((classes, sizes.max(), most), -1, np.int64)
+    leave = np.full((classes, sizes.max(), most), -1, np.int64)
+    held = np.zeros((classes, sizes.max()), np.int64)
+    for k, servers in enumerate(map(int, fleet.count)):
+        lengths = list(combinations_with_replacement(range(places + 1), servers))
+        number = {state: m for m, state in enumerate(lengths)}
+        for m, state in enumerate(lengths):
+            held[k, m] = sum(state)
+            for j, length in enumerate(state):
+                shorter, longer = list(state), list(state)
+                shorter[j], longer[j] = max(0, length - 1), min(places, length + 1)
+                leave[k, m, j] = number[tuple(sorted(shorter))]
+                if j == 0 or state[j - 1] != length:
+                    join[k, m, j] = number[tuple(sorted(longer))]
+    return _System(
+        join=join,
+        leave=leave,
+        held=held,
+        sizes=sizes,
+        strides=np.concatenate([[1], np.cumprod(sizes)[:-1]]).astype(np.int64),
+        servers=fleet.count.astype(np.int64),
+        accuracy=fleet.accuracy.copy(),
+        rate=fleet.rate.copy(),
+        arrivals_per_s=rate_per_s,
+        places=places,
+    )
+
+
+@entry
+def iterate(
+    system: _System,
+    values: NDArray[np.float64],
+    decision: NDArray[np.int32],
+    price_s: float,
+    target: float,
+    relaxed: bool,
+    tolerance_s: float,
+    sweeps: int,
+) -> tuple[float, float]:
+    """Relative value iteration from `values` on, which are left as they are at the end.
+
+    Time is cut into steps at the rate of all events. In a step the requests present cost their
+    time, an arrival what its decision says; the mean cost of an arrival is the response time less
+    the price of accuracy. `decision` becomes the (states, 2) next state and class of an arrival,
+    class -1 where all servers are full.
+
+    Returns
+    -------
+    Bounds of g, s: of the best policy, and of the one in `decision`.
+    """
+    classes, lam, pace = system.sizes.size, system.arrivals_per_s, _pace(system)
+    digit = np.zeros(classes, np.int64)
+    new = np.empty_like(values)
+    low, high = -np.inf, np.inf
+    for _ in range(sweeps):
+        low, high = np.inf, -np.inf
+        digit[:] = 0
+        for s in range(values.size):
+            present, after = 0, 0.0
+            best, to_best, class_best = values[s], s, -1
+            for k in range(classes):
+                m, stride, mu = digit[k], system.strides[k], system.rate[k]
+                present += system.held[k, m]
+                base = s - m * stride
+                credit = price_s * (system.accuracy[k] - target)
+                for j in range(system.servers[k]):
+                    after += mu * values[base + system.leave[k, m, j] * stride]
+                    up = system.join[k, m, j]
+                    if up < 0 or (up == m and not relaxed):
+                        continue
+                    to = base + up * stride
+                    cost = values[to] - credit
+                    if up == m:  # it leaves at once; what it would have waited is charged
+                        cost += (system.places + 1) / mu
+                    if class_best < 0 or cost < best:
+                        best, to_best, class_best = cost, to, k
+            new[s] = (present + lam * best + after) / pace
+            decision[s, 0], decision[s, 1] = to_best, class_best
+            change = new[s] - values[s]
+            low, high = min(low, change), max(high, change)
+            _advance(digit, system.sizes)
+        # Values relative to the empty system, or they grow for ever.
+        values[:] = new - new[0]
+        low, high = low * pace / lam, high * pace / lam
+        if high - low <= tolerance_s:
+            break
+    return low, high
+
+
+@entry
+def mean_accuracy(
+    system: _System,
+    values: NDArray[np.float64],
+    decision: NDArray[np.int32],
+    target: float,
+    tolerance: float,
+    sweeps: int,
+) -> tuple[float, float]:
+    """Bounds of the mean accuracy of the policy in `decision`, by the same iteration."""
+    classes, lam, pace = system.sizes.size, system.arrivals_per_s, _pace(system)
+    digit = np.zeros(classes, np.int64)
+    new = np.empty_like(values)
+    low, high = -np.inf, np.inf
+    for _ in range(sweeps):
+        low, high = np.inf, -np.inf
+        digit[:] = 0
+        for s in range(values.size):
+            after = 0.0
+            for k in range(classes):
+                m, stride, mu = digit[k], system.strides[k], system.rate[k]
+                for j in range(system.servers[k]):
+                    after += mu * values[s + (system.leave[k, m, j] - m) * stride]
+            k = decision[s, 1]
+            gained = target if k < 0 else system.accuracy[k]
+            new[s] = (lam * (gained + values[decision[s, 0]]) + after) / pace
+            change = new[s] - values[s]
+            low, high = min(low, change), max(high, change)
+            _advance(digit, system.sizes)
+        values[:] = new - new[0]
+        low, high = low * pace / lam, high * pace / lam
+        if high - low <= tolerance:
+            break
+    return low, high
+
+
+@jit
+def _pace(system: _System) -> float:
+    """Rate of all events, 1/s: arrivals and the services of all servers, idle ones too."""
+    pace = system.arrivals_per_s
+    for k in range(system.sizes.size):
+        pace += system.servers[k] * system.rate[k]
+    return pace
+
+
+@jit
+def _advance(digit: Ints, sizes: Ints) -> None:
+    """From the states of the classes to those of the next state of the system."""
+    k = 0
+    while k < digit.size:
+        digit[k] += 1
+        if digit[k] < sizes[k]:
+            return
+        digit[k] = 0
+        k += 1
