@@ -113,7 +113,7 @@ def replay(
     ValueError
         Where the folder holds no recording that this version reads, or the policy's file is gone.
     """
-    head = _head(folder)
+    head = header(folder)
     dispatcher = _dispatcher(head)
     compared, handled = 0, 0
     differences = []
@@ -161,7 +161,14 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
         dispatcher.retune(value)
 
 
-def _head(folder: Path) -> dict[str, Any]:
+def header(folder: Path) -> dict[str, Any]:
+    """What a recording says of itself: fleet, policy, options, target, versions.
+
+    Raises
+    ------
+    ValueError
+        Where the folder holds no recording that this version reads.
+    """
     file = folder / "recording.json"
     try:
         head = json.loads(file.read_text(encoding="utf-8"))

@@ -21,7 +21,7 @@ from inferway.dispatch.dispatcher import PolicyError, compile_reason
 from inferway.dispatch.steps import Binding
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.compiled import entry, fingerprint
-from inferway.site.view import Site, empty_site
+from inferway.site.view import Site
 from inferway.twin import futures, general, markov
 from inferway.twin.chance import streams
 from inferway.twin.laws import laws
@@ -229,7 +229,7 @@ class MarkovEngine(_Engine):
     def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
         super().__init__(scenario, seed, replication)
         fleet = scenario.fleet
-        self._site = empty_site(fleet, self.targets[0], 1)
+        self._site = scenario.site(self.targets[0], 1)
         self.serving = empty_serving(fleet.servers)
         self.waiting = empty_waiting(fleet.servers, 1024)
         self._spans = self._segments()
@@ -321,7 +321,7 @@ class GeneralEngine(_Engine):
         servers = fleet.servers
         limited = rules.places < UNLIMITED
         places = (rules.places if limited else _PLACES) if self._times else 1
-        site = empty_site(fleet, self.targets[0], places)
+        site = scenario.site(self.targets[0], places)
         outages, changes = _outages(scenario)
         binding = Binding(
             self.policy,

@@ -14,6 +14,7 @@ from inferway.deployment.workloads import Arrivals
 from inferway.dispatch.bound import max_rate
 from inferway.dispatch.table import takes
 from inferway.site.fleet import Fleet, fleet_of
+from inferway.site.view import Site, empty_site
 from inferway.workload import mean_rate
 
 if TYPE_CHECKING:
@@ -69,13 +70,18 @@ class Scenario:
     outages: tuple[SetOutage, ...] = ()
     folder: Path | None = None
     """Where relative policy files start."""
+    measured_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """By variant, median and 95th percentile of the service times that its live servers measured.
+    The site predicts by these, as the live one does, and `service` then says for how long a server
+    is busy with a request, handing over included; the policy is built on the fleet as it is."""
 
     def __post_init__(self) -> None:
         classes = len(self.fleet.rate)
         if len(self.service) != classes:
             raise ValueError(f"{len(self.service)} service times for {classes} classes")
         for k, time in enumerate(self.service):
-            if not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
+            told = self.fleet.variants[k] not in self.measured_s
+            if told and not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
                 raise ValueError(
                     f"{self.fleet.variants[k]} has a mean service time of {time.mean_s:g} s and a "
                     f"rate of {self.fleet.rate[k]:g}/s, which is not one over it"
@@ -94,6 +100,17 @@ class Scenario:
     def rate_per_s(self) -> float:
         """Mean arrival rate, 1/s."""
         return mean_rate(self.arrivals, self.capacity_per_s)
+
+    def site(self, target: float, places: int) -> Site:
+        """The empty site: it predicts by the profiles, or by what was measured."""
+        site = empty_site(self.fleet, target, places)
+        for variant, (median_s, slow_s) in self.measured_s.items():
+            k = self.fleet.variants.index(variant)
+            servers = slice(int(self.fleet.first[k]), int(self.fleet.first[k + 1]))
+            site.rate[k] = 1.0 / median_s
+            site.row_s[servers] = median_s
+            site.slow_s[servers] = slow_s
+        return site
 
     def build_options(self) -> dict[str, Any]:
         """What the policy's `build` is given besides fleet, target and rate."""
