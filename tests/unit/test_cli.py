@@ -27,6 +27,7 @@ COMMANDS = [
     "replay",
     "schema",
     "conformance",
+    "simulate",
     "study",
     "zoo",
 ]
@@ -100,7 +101,9 @@ def test_help_imports_nothing_heavy() -> None:
 
 
 def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> None:
-    for words in [[one] for one in COMMANDS] + [["zoo", "build"], ["zoo", "profile"]]:
+    alone = [[one] for one in COMMANDS if one != "study"]
+    below = [["zoo", "build"], ["zoo", "profile"], ["study", "list"], ["study", "run"]]
+    for words in alone + below:
         assert main([*words, "--help"]) == 0
         assert "--json" in capsys.readouterr().out, words
 

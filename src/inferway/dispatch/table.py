@@ -24,6 +24,7 @@ POLICIES = {
     "tad": "tad:Tad",
     "tad-op": "tad_op:TadOp",
     "priced": "priced:Priced",
+    "deadline": "deadline:Deadline",
 }
 
 

@@ -57,7 +57,9 @@ def run(
     now_s = site.clock_s[0]
     start_s = now_s
     classes = site.rate.size
-    lengths = tally.lengths
+    lengths, histogram = tally.lengths, tally.histogram
+    mean_s = 1.0 / site.rate
+    most = LENGTHS - 1
     in_system = 0
     busy_rate = 0.0
     for k in range(classes):
@@ -98,8 +100,9 @@ def run(
                 continue
             k = join(site, server, places)
             queue = site.queue[server]
-            lengths[k, min(queue, LENGTHS) - 1] += now_s - start_s
-            lengths[k, min(queue, LENGTHS - 1)] -= now_s - start_s
+            if queue <= most:
+                lengths[k, queue - 1] += now_s - start_s
+                lengths[k, queue] -= now_s - start_s
             in_system += 1
             if queue == 1:
                 serving.since_s[server] = now_s
@@ -121,13 +124,14 @@ def run(
                 k += 1
                 share = site.busy[k] * site.rate[k]
             busy = site.busy[k]
-            turn = min(int(place / site.rate[k]), busy - 1)
+            turn = min(int(place * mean_s[k]), busy - 1)
             server = site.idle_server[site.first[k] + site.idle[k] + turn]
             since_s = serving.since_s[server]
             of = serving.phase[server]
             queue = leave(site, server, k)
-            lengths[k, min(queue, LENGTHS - 1)] -= now_s - start_s
-            lengths[k, min(queue, LENGTHS - 2) + 1] += now_s - start_s
+            if queue < most:
+                lengths[k, queue] -= now_s - start_s
+                lengths[k, queue + 1] += now_s - start_s
             in_system -= 1
             if queue > 0:
                 entry = pop(waiting, server)
@@ -139,7 +143,7 @@ def run(
                 response_s = now_s - since_s
                 tally.answered[of, k] += 1
                 tally.response_s[of, k] += response_s
-                tally.histogram[of, k, bucket(response_s)] += 1
+                histogram[of, k, bucket(response_s)] += 1
             tally.area[1] += now_s - max(since_s, counted_s)
             learn(policy, site, Event(COMPLETED, server, 1, True, 0.0, 0.0))
     site.clock_s[0] = now_s
