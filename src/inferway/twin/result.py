@@ -12,6 +12,8 @@ from inferway.site.view import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
+    from inferway.twin.comparison import Comparison
+
 
 @dataclass(frozen=True)
 class Estimate:
@@ -152,6 +154,8 @@ class TaskResult:
     complete: bool
     """Whether the run was as long as asked."""
     series: Series | None = None
+    trace: Comparison | None = None
+    """Live against twin, where a recording was simulated."""
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -160,7 +164,7 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it under ``tasks.NAME``."""
-        return {
+        found = {
             "response_time_s": self.response_time_s.to_json()
             | {"p50": finite(self.p50_s), "p95": finite(self.p95_s), "p99": finite(self.p99_s)},
             "accuracy": self.accuracy.to_json(),
@@ -186,6 +190,7 @@ class TaskResult:
             "warmup": self.warmup,
             "simulated_s": self.simulated_s,
         }
+        return found if self.trace is None else found | {"trace": self.trace.to_json()}
 
 
 @dataclass(frozen=True)

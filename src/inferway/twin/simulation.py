@@ -8,20 +8,25 @@ from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferway.twin.comparison import Comparison, measured, simulated
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.replication import Outcome, replicate
 from inferway.twin.result import Result, TaskResult
 from inferway.twin.scenario import Scenario, scenario_of
 from inferway.twin.summary import summarize
+from inferway.twin.trace import Trace, calibrated, departures, replayed, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.twin.records import RecordFile
 
 QUERIES = 1_000_000
+_OF_A_TRACE = 16
+"""Replications of a trace."""
 INTERRUPTED = "interrupted: this is what was known by then"
 """The note of a result that Ctrl-C ended."""
 _POLL_S = 0.1
@@ -34,11 +39,12 @@ def simulate(
     node: str | None = None,
     tasks: tuple[str, ...] | None = None,
     queries: int = QUERIES,
-    replications: int = 1,
+    replications: int | None = None,
     seed: int | None = None,
     warmup: int | None = None,
     workers: int | None = None,
     records: Path | None = None,
+    trace: Path | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Result:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
@@ -54,7 +60,8 @@ def simulate(
     queries
         Requests that count, per task and replication; fewer where a trace ends before.
     replications
-        Independent runs, on as many cores as there are.
+        Independent runs, on as many cores as there are; 1 by default, and 16 of a trace, whose
+        arrivals are the same in each.
     seed
         The file's by default.
     warmup
@@ -63,6 +70,9 @@ def simulate(
         Replications at the same time; as many as there are cores by default.
     records
         A folder for one Parquet file per task with a row per request.
+    trace
+        A folder that `inferway serve --record` wrote: its requests take the place of the file's
+        workload, all of them, and `TaskResult.trace` compares the live server with the twin.
     progress
         Told the task and how many more queries are done, now and then, from several threads.
 
@@ -74,8 +84,22 @@ def simulate(
     Raises
     ------
     ValueError
-        Where the file lacks what a simulation needs, or a number is out of range.
+        Where the file lacks what a simulation needs, a number is out of range, or there is no
+        recording that can be simulated.
     """
+    seed = deployment.seed if seed is None else seed
+    if trace is not None:
+        return _traced(
+            deployment,
+            trace,
+            node=node,
+            tasks=tasks,
+            replications=_OF_A_TRACE if replications is None else replications,
+            seed=seed,
+            workers=workers,
+            records=records,
+            progress=progress,
+        )
     names = tasks or tuple(deployment.workload)
     if not names:
         raise ValueError("the file has no `workload`, so there is nothing to simulate")
@@ -85,8 +109,8 @@ def simulate(
         found[name] = run(
             scenario_of(deployment, name, node),
             queries=queries,
-            replications=replications,
-            seed=deployment.seed if seed is None else seed,
+            replications=1 if replications is None else replications,
+            seed=seed,
             warmup=warmup,
             workers=workers,
             progress=told,
@@ -94,6 +118,53 @@ def simulate(
         )
         if INTERRUPTED in found[name].notes:
             break
+    return Result(found)
+
+
+def _traced(
+    deployment: Deployment,
+    folder: Path,
+    *,
+    node: str | None,
+    tasks: tuple[str, ...] | None,
+    records: Path | None,
+    progress: Callable[[str, int], None] | None,
+    **settings: Any,
+) -> Result:
+    found = {}
+    for name, trace in traces(folder).items():
+        if tasks is not None and name not in tasks:
+            continue
+        if name not in deployment.tasks:
+            raise ValueError(
+                f"{folder} is a recording of task {name!r}; the file has "
+                f"{', '.join(map(repr, deployment.tasks))}"
+            )
+        live = measured(trace)
+        told = None if progress is None else (lambda done, name=name: progress(name, done))
+        with replayed(deployment, trace, node) as scenario:
+
+            def simulation(of: Scenario, told: Any = told, trace: Trace = trace) -> Any:
+                # One kind of engine for both: each kind is compiled by itself.
+                queries = len(trace.arrived_s)
+                return partial(
+                    run, of, queries=queries, engine="general", progress=told, **settings
+                )
+
+            own = None if records is None else records / f"{name}.parquet"
+            twin = simulation(calibrated(scenario, trace))(records=own)
+            if INTERRUPTED in twin.notes:
+                found[name] = twin
+                break
+            profiled = simulation(scenario)()
+            notes = departures(scenario, trace)
+        comparison = Comparison(live, simulated(twin), simulated(profiled), tuple(notes))
+        found[name] = replace(twin, trace=comparison)
+        if INTERRUPTED in profiled.notes:
+            found[name] = replace(found[name], notes=(*twin.notes, INTERRUPTED))
+            break
+    if not found:
+        raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
     return Result(found)
 
 

@@ -1,0 +1,329 @@
+"""A recording as a scenario: the requests that a live server had, and how long they took there.
+
+How long a server takes is learned from every second request of the recording, and live and twin
+are compared by the others, which the twin has not seen. Not by the first and the second half: a
+machine that other programs use as well changes from one to the other, and what is then compared is
+the machine with itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inferway.deployment import ServiceTime
+from inferway.deployment.workloads import TraceArrivals, Workload
+from inferway.dispatch.recording import ARRIVE, FINISH, MARK, WITHDRAW
+from inferway.dispatch.replay import events, header, recordings
+from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
+from inferway.twin.scenario import Scenario, scenario_of
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+LEARNED = slice(0, None, 2)
+"""The requests whose service times the twin is given."""
+COMPARED = slice(1, None, 2)
+"""Those that live and twin are compared by."""
+MOST_SAMPLES = 1 << 16
+"""Measured times kept per class; of more, every so manieth is."""
+_FEW = 50
+"""Answers of a variant in half a recording below which nothing is said of its drift."""
+_STEADY = 0.2
+"""Change of a mean from half to half that is not worth a word."""
+_SAME_DEADLINE_S = 1e-3
+"""A deadline counts from the receipt of a request, which is this much before its arrival at most:
+reading it takes so long."""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a recording says of its n requests, in the order in which they arrived."""
+
+    task: str
+    policy: str
+    told_rate_per_s: float | None
+    """The arrival rate that the policy was told, 1/s."""
+    variants: tuple[str, ...]
+    """K server classes, in the order of the recorded fleet."""
+    count: Ints
+    """(K,) servers of each."""
+    accuracy: Floats
+    """(K,) by their profiles."""
+    arrived_s: Floats
+    """(n,) when each was dispatched for the first time, s from the first of them."""
+    taken_by: Ints
+    """(n,) class that it went to; -1 where it was refused."""
+    left_s: Floats
+    """(n,) when its answer was ready to be sent; nan where there was none."""
+    occupied_s: Floats
+    """(n,) for how long its server was its own: from its arrival, or the end of the one before it
+    there if that was later, to its own end; nan where it was not answered."""
+    model_s: Floats
+    """(n,) for how long the model ran, as the server measured it; nan where it was not answered."""
+    rows: Ints
+    """(n,)"""
+    deadline_s: Floats
+    """(n,) from its arrival; inf where it had none."""
+    floors: int
+    """Requests with an accuracy floor of their own."""
+    pins: int
+    """Requests pinned to a variant."""
+    urgent: int
+    """Requests with a priority."""
+    marks: int
+    """How often a server fell sick or returned."""
+    begun: int
+    """Requests that were at servers when the recording began."""
+
+    @property
+    def answered(self) -> Any:
+        """(n,) which had an answer."""
+        return np.isfinite(self.left_s)
+
+
+def read(folder: Path) -> Trace:
+    """Read one recording, of `inferway serve --record`.
+
+    Raises
+    ------
+    ValueError
+        Where it cannot be read, holds no request, or holds some that waited in a central queue:
+        when those arrived is not recorded.
+    """
+    head = header(folder)
+    count = np.array(head["fleet"]["count"], np.int64)
+    class_of = np.repeat(np.arange(len(count)), count).tolist()
+    found = _Reading(class_of)
+    for state, rows in events(folder):
+        found.begin(state["site.queue"].tolist())
+        for row in rows.tolist():
+            found.take(row)
+    if found.held:
+        raise ValueError(
+            f"{folder}: {found.held} times a request waited in the central queue, and when those "
+            "arrived is not recorded; record a node with `queue: per-server`"
+        )
+    if not found.arrived_s:
+        raise ValueError(f"{folder} holds no request")
+    arrived_s = np.array(found.arrived_s)
+    return Trace(
+        task=head["fleet"]["task"],
+        policy=head["policy"],
+        told_rate_per_s=head["rate_per_s"],
+        variants=tuple(head["fleet"]["variants"]),
+        count=count,
+        accuracy=np.array(head["fleet"]["accuracy"]),
+        arrived_s=arrived_s - arrived_s[0],
+        taken_by=np.array(found.taken_by, np.int64),
+        left_s=np.array(found.left_s) - arrived_s[0],
+        occupied_s=np.array(found.occupied_s),
+        model_s=np.array(found.model_s),
+        rows=np.array(found.rows, np.int64),
+        deadline_s=np.array(found.deadline_s) - arrived_s,
+        floors=found.floors,
+        pins=found.pins,
+        urgent=found.urgent,
+        marks=found.marks,
+        begun=found.begun or 0,
+    )
+
+
+def traces(folder: Path) -> dict[str, Trace]:
+    """Read the recordings at a folder, by task.
+
+    Where a task has several, since another file was applied to the server, the longest counts.
+
+    Raises
+    ------
+    ValueError
+        As `read`, and where there is none.
+    """
+    found: dict[str, Trace] = {}
+    for one in map(read, recordings(folder)):
+        if one.task not in found or len(one.arrived_s) > len(found[one.task].arrived_s):
+            found[one.task] = one
+    return found
+
+
+@contextmanager
+def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> Iterator[Scenario]:
+    """The file's fleet and policy under the requests of a trace, while the block runs.
+
+    Their times go through a file of their own, as any trace's do.
+
+    Raises
+    ------
+    ValueError
+        As `scenario_of`.
+    """
+    with TemporaryDirectory(prefix="inferway-trace-") as name:
+        file = Path(name, "arrivals.csv")
+        np.savetxt(file, trace.arrived_s, fmt="%.9f")
+        arrivals = TraceArrivals(process="trace", file=str(file))
+        told = replace(deployment, workload={trace.task: Workload(arrivals=arrivals)})
+        scenario = scenario_of(told, trace.task, node)
+        options = dict(scenario.options)
+        if options.get("rate") is None and trace.told_rate_per_s is not None:
+            # What the file's workload said to the live policy, it says to this one.
+            options["rate"] = trace.told_rate_per_s
+        yield replace(scenario, options=options)
+
+
+def calibrated(scenario: Scenario, trace: Trace) -> Scenario:
+    """The scenario with service times as every second request of a trace had them.
+
+    A server is busy for as long as the live one was, handing over included, and predicts by how
+    long its model ran, as the live one did. A variant that answered none of them keeps its
+    profile.
+    """
+    service, measured_s = list(scenario.service), {}
+    for k, variant in enumerate(scenario.fleet.variants):
+        occupied_s, model_s = _times(trace, variant, LEARNED)
+        if len(occupied_s) == 0:
+            continue
+        step = -(-len(occupied_s) // MOST_SAMPLES)
+        # A finish may be noted in the same tick of the clock as the one before it.
+        samples = np.maximum(occupied_s[::step], 1e-9)
+        mean_s = float(np.mean(samples))
+        service[k] = ServiceTime("empirical", mean_s, samples_s=tuple(samples.tolist()))
+        median_s, slow_s = np.quantile(model_s, (0.5, 0.95)).tolist()
+        measured_s[variant] = (median_s, slow_s)
+    return replace(scenario, service=tuple(service), measured_s=measured_s)
+
+
+def departures(scenario: Scenario, trace: Trace) -> list[str]:
+    """What of a trace the twin cannot follow, a sentence each, with the number of requests."""
+    own = np.isfinite(trace.deadline_s)
+    if scenario.deadline_s is not None:
+        own &= np.abs(trace.deadline_s - scenario.deadline_s) > _SAME_DEADLINE_S
+    withdrawn = int((~trace.answered & (trace.taken_by >= 0)).sum())
+    found = [
+        (int(own.sum()), "had a deadline other than the file's, and have the file's here"),
+        (trace.floors, "had an accuracy floor, and have none here"),
+        (trace.pins, "were pinned to a variant, and go where the policy sends them here"),
+        (int((trace.rows > 1).sum()), "had several rows, and count as one here"),
+        (trace.urgent, "had a priority, and wait in order here"),
+        (withdrawn, "left without an answer, as clients who go or deadlines that pass make them"),
+        (trace.begun, "were at the servers when the recording began, and are not here"),
+    ]
+    notes = [f"{count} of {len(trace.arrived_s)} requests {what}" for count, what in found if count]
+    unmeasured = [
+        variant
+        for variant in scenario.fleet.variants
+        if len(_times(trace, variant, LEARNED)[0]) == 0
+    ]
+    if unmeasured:
+        notes.append(
+            f"hardly an answer came from {', '.join(unmeasured)}: the profile stands there"
+        )
+    notes += _drift(trace)
+    if trace.marks:
+        notes.append(f"servers fell sick or returned {trace.marks} times, and stay well here")
+    if trace.policy != scenario.policy:
+        notes.append(
+            f"the recording is of policy {trace.policy}, and the file names {scenario.policy}"
+        )
+    recorded = dict(zip(trace.variants, trace.count.tolist(), strict=True))
+    fleet = dict(zip(scenario.fleet.variants, scenario.fleet.count.tolist(), strict=True))
+    if recorded != fleet:
+        notes.append(
+            f"the recording is of {_written(recorded)}, and the file has {_written(fleet)}"
+        )
+    return notes
+
+
+def _drift(trace: Trace) -> list[str]:
+    """Variants that took another time in the second half of the recording than in the first."""
+    half = len(trace.arrived_s) // 2
+    notes = []
+    for variant in trace.variants:
+        before_s, _ = _times(trace, variant, slice(0, half))
+        after_s, _ = _times(trace, variant, slice(half, None))
+        if min(len(before_s), len(after_s)) < _FEW:
+            continue
+        change = float(after_s.mean() / before_s.mean()) - 1.0
+        if abs(change) > _STEADY:
+            notes.append(
+                f"a request kept {variant} busy for {abs(change):.0%} "
+                f"{'longer' if change > 0 else 'less'} in the second half of the recording than in "
+                "the first: this machine was not the same all the time"
+            )
+    return notes
+
+
+def _times(trace: Trace, variant: str, which: slice) -> tuple[Floats, Floats]:
+    """Occupied and model's times of a variant's answers among some requests."""
+    if variant not in trace.variants:
+        return np.empty(0), np.empty(0)
+    own = trace.answered[which] & (trace.taken_by[which] == trace.variants.index(variant))
+    return trace.occupied_s[which][own], trace.model_s[which][own]
+
+
+def _written(count: dict[str, int]) -> str:
+    return " + ".join(f"{number} {variant}" for variant, number in count.items())
+
+
+class _Reading:
+    """Follows each server's queue through the events: first come, first served."""
+
+    def __init__(self, class_of: Sequence[int]) -> None:
+        self._class_of = class_of
+        self._queues: list[deque[int]] = [deque() for _ in class_of]
+        self._free_s = [-np.inf] * len(class_of)
+        self.begun: int | None = None
+        self.arrived_s: list[float] = []
+        self.taken_by: list[int] = []
+        self.left_s: list[float] = []
+        self.occupied_s: list[float] = []
+        self.model_s: list[float] = []
+        self.rows: list[int] = []
+        self.deadline_s: list[float] = []
+        self.floors = self.pins = self.urgent = self.marks = self.held = 0
+
+    def begin(self, queue: Sequence[int]) -> None:
+        """Take what was at the servers when the first file began: -1 stands for each."""
+        if self.begun is None:
+            self.begun = sum(queue)
+            for server, length in enumerate(queue):
+                self._queues[server].extend([-1] * length)
+
+    def take(self, row: tuple[Any, ...]) -> None:
+        """Follow one event."""
+        kind, flag, priority, rows, server, floor, time_s, _, value, classes = row
+        if kind == ARRIVE:
+            if server == HOLD:
+                self.held += 1
+                return
+            if server >= 0:
+                self._queues[server].append(len(self.arrived_s))
+            self.arrived_s.append(time_s)
+            self.taken_by.append(self._class_of[server] if server >= 0 else -1)
+            for column in (self.left_s, self.occupied_s, self.model_s):
+                column.append(np.nan)
+            self.rows.append(rows)
+            self.deadline_s.append(value)
+            self.floors += floor > 0.0
+            self.pins += not flag or classes != ALL_CLASSES
+            self.urgent += priority > 0
+        elif kind == FINISH:
+            request = self._queues[server].popleft()
+            if request >= 0:
+                began_s = max(self.arrived_s[request], self._free_s[server])
+                self.left_s[request] = time_s
+                self.occupied_s[request] = time_s - began_s
+                self.model_s[request] = value
+            self._free_s[server] = time_s
+        elif kind == WITHDRAW:
+            del self._queues[server][rows]
+            if rows == 0:
+                self._free_s[server] = time_s
+        elif kind == MARK:
+            self.marks += 1
