@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import numpy as np
 
 from inferway.live.request import Outcome, Request
@@ -15,8 +16,12 @@ KEPT = 4096
 """Requests that a site can explain."""
 
 
-class Before(NamedTuple):
-    """What the policy saw of the site; taken as a plain tuple, which costs half a microsecond."""
+# Without the garbage collector: thousands of these live as long as it takes to replace them, and to
+# look at them again and again would hold requests up by milliseconds. They hold no containers.
+
+
+class Before(msgspec.Struct, gc=False):
+    """What the policy saw of the site."""
 
     now_s: float
     balance: float
@@ -25,6 +30,26 @@ class Before(NamedTuple):
     free_s: bytes
     row_s: bytes
     healthy: bytes
+
+
+class Ended(msgspec.Struct, gc=False):
+    """A request that has ended, without its tensors; as in `Request`."""
+
+    id: bytes
+    before: Before | None
+    server: int
+    rows: int
+    classes: int
+    floor: float
+    deadline_s: float
+    priority: int
+    counted: bool
+    received_s: float
+    predicted_s: float
+    latency_s: float
+    service_s: float
+    outcome: Outcome
+    reason: str
 
 
 class Memory:
@@ -52,12 +77,13 @@ class Memory:
         self._first, self._target, self._places = first, target, places
         self.past: Memory | None = None
         """Of the site that had the task before."""
-        self._kept: deque[tuple[Any, ...]] = deque(maxlen=KEPT)
+        self._kept: deque[Ended] = deque(maxlen=KEPT)
 
     def keep(self, request: Request) -> None:
         """Remember how a request ended, without its tensors."""
+        assert request.outcome is not None
         self._kept.append(
-            (
+            Ended(
                 request.id,
                 request.before,
                 request.server,
@@ -85,67 +111,49 @@ class Memory:
             As `GET /v2/models/{task}/explain/{id}` shows it; times in milliseconds.
         """
         for kept in reversed(self._kept):
-            if kept[0] == identity:
-                return self._words(*kept)
+            if kept.id == identity:
+                return self._words(kept)
         return None if self.past is None else self.past.explain(identity)
 
-    def _words(
-        self,
-        identity: bytes,
-        seen: tuple[Any, ...] | None,
-        server: int,
-        rows: int,
-        classes: int,
-        floor: float,
-        deadline_s: float,
-        priority: int,
-        counted: bool,
-        received_s: float,
-        predicted_s: float,
-        latency_s: float,
-        service_s: float,
-        outcome: Outcome,
-        reason: str,
-    ) -> dict[str, Any]:
-        before = None if seen is None else Before(*seen)
-        chosen = self._class(server)
-        candidates = [] if before is None else self._candidates(before, rows, classes, floor)
+    def _words(self, ended: Ended) -> dict[str, Any]:
+        before, outcome, deadline_s = ended.before, ended.outcome, ended.deadline_s
+        chosen = self._class(ended.server)
+        candidates = [] if before is None else self._candidates(before, ended)
         told: dict[str, Any] = {
-            "id": identity.decode("latin-1"),
+            "id": ended.id.decode("latin-1"),
             "outcome": outcome.name.lower(),
             "variant": None if chosen is None else self._variants[chosen],
-            "instance": None if chosen is None else server - self._first[chosen],
-            "rows": rows,
-            "pinned": not counted,
-            "accuracy_floor": floor or None,
-            "priority": priority or None,
-            "deadline_ms": _ms(deadline_s - received_s) if deadline_s < math.inf else None,
-            "predicted_latency_ms": None if chosen is None else _ms(predicted_s),
-            "latency_ms": _ms(latency_s) if outcome is Outcome.ANSWERED else None,
-            "service_ms": _ms(service_s) if outcome is Outcome.ANSWERED else None,
+            "instance": None if chosen is None else ended.server - self._first[chosen],
+            "rows": ended.rows,
+            "pinned": not ended.counted,
+            "accuracy_floor": ended.floor or None,
+            "priority": ended.priority or None,
+            "deadline_ms": _ms(deadline_s - ended.received_s) if deadline_s < math.inf else None,
+            "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
+            "latency_ms": _ms(ended.latency_s) if outcome is Outcome.ANSWERED else None,
+            "service_ms": _ms(ended.service_s) if outcome is Outcome.ANSWERED else None,
             "accuracy_target": self._target,
             "balance_before": None if before is None else before.balance,
             "balance_after": None,
             "candidates": candidates,
-            "reason": reason,
+            "reason": ended.reason,
         }
         if before is not None:
             moved = 0.0
-            if counted and chosen is not None and outcome is Outcome.ANSWERED:
-                moved = rows * (self._accuracy[chosen] - (self._target or 0.0))
+            if ended.counted and chosen is not None and outcome is Outcome.ANSWERED:
+                moved = ended.rows * (self._accuracy[chosen] - (self._target or 0.0))
             told["balance_after"] = before.balance + moved
             for candidate in candidates:
                 wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
                 late = before.now_s + wait_s / 1e3 > deadline_s
                 candidate["in_time"] = not late
                 candidate["chosen"] = candidate["variant"] == told["variant"]
-            if chosen is not None and not reason:
+            if chosen is not None and not ended.reason:
                 told["reason"] = self._why(chosen, candidates, told)
         return told
 
-    def _candidates(
-        self, before: Before, rows: int, classes: int, floor: float
-    ) -> list[dict[str, Any]]:
+    def _candidates(self, before: Before, ended: Ended) -> list[dict[str, Any]]:
+        rows = ended.rows
         queue = np.frombuffer(before.queue, np.int64)
         ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
         left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
@@ -159,7 +167,7 @@ class Memory:
             # The first in time of those that take requests, or of all where none does.
             rests = np.where(healthy[own], 0.0, 1e9)
             first = own.start + int(np.argmin(rests + wait_s[own] + service_s[own]))
-            allowed = bool(classes >> k & 1) and self._accuracy[k] >= floor
+            allowed = bool(ended.classes >> k & 1) and self._accuracy[k] >= ended.floor
             found.append(
                 {
                     "variant": name,

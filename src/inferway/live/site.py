@@ -16,7 +16,7 @@ from inferway.live.central import HELD_LIMIT, CentralQueue
 from inferway.live.counters import Counters
 from inferway.live.decisions import Decisions, Written
 from inferway.live.doorbell import Doorbell
-from inferway.live.explanation import Memory
+from inferway.live.explanation import Before, Memory
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
 from inferway.live.http.refusal import RefusalError
@@ -300,7 +300,7 @@ class Site:
     def _dispatch(self, request: Request, classes: int, deadline_s: float) -> int:
         dispatcher = self.dispatcher
         now_s = self.now()
-        request.before = (
+        request.before = Before(
             now_s,
             self._balance.item(),
             self._queue.tobytes(),

@@ -130,7 +130,7 @@ class Tracer:
         emit(name, request.received_s, now_s, 0)
         if request.before is None:
             return
-        decided_s = request.before[0]
+        decided_s = request.before.now_s
         emit("receive", request.received_s, decided_s, 1)
         emit("dispatch", decided_s, request.dispatched_s, 2)
         if request.server < 0:
