@@ -51,6 +51,7 @@ def assemble(
     slot_s: float = 60.0,
     tiers: list[int] | None = None,
     pinned: frozenset[tuple[int, int]] = frozenset(),
+    every_pair: bool = False,
 ) -> DeliveryNetwork:
     """Put a network together from paths (nodes, RTTs in ms) and types (task, path, requests).
 
@@ -102,7 +103,16 @@ def assemble(
         limit = entries[last][0]
         ranked.append([e for e in entries[:last] if e[0] < limit] + [entries[last]])
 
-    useful = sorted({(e[3], e[2]) for options in ranked for e in options})
+    useful = sorted(
+        {(e[3], e[2]) for options in ranked for e in options}
+        | {pair for pair in pinned if pair[0] not in repositories}
+        | {
+            (v, m)
+            for v in range(len(nodes))
+            for m in range(len(models))
+            if every_pair and v not in repositories
+        }
+    )
     index = {pair: p for p, pair in enumerate(useful)}
     size = np.array([variants[models[m][0]][models[m][1]].size for m in range(len(models))])
     capacity = [np.floor(slot_s * 1000.0 / delay_ms(v, m) + 1e-9) for v, m in useful]
@@ -228,6 +238,7 @@ def random_network(
     copies: int = 1,
     variants: int = 3,
     pins: bool = False,
+    every_pair: bool = False,
 ) -> DeliveryNetwork:
     """A small tree whose root is the repository, with everything drawn at random."""
     rng = np.random.default_rng(seed)
@@ -269,6 +280,7 @@ def random_network(
         alpha=float(rng.uniform(0.2, 3)),
         slot_s=0.1,
         pinned=pinned,
+        every_pair=every_pair,
     )
 
 
@@ -339,6 +351,20 @@ def serve_by_small_steps(
                 load[o] += taken
                 left -= taken
     return load
+
+
+def batch(network: DeliveryNetwork, seed: int) -> np.ndarray:
+    """(R,) requests that the repositories can serve."""
+    return np.floor(
+        network.requests.peak
+        * np.random.default_rng(seed).uniform(0, 1, len(network.requests.peak))
+    )
+
+
+def some_allocation(network: DeliveryNetwork, seed: int, share: float = 0.5) -> np.ndarray:
+    """(P,) pinned pairs and a random part of the others, whatever the budgets."""
+    drawn = np.random.default_rng(seed).random(len(network.pairs.node)) < share
+    return (drawn | (network.pairs.pinned > 0)).astype(np.uint8)
 
 
 def feasible(network: DeliveryNetwork) -> list[np.ndarray]:
