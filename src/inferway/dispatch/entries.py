@@ -36,7 +36,7 @@ class Entries(NamedTuple):
 
 def entries(sources: tuple[Path, ...]) -> Entries:
     """The entries for the package's policies, or for those of a user's files."""
-    return _entries(sources, fingerprint(sources))
+    return _entries(sources, fingerprint(sources, __name__))
 
 
 @lru_cache(maxsize=64)

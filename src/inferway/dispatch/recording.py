@@ -214,7 +214,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "inferway": __version__,
-        "code": fingerprint(dispatcher.sources),
+        "code": fingerprint(dispatcher.sources, __name__),
         "policy": dispatcher.policy_name,
         "options": dispatcher.options,
         "folder": None if dispatcher.folder is None else str(dispatcher.folder.resolve()),

@@ -143,7 +143,7 @@ def replay(
         requests=compared,
         events=handled,
         differences=tuple(differences),
-        same_code=head["code"] == fingerprint(dispatcher.sources),
+        same_code=head["code"] == fingerprint(dispatcher.sources, __name__),
     )
 
 

@@ -19,8 +19,8 @@ import numba
 F = TypeVar("F", bound=Callable[..., Any])
 
 _PACKAGE = Path(__file__).parents[1]
-# What may be inlined into a compiled entry.
-_INLINED = ("site", "dispatch", "placement", "twin")
+# What may be inlined into a compiled entry, the layers in their order.
+_INLINED = ("site", "dispatch", "placement", "twin/kernel")
 
 
 def jit(function: F) -> F:
@@ -46,7 +46,7 @@ def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
     if numba.config.DISABLE_JIT:
         return function
     before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_root() / fingerprint(sources))
+    numba.config.CACHE_DIR = str(_cache_root() / fingerprint(sources, function.__module__))
     try:
         return numba.njit(cache=True, nogil=True)(function)
     except (RuntimeError, OSError):  # no writable folder: compile in memory only
@@ -55,18 +55,34 @@ def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
         numba.config.CACHE_DIR = before
 
 
-def fingerprint(sources: tuple[Path, ...] = ()) -> str:
-    """Hash of all code that an entry may contain, 16 hexadecimal digits."""
-    digest = hashlib.sha256(_package_digest())
+def fingerprint(sources: tuple[Path, ...] = (), module: str = "") -> str:
+    """Hash of all code that an entry may contain, 16 hexadecimal digits.
+
+    Parameters
+    ----------
+    sources
+        Files outside this package.
+    module
+        The entry's; code of layers above it cannot be in it.
+    """
+    digest = hashlib.sha256(_package_digest(_layers_of(module)))
     for source in sources:  # the path too: a cached type names the module, and so the file
         digest.update(str(source).encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 
 
+def _layers_of(module: str) -> int:
+    """How many of the layers, from below, an entry of this module may contain."""
+    for place, folder in enumerate(_INLINED):
+        if module.startswith(f"{__package__.partition('.')[0]}.{folder.replace('/', '.')}."):
+            return place + 1
+    return len(_INLINED)
+
+
 @cache
-def _package_digest() -> bytes:
+def _package_digest(layers: int) -> bytes:
     digest = hashlib.sha256()
-    for folder in _INLINED:
+    for folder in _INLINED[:layers]:
         for file in sorted((_PACKAGE / folder).rglob("*.py")):
             digest.update(file.read_bytes())
     return digest.digest()

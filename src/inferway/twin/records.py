@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inferway.site.fleet import Fleet
-from inferway.twin.state import Records
+from inferway.twin.kernel.state import Records
 
 OUTCOMES = ("answered", "late", "dropped", "rejected")
-"""By their numbers in `inferway.twin.state`."""
+"""By their numbers in `inferway.twin.kernel.state`."""
 
 
 class RecordFile:

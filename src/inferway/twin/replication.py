@@ -14,9 +14,9 @@ import numpy as np
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.view import Floats, Ints
 from inferway.twin.engine import CrowdedError, Engine, GeneralEngine, Kind, engine_of
+from inferway.twin.kernel.state import Records
+from inferway.twin.kernel.tally import Tally
 from inferway.twin.scenario import Scenario
-from inferway.twin.state import Records
-from inferway.twin.tally import Tally
 
 BLOCKS = 64
 _LARGEST_BLOCK = 1 << 18

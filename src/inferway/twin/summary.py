@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from inferway.site.view import Floats
+from inferway.twin.kernel.tally import quantiles
 from inferway.twin.replication import Outcome
 from inferway.twin.result import ClassResult, Estimate, PhaseResult, Series, TaskResult
 from inferway.twin.scenario import Scenario
-from inferway.twin.tally import quantiles
 from inferway.workload import Span, phases_of
 
 _BATCHES = 32

@@ -15,10 +15,10 @@ from inferway.dispatch.contract import choose, learn
 from inferway.site.handle import handle
 from inferway.site.transitions import join, leave
 from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, Event, Request
-from inferway.twin.chance import exponential, step, unit, word
-from inferway.twin.state import DONE, ROOM
-from inferway.twin.tally import LENGTHS, bucket
-from inferway.twin.waiting import pop, push
+from inferway.twin.kernel.chance import exponential, step, unit, word
+from inferway.twin.kernel.state import DONE, ROOM
+from inferway.twin.kernel.tally import LENGTHS, bucket
+from inferway.twin.kernel.waiting import pop, push
 
 
 def run(

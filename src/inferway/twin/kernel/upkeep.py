@@ -16,7 +16,7 @@ from inferway.site.handle import made_of
 from inferway.site.selection import predicted_service, predicted_wait
 from inferway.site.transitions import admit, join, leave, release
 from inferway.site.view import Site
-from inferway.twin.state import UNLIMITED, Times
+from inferway.twin.kernel.state import UNLIMITED, Times
 
 _INLINE = {"forceinline": True}
 

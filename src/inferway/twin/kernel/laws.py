@@ -10,7 +10,7 @@ import numpy as np
 
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
-from inferway.twin.chance import exponential, step, unit
+from inferway.twin.kernel.chance import exponential, step, unit
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, ServiceTime

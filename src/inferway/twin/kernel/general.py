@@ -25,10 +25,10 @@ from inferway.site.view import (
     WITHDRAWN,
     Event,
 )
-from inferway.twin.chance import exponential, step, word
-from inferway.twin.futures import crowded, next_s, put, take
-from inferway.twin.laws import draw
-from inferway.twin.state import (
+from inferway.twin.kernel.chance import exponential, step, word
+from inferway.twin.kernel.futures import crowded, next_s, put, take
+from inferway.twin.kernel.laws import draw
+from inferway.twin.kernel.state import (
     ANSWERED,
     BROKEN,
     DEEP,
@@ -42,9 +42,9 @@ from inferway.twin.state import (
     TROUBLE,
     World,
 )
-from inferway.twin.tally import LENGTHS, bucket
-from inferway.twin.upkeep import begin, depth, enter, exit_, foreseen
-from inferway.twin.waiting import pop, push
+from inferway.twin.kernel.tally import LENGTHS, bucket
+from inferway.twin.kernel.upkeep import begin, depth, enter, exit_, foreseen
+from inferway.twin.kernel.waiting import pop, push
 
 
 def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tuple[int, int]:

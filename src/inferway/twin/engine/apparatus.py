@@ -1,0 +1,111 @@
+"""What engines of all kinds stand on: policy, tally, random streams and the compiled loop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+
+from inferway.dispatch.dispatcher import compile_reason
+from inferway.dispatch.table import build_policy, policy_class
+from inferway.site.compiled import entry, fingerprint
+from inferway.site.view import Site
+from inferway.twin.engine.face import CrowdedError
+from inferway.twin.engine.kind import Kind
+from inferway.twin.kernel import general, markov
+from inferway.twin.kernel.chance import streams
+from inferway.twin.kernel.state import UNLIMITED
+from inferway.twin.kernel.tally import Tally, empty_tally
+from inferway.twin.reading import reads_times
+from inferway.twin.scenario import Scenario
+from inferway.workload import phases_of
+
+MOST_PRESENT = 1 << 24
+"""Requests in the system at which a run is given up: no stable site holds so many."""
+
+
+class Apparatus:
+    """What all kinds share: policy, site, tally and the compiled entry."""
+
+    kind: Kind
+
+    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
+        self.scenario = scenario
+        self.policy: Any = build_policy(
+            scenario.policy,
+            scenario.fleet,
+            target=scenario.target,
+            rate_per_s=scenario.told_rate_per_s,
+            folder=scenario.folder,
+            **scenario.build_options(),
+        )
+        found, self.sources = policy_class(scenario.policy, scenario.folder)
+        self.reads_times = reads_times(found) or scenario.deadline_s is not None
+        capacity_per_s = scenario.capacity_per_s
+        self.phases = phases_of(scenario.arrivals, capacity_per_s)
+        own = scenario.target or 0.0
+        self.targets = np.array(
+            [own if one.accuracy_target is None else one.accuracy_target for one in self.phases]
+        )
+        self.states = streams(seed, replication, 4)
+        # Arrivals have a generator of their own: the same for every policy and every engine.
+        self.arrivals_seed = int(self.states[3])
+        self.tally = empty_tally(len(self.phases), len(scenario.fleet.rate))
+        self.cpu_s = 0.0
+        self.places = scenario.fleet.buffer or UNLIMITED
+
+    def compiled(self, name: str) -> Any:
+        """The compiled loop of `inferway.twin.kernel.markov` or `inferway.twin.kernel.general`."""
+        return _compiled(name, self.sources, fingerprint(self.sources))
+
+    def call(self, function: Any, *arguments: Any) -> Any:
+        """Call it, and count its CPU time; ValueError where the policy does not compile."""
+        start_s = time.thread_time()
+        try:
+            return function(*arguments)
+        except numba.core.errors.NumbaError as error:
+            raise ValueError(
+                f"policy {self.scenario.policy} does not compile: {compile_reason(error)}"
+            ) from error
+        finally:
+            self.cpu_s += time.thread_time() - start_s
+
+    def boundary_s(self) -> float:
+        """The time after which requests count: the last arrival's, who was before."""
+        return self.now_s if self.now_s > 0.0 else -np.inf
+
+    @property
+    def site(self) -> Site:
+        """The view that the policy sees."""
+        raise NotImplementedError
+
+    @property
+    def now_s(self) -> float:
+        """The time."""
+        return float(self.site.clock_s[0])
+
+    def check_room(self, entries: int) -> None:
+        """Raise CrowdedError rather than make room for more than this many requests."""
+        if entries >= MOST_PRESENT:
+            raise CrowdedError(f"more than {entries:,} requests are in the system")
+
+
+def charge(tally: Tally, site: Site, elapsed_s: float) -> None:
+    """Count the time that queues had the lengths with which a call ended: they changed since.
+
+    The kernels add, at each change, the time since the call began to the old length and take it
+    from the new one; what is left is the whole call for the lengths at its end.
+    """
+    longest = tally.lengths.shape[1] - 1
+    np.add.at(tally.lengths, (site.server_class, np.minimum(site.queue, longest)), elapsed_s)
+
+
+@lru_cache(maxsize=64)
+def _compiled(name: str, sources: tuple[Path, ...], _fingerprint: str) -> Any:
+    function: Callable[..., Any] = markov.run if name == "markov" else general.run
+    return entry(function, sources=sources)

@@ -1,0 +1,193 @@
+"""The engine for everything else, around `inferway.twin.kernel.general`: rings or a heap."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+
+from inferway.dispatch.dispatcher import PolicyError
+from inferway.dispatch.steps import Binding
+from inferway.site.view import Site
+from inferway.twin.engine.apparatus import Apparatus, charge
+from inferway.twin.engine.kind import Kind
+from inferway.twin.engine.outages import outages_of, schedule
+from inferway.twin.kernel import futures
+from inferway.twin.kernel.laws import laws
+from inferway.twin.kernel.state import (
+    BROKEN,
+    DEEP,
+    FULL,
+    PRESENT,
+    ROOM,
+    TROUBLE,
+    UNLIMITED,
+    Counts,
+    Records,
+    Rules,
+    Times,
+    World,
+    empty_records,
+    empty_serving,
+)
+from inferway.twin.kernel.tally import empty_tally
+from inferway.twin.kernel.upkeep import deeper
+from inferway.twin.kernel.waiting import empty_waiting, enlarged
+from inferway.twin.scenario import Scenario
+from inferway.workload import stream
+
+_ROWS = 1 << 16
+"""Records of requests that are handed over together."""
+_PLACES = 64
+"""Places of the view at a server without a buffer limit, to begin with."""
+
+
+class GeneralEngine(Apparatus):
+    """See `inferway.twin.kernel.general`."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        replication: int,
+        kind: Kind,
+        records: bool,
+        sink: Callable[[Records], None] | None,
+    ) -> None:
+        super().__init__(scenario, seed, replication)
+        self.kind = kind
+        self._sink = sink
+        fleet, rules = scenario.fleet, self._rules(records)
+        servers = fleet.servers
+        limited = rules.places < UNLIMITED
+        places = (rules.places if limited else _PLACES) if self.reads_times else 1
+        site = scenario.site(self.targets[0], places)
+        outages, changes = outages_of(scenario)
+        binding = Binding(
+            self.policy,
+            site,
+            np.zeros(servers, np.bool_),
+            np.full(2, np.nan),
+            False,
+            rules.drops and scenario.deadline_s is not None,
+        )
+        self.world = World(
+            bound=binding,
+            upkeep=Times(0) if self.reads_times else Counts(0),
+            future=futures.rings(fleet)
+            if kind == "ordered"
+            else futures.heap(4 * servers + len(changes) + 64),
+            laws=laws(scenario.service, scenario.batches or (None,) * len(fleet.rate)),
+            serving=empty_serving(servers),
+            waiting=empty_waiting(servers, 1024),
+            tally=self.tally,
+            records=empty_records(_ROWS if records else 0),
+            outages=outages,
+            rules=rules,
+            targets=self.targets,
+            states=self.states,
+            counts=np.zeros(2, np.int64),
+            since_s=np.array([np.inf, 0.0]),
+        )
+        schedule(self.world, changes)
+        self._stream = stream(
+            scenario.arrivals,
+            capacity_per_s=scenario.capacity_per_s,
+            seed=self.arrivals_seed,
+        )
+        self._times_s, self._phases = np.zeros(0), np.zeros(0, np.int64)
+        self._at = 0
+        self._run = self.compiled("general")
+
+    def _rules(self, records: bool) -> Rules:
+        scenario = self.scenario
+        central = scenario.queue == "central"
+        buffer, servers = scenario.fleet.buffer, scenario.fleet.servers
+        return Rules(
+            places=1 if central else self.places,
+            central=(buffer - 1) * servers if central and buffer else UNLIMITED,
+            holds=central,
+            pulls=hasattr(self.policy, "pull"),
+            deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
+            drops=scenario.late == "drop",
+            records=records,
+        )
+
+    @property
+    def site(self) -> Site:
+        """The view that the policy sees."""
+        return cast("Site", self.world.bound.site)
+
+    @property
+    def present(self) -> int:
+        """Requests in the system."""
+        return int(self.world.counts[PRESENT])
+
+    def advance(self, arrivals: int, until_s: float = np.inf) -> int:
+        """Run on; see `Engine.advance`."""
+        left = arrivals
+        while left > 0 and self.now_s < until_s:
+            if self._at == len(self._times_s) and not self._fetch():
+                break
+            stop = min(self._at + left, len(self._times_s))
+            at = self._step(self._times_s[:stop], self._phases[:stop], self._at, until_s)
+            left -= at - self._at
+            self._at = at
+        return arrivals - left
+
+    def _fetch(self) -> bool:
+        chunk = next(self._stream, None)
+        if chunk is None:
+            return False
+        self._times_s, self._phases, self._at = chunk.times_s, chunk.phase, 0
+        return True
+
+    def drain(self) -> None:
+        """Run until the site is empty."""
+        self._step(np.zeros(0), np.zeros(0, np.int64), 0, np.inf)
+
+    def count_anew(self) -> None:
+        """Forget what was counted."""
+        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self.world = self.world._replace(tally=self.tally)
+        self.world.since_s[0] = self.boundary_s()
+
+    def hand_over(self) -> None:
+        """Give the records so far to the sink."""
+        if self._sink is not None and self.world.records.size[0]:
+            self._sink(self.world.records)
+        self.world.records.size[0] = 0
+
+    def _step(self, times_s: Any, phases: Any, at: int, until_s: float) -> int:
+        while True:
+            began_s = self.now_s
+            ended, at = self.call(self._run, self.world, times_s, phases, at, until_s)
+            charge(self.tally, self.site, self.now_s - began_s)
+            if ended == ROOM:
+                self.check_room(len(self.world.waiting.next))
+                self.world = self.world._replace(
+                    waiting=enlarged(self.world.waiting), future=futures.larger(self.world.future)
+                )
+                if self.world.rules.records:
+                    self._enlarge_records()
+            elif ended == FULL:
+                self.hand_over()
+                self._enlarge_records()
+            elif ended == DEEP:
+                bound = self.world.bound
+                self.world = self.world._replace(bound=bound._replace(site=deeper(bound.site)))
+            elif ended == BROKEN:
+                raise PolicyError(
+                    f"policy {self.scenario.policy} returned a number that is neither a server of "
+                    f"0..{self.scenario.fleet.servers - 1} nor REJECT nor HOLD"
+                )
+            else:
+                return int(at)
+            self.world.counts[TROUBLE] = 0
+
+    def _enlarge_records(self) -> None:
+        least = 2 * len(self.world.waiting.next)
+        if len(self.world.records.arrived_s) < least:
+            self.hand_over()
+            self.world = self.world._replace(records=empty_records(least))

@@ -1,0 +1,95 @@
+"""The engine for Poisson arrivals and exponential service, around `inferway.twin.kernel.markov`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from inferway.deployment.workloads import PhasedArrivals
+from inferway.site.view import Site
+from inferway.twin.engine.apparatus import Apparatus, charge
+from inferway.twin.engine.kind import Kind
+from inferway.twin.kernel.state import ROOM, empty_serving
+from inferway.twin.kernel.tally import empty_tally
+from inferway.twin.kernel.waiting import empty_waiting, enlarged
+from inferway.twin.scenario import Scenario
+from inferway.workload.phases import spans
+
+
+class MarkovEngine(Apparatus):
+    """See `inferway.twin.kernel.markov`."""
+
+    kind: Kind = "markov"
+
+    def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
+        super().__init__(scenario, seed, replication)
+        fleet = scenario.fleet
+        self._site = scenario.site(self.targets[0], 1)
+        self.serving = empty_serving(fleet.servers)
+        self.waiting = empty_waiting(fleet.servers, 1024)
+        self._spans = self._segments()
+        self._span = next(self._spans)
+        self._counted_s = np.inf
+        self._run = self.compiled("markov")
+
+    def _segments(self) -> Any:
+        arrivals = self.scenario.arrivals
+        if isinstance(arrivals, PhasedArrivals):
+            return spans(arrivals, horizon_s=np.inf, capacity_per_s=self.scenario.capacity_per_s)
+        return iter(self.phases)
+
+    @property
+    def site(self) -> Site:
+        """The view that the policy sees."""
+        return self._site
+
+    @property
+    def present(self) -> int:
+        """Requests in the system."""
+        return int(self.site.queue.sum())
+
+    def advance(self, arrivals: int, until_s: float = np.inf) -> int:
+        """Run on; see `Engine.advance`."""
+        left = arrivals
+        while left > 0 and self.now_s < until_s:
+            span = self._span
+            self.site.target[0] = self.targets[span.phase]
+            assert span.rate_per_s is not None
+            left = self._step(span.rate_per_s, span.phase, min(until_s, span.end_s), left)
+            if self.now_s >= span.end_s:
+                self._span = next(self._spans)
+        return arrivals - left
+
+    def drain(self) -> None:
+        """Run until the site is empty."""
+        self._step(0.0, 0, np.inf, 1)
+
+    def count_anew(self) -> None:
+        """Forget what was counted."""
+        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self._counted_s = self.boundary_s()
+
+    def _step(self, rate_per_s: float, phase: int, until_s: float, arrivals: int) -> int:
+        while True:
+            began_s = self.now_s
+            ended, arrivals = self.call(
+                self._run,
+                self.policy,
+                self.site,
+                self.serving,
+                self.waiting,
+                self.tally,
+                self.states,
+                rate_per_s,
+                phase,
+                until_s,
+                arrivals,
+                self.places,
+                self._counted_s,
+            )
+            charge(self.tally, self.site, self.now_s - began_s)
+            if ended != ROOM:
+                return int(arrivals)
+            self.check_room(len(self.waiting.next))
+            self.waiting = enlarged(self.waiting)

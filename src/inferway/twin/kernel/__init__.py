@@ -1,0 +1,1 @@
+"""The compiled part of the site's twin: what happens at each event, tens of nanoseconds apiece."""
