@@ -98,8 +98,7 @@ class Instance:
             self._here.append(serial)
             turn.plan(self)
             return
-        while self._here:
-            self._give(self._here.popleft())
+        self._give_all()
         self._give(serial)
 
     def run_next(self) -> Request | None:
@@ -115,6 +114,10 @@ class Instance:
         self._here.clear()
         return None
 
+    def _give_all(self) -> None:
+        while self._here:
+            self._give(self._here.popleft())
+
     def _give(self, serial: int) -> None:
         self._given += 1
         self._inbox.put(serial)
@@ -124,7 +127,8 @@ class Instance:
         return self._waiting.pop(request.serial, None) is not None
 
     def stop(self) -> None:
-        """End the thread after what is queued now."""
+        """End the thread after what is queued now, and what was the loop's."""
+        self._give_all()
         self._inbox.put(None)
 
     def join(self, limit_s: float) -> bool:

@@ -153,6 +153,18 @@ def test_many_rows_are_the_threads_and_the_order_stays(beside: Loop, model: Mode
     assert set(model.threads) == {"task/tiny#0"}
 
 
+def test_what_is_queued_at_the_end_is_the_threads(beside: Loop, model: Model) -> None:
+    given = [request() for _ in range(3)]
+    for one in given:
+        beside.instance.put(one)
+    beside.instance.stop()
+    assert beside.instance.join(10)
+    assert beside.done == given
+    assert set(model.threads) == {"task/tiny#0"}
+    beside.turn()
+    assert beside.done == given
+
+
 def test_a_model_that_grows_slow_goes_to_the_thread(beside: Loop, model: Model) -> None:
     model.takes_s = 100 * BRIEF_S
     for _ in range(10):
