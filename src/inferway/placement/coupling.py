@@ -72,7 +72,7 @@ def couple_node(
         x[p] = 0
         if task[model[p]] != last:
             last = task[model[p]]
-            offset = uniform(draw, last)
+            offset = uniform(draw, int(last))
         u = offset - np.floor(offset)
         offset -= y[p]
         if y[p] >= 1.0 and size[p] <= left:
