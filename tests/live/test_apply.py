@@ -154,7 +154,7 @@ def test_the_balance_goes_on_where_the_target_stays(serving: Any, file: Path) ->
     [
         ("tasks: [", "digits.yaml"),
         (FILE.format(target=1.5, instances=TWO, policy="priced"), "accuracy_target"),
-        (FILE.format(target=0.75, instances=TWO, policy="deadline"), "deadline is not run live"),
+        (FILE.format(target=0.75, instances=TWO, policy="jsq"), "jsq"),
         (
             FILE.format(target=0.75, instances=TWO, policy="priced").replace(
                 "zoo://digits/small", "zoo://digits/none"

@@ -57,11 +57,6 @@ def _of_task(deployment: Deployment, task: Task) -> list[str]:
         if variant.batch is not None
     ]
     policy = deployment.policy_of(task).policy
-    if policy == "deadline":
-        why = "" if task.dispatch or deployment.dispatch else ", the default without a target,"
-        found.append(
-            f"{field}.dispatch: the policy deadline{why} is not run live yet; name another"
-        )
-    elif policy in _STEERED and task.accuracy_target is None:
+    if policy in _STEERED and task.accuracy_target is None:
         found.append(f"{field}.accuracy_target: {policy} needs one to steer to")
     return found

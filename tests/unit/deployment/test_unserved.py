@@ -21,8 +21,6 @@ V = "variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}"
                 "placement: infida is not run live yet; list `instances` under the node",
                 "tasks.detection.catalog: catalogs have no models to serve; list `variants`",
                 "tasks.detection.count: 20 identical tasks are not served yet; one is",
-                "tasks.detection.dispatch: the policy deadline, the default without a target, is "
-                "not run live yet; name another",
             ],
         ),
         (
@@ -30,7 +28,6 @@ V = "variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}"
             [
                 "tasks.recognise.variants: light, heavy have no `model`, so nothing can answer "
                 "requests",
-                "tasks.recognise.dispatch: the policy deadline is not run live yet; name another",
             ],
         ),
         (
