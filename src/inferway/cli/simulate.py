@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from inferway.cli import failure, terminal
-from inferway.cli.file import File, opened
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import File, Policy, existing, opened
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
+    from inferway.report.sweep import Sweep
+    from inferway.twin import Result
 
-    from inferway.twin import TaskResult
+_QUERIES = "1e6"
 
 
 def _count(text: str) -> int:
@@ -25,7 +28,7 @@ def _count(text: str) -> int:
         value = float(text)
     except ValueError:
         raise typer.BadParameter(f"{text!r} is not a number such as 5e6") from None
-    if not (value >= 1 and value == int(value)):
+    if not (1 <= value < 1e15 and value == int(value)):
         raise typer.BadParameter(f"{text} is not a whole number of at least 1")
     return int(value)
 
@@ -33,17 +36,52 @@ def _count(text: str) -> int:
 def simulate(
     file: File,
     queries: Annotated[
-        int,
-        typer.Option(parser=_count, metavar="NUMBER", help="Requests per task and replication."),
-    ] = "1e6",  # type: ignore[assignment]
-    replications: Annotated[int, typer.Option(min=1, help="Independent runs.")] = 1,
+        int | None,
+        typer.Option(
+            parser=_count,
+            metavar="NUMBER",
+            help=f"Requests per task and replication.  [default: {_QUERIES}]",
+            show_default=False,
+        ),
+    ] = None,
+    replications: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Independent runs.  [default: 1; 16 of a trace]", show_default=False
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests left out first.  [default: found]")
     ] = None,
+    policy: Policy = None,
     node: Annotated[
         str | None,
         typer.Option(help="Whose instances are meant, where there are several nodes."),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Replay what `serve --record DIR` wrote: live against twin."
+        ),
+    ] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUES",
+            help="Vary load, rate, policy, accuracy_target, deadline, seed, "
+            "instances.TASK/VARIANT or a path into the file: START:STOP:STEP, or with commas. "
+            "May be repeated: all combinations are simulated.",
+            show_default=False,
+        ),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for a sweep's Parquet file and figure.  [default: out/sweep-FILE]",
+            show_default=False,
+        ),
     ] = None,
     records: Annotated[
         Path | None, typer.Option(help="Folder for a Parquet file per task, a row per request.")
@@ -54,42 +92,156 @@ def simulate(
     json: terminal.Json = False,
 ) -> None:
     """Simulate the file's site with the very policies that the live server calls."""
-    import inferway
-
-    deployment = opened(file)
-    names = tuple(deployment.workload)
-    with _progress(queries * replications * len(names)) as told:
-        result = inferway.simulate(
-            deployment,
-            node=node,
-            queries=queries,
-            replications=replications,
-            seed=seed,
-            warmup=warmup,
-            workers=workers,
-            records=records,
-            progress=told,
-        )
+    asked: dict[str, Any] = {
+        "--queries": queries,
+        "--warmup": warmup,
+        "--sweep": sweep,
+        "--records": records,
+    }
+    asked |= {"--policy": policy}
+    if trace is not None:
+        _apart("--trace", asked, "--queries", "--warmup", "--sweep")
+    if sweep:
+        _apart("--sweep", asked, "--records", "--policy")
+        settings = {"node": node, "queries": queries or _count(_QUERIES), "seed": seed}
+        settings |= {"replications": replications or 1, "warmup": warmup}
+        _sweep(existing(file), sweep, out, settings, workers, json)
+        return
+    if out is not None:
+        raise CommandError("--out is a sweep's folder; give --sweep, too", REFUSED)
+    result = _simulated(
+        file,
+        policy,
+        queries,
+        replications,
+        node=node,
+        seed=seed,
+        warmup=warmup,
+        workers=workers,
+        records=records,
+        trace=trace,
+    )
     if json:
         terminal.document({**result.to_json(), "network": None})
     else:
-        for name, one in result.tasks.items():
-            terminal.show(*_tables(name, one))
-    if any(not one.complete for one in result.tasks.values()):
-        raise typer.Exit(failure.INTERRUPTED if _interrupted(result.tasks) else 0)
+        from rich.text import Text
+
+        from inferway.report import simulated
+
+        for place, (name, one) in enumerate(result.tasks.items()):
+            terminal.show(*([Text()] if place else []), *simulated.task(name, one))
+    if _interrupted(result):
+        raise typer.Exit(failure.INTERRUPTED)
 
 
-def _interrupted(tasks: dict[str, TaskResult]) -> bool:
+def _apart(option: str, asked: dict[str, Any], *others: str) -> None:
+    for other in others:
+        if asked[other]:
+            raise CommandError(f"{option} and {other} cannot be given together", REFUSED)
+
+
+def _simulated(
+    file: Path, policy: str | None, queries: int | None, replications: int | None, **settings: Any
+) -> Result:
+    import inferway
+
+    deployment = opened(file, policy)
+    each = queries or _count(_QUERIES)
+    total = each * (replications or 1) * len(deployment.workload)
+    with _progress("queries", None if settings["trace"] else total, 1e6) as told:
+        return inferway.simulate(
+            deployment,
+            queries=each,
+            replications=replications,
+            progress=None if told is None else lambda name, done: told(name, done),
+            **settings,
+        )
+
+
+def _interrupted(result: Result) -> bool:
     from inferway.twin.simulation import INTERRUPTED
 
-    return any(INTERRUPTED in one.notes for one in tasks.values())
+    return any(INTERRUPTED in one.notes for one in result.tasks.values())
+
+
+def _sweep(
+    file: Path,
+    written: Sequence[str],
+    out: Path | None,
+    settings: dict[str, Any],
+    workers: int | None,
+    json: bool,
+) -> None:
+    import os
+
+    from inferway.report import sweep
+
+    try:
+        axes = [sweep.axis(one) for one in written]
+        planned = sweep.plan(file, axes, settings["node"])
+    except ValueError as error:
+        raise CommandError(str(error), REFUSED) from error
+    folder = out or Path("out", f"sweep-{file.stem}")
+    with _progress("points", len(planned), 1.0) as told:
+        found = sweep.run(
+            file,
+            axes,
+            planned,
+            folder,
+            **settings,
+            workers=workers or os.cpu_count() or 1,
+            progress=told,
+        )
+    png = _figure(found, folder, f"{file.name}: simulated")
+    _say(found, png, json)
+    if found.done < found.points:
+        terminal.complain(
+            f"interrupted after {found.done} of {found.points} points; the same command goes on"
+        )
+        raise typer.Exit(failure.INTERRUPTED)
+    if "error" in found.frame and found.frame["error"].notna().all():
+        raise CommandError(f"no point could be simulated: {found.frame['error'].iloc[0]}")
+
+
+def _figure(found: Sweep, folder: Path, title: str) -> Path | None:
+    from inferway.report import sweep_figure
+    from inferway.report.figure import save
+
+    drawn = sweep_figure.figure(found, title)
+    return None if drawn is None else save(drawn, folder / "sweep")[0]
+
+
+def _say(found: Sweep, png: Path | None, json: bool) -> None:
+    if json:
+        told = {
+            "keys": [one.key for one in found.axes],
+            "points": found.points,
+            "done": found.done,
+            "parquet": str(found.file),
+            "figure": None if png is None else str(png),
+        }
+        tasks = {
+            str(name): {"points": rows.drop(columns="task").to_dict("records")}
+            for name, rows in found.frame.groupby("task", sort=False)
+        }
+        terminal.document({"schema": 1, "sweep": told, "tasks": tasks, "network": None})
+        return
+    from inferway.report import simulated
+
+    terminal.show(*simulated.sweep(found))
+    if found.kept:
+        terminal.show(f"{found.kept} of {found.points} points are from an earlier run.")
+    for said, rows in found.frame[found.frame["error"].notna()].groupby("error"):
+        terminal.show(f"{len(rows)} failed: {said}")
+    where = "there is no figure: no key has several numbers" if png is None else str(png)
+    terminal.show(f"\nAll numbers: {found.file}\nFigure: {where}")
 
 
 @contextmanager
-def _progress(total: int) -> Iterator[Callable[[str, int], None] | None]:
-    """Show queries done, their rate and the time left, on standard error if it is a terminal."""
-    import sys
-
+def _progress(
+    what: str, total: int | None, scale: float
+) -> Iterator[Callable[[str, int], None] | None]:
+    """Show how many are done, their rate and the time left, on standard error if a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -97,17 +249,24 @@ def _progress(total: int) -> Iterator[Callable[[str, int], None] | None]:
     class Rate(ProgressColumn):
         def render(self, task: object) -> Text:
             speed = getattr(task, "speed", None)
-            return Text("" if speed is None else f"{speed / 1e6:.1f} M/s")
+            unit = " M/s" if scale > 1.0 else "/s"
+            return Text("" if speed is None else f"{speed / scale:.1f}{unit}")
+
+    class Count(ProgressColumn):
+        def render(self, task: object) -> Text:
+            done = getattr(task, "completed", 0)
+            of = "" if total is None else f" of {total:,.0f}"
+            return Text(f"{done:,.0f}{of} {what}")
 
     if not sys.stderr.isatty():
         yield None
         return
     columns = (
         TextColumn("{task.description}"),
-        BarColumn(),
-        TextColumn("{task.completed:,.0f} of {task.total:,.0f} queries"),
+        BarColumn(bar_width=20),
+        Count(),
         Rate(),
-        TimeRemainingColumn(),
+        TimeRemainingColumn(compact=True),
     )
     lock = threading.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -118,66 +277,3 @@ def _progress(total: int) -> Iterator[Callable[[str, int], None] | None]:
                 bar.update(row, description=name, advance=done)
 
         yield told
-
-
-def _tables(name: str, result: TaskResult) -> list[RenderableType]:
-    from inferway.report.table import percent, seconds, table
-
-    accuracy, response = result.accuracy, result.response_time_s
-    rows = [
-        ["response time, mean", f"{seconds(response.mean)} +- {seconds(1.96 * response.stderr)}"],
-        ["response time, p50", seconds(result.p50_s)],
-        ["response time, p95", seconds(result.p95_s)],
-        ["response time, p99", seconds(result.p99_s)],
-        ["accuracy", f"{accuracy.mean:.5f} +- {1.96 * accuracy.stderr:.1g}"],
-    ]
-    if result.accuracy_target is not None:
-        rows.append(["accuracy target", f"{result.accuracy_target:g}"])
-    rows += [
-        ["goodput", percent(result.goodput, 2)],
-        ["rejected", percent(result.rejected, 3)],
-        ["dropped", percent(result.dropped, 3)],
-        ["late", percent(result.late, 3)],
-        ["in the system, mean", f"{result.in_system:.4g}"],
-        ["arrival rate", f"{result.rate_per_s:.6g}/s"],
-        ["queries", f"{result.queries:,} after {result.warmup:,} of warm-up"],
-        ["queries per CPU second", f"{result.queries_per_cpu_s / 1e6:.1f} M ({result.engine})"],
-    ]
-    caption = " ".join(f"{note}." for note in result.notes) or None
-    shown: list[RenderableType] = [
-        table(f"Task {name}, simulated", ["", "twin"], rows, caption=caption),
-        table(
-            "By variant",
-            ["variant", "share", "utilization", "mean", "p95"],
-            [
-                [
-                    variant,
-                    percent(one.share, 2),
-                    percent(one.utilization, 1),
-                    seconds(one.response_time_s),
-                    seconds(one.p95_s),
-                ]
-                for variant, one in result.classes.items()
-            ],
-        ),
-    ]
-    if len(result.phases) > 1:
-        shown.append(
-            table(
-                "By phase of arrival",
-                ["phase", "rate", "target", "accuracy", "mean", "p95", "lost or late"],
-                [
-                    [
-                        str(number),
-                        "" if one.rate_per_s is None else f"{one.rate_per_s:.4g}/s",
-                        "" if one.accuracy_target is None else f"{one.accuracy_target:g}",
-                        f"{one.accuracy:.4f}",
-                        seconds(one.response_time_s),
-                        seconds(one.p95_s),
-                        percent(one.violation_ratio, 2),
-                    ]
-                    for number, one in enumerate(result.phases, 1)
-                ],
-            )
-        )
-    return shown

@@ -16,7 +16,7 @@ from inferway.deployment.document import Document
 from inferway.deployment.error import DeploymentError, Place
 from inferway.deployment.source import Source, read
 
-__all__ = ["load"]
+__all__ = ["build", "load"]
 
 
 def load(path: str | os.PathLike[str]) -> Deployment:
@@ -33,7 +33,17 @@ def load(path: str | os.PathLike[str]) -> Deployment:
         If anything is wrong with it. All problems are said at once, a line each, as
         ``FILE:LINE: field: sentence``.
     """
-    source = read(Path(path))
+    return build(read(Path(path)))
+
+
+def build(source: Source) -> Deployment:
+    """Check a file's data, as it was read or changed since.
+
+    Raises
+    ------
+    DeploymentError
+        As `load`.
+    """
     document = _document(source)
     if document is not None:
         deployment = assemble(document, source)

@@ -45,6 +45,7 @@ def simulate(
     workers: int | None = None,
     records: Path | None = None,
     trace: Path | None = None,
+    stop: threading.Event | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Result:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
@@ -73,6 +74,8 @@ def simulate(
     trace
         A folder that `inferway serve --record` wrote: its requests take the place of the file's
         workload, all of them, and `TaskResult.trace` compares the live server with the twin.
+    stop
+        Ends it early once it is set, as Ctrl-C does.
     progress
         Told the task and how many more queries are done, now and then, from several threads.
 
@@ -98,6 +101,7 @@ def simulate(
             seed=seed,
             workers=workers,
             records=records,
+            stop=stop,
             progress=progress,
         )
     names = tasks or tuple(deployment.workload)
@@ -113,6 +117,7 @@ def simulate(
             seed=seed,
             warmup=warmup,
             workers=workers,
+            stop=stop,
             progress=told,
             records=None if records is None else records / f"{name}.parquet",
         )
@@ -179,6 +184,7 @@ def run(
     engine: Kind | None = None,
     sample_s: float | None = None,
     records: Path | None = None,
+    stop: threading.Event | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> TaskResult:
     """Simulate one scenario.
@@ -195,6 +201,8 @@ def run(
         Sample the number in the system and the accuracy so often; `TaskResult.series` has them.
     records
         A Parquet file for a row per request.
+    stop
+        Ends it early once it is set, as Ctrl-C does.
     progress
         Told how many more queries are done, now and then, from several threads.
 
@@ -215,7 +223,7 @@ def run(
     first = engine_of(scenario, seed=seed, kind=engine, records=records is not None)
     first.advance(0)
     first.drain()
-    stop = threading.Event()
+    stop = stop or threading.Event()
     settings: dict[str, Any] = {
         "queries": queries,
         "seed": seed,
@@ -233,7 +241,9 @@ def run(
         pending = [
             pool.submit(replicate, scenario, replication=i, **settings) for i in range(replications)
         ]
-        interrupted = not _wait(pending, stop)
+        interrupted = not _wait(pending, stop) or (
+            stop.is_set() and not any(future.exception() for future in pending)
+        )
     outcomes = [future.result() for future in pending]
     counted = [outcome for outcome in outcomes if outcome.queries > 0]
     if not counted and interrupted:
