@@ -117,4 +117,4 @@ def test_the_guide_to_serving_ones_own_models(reader: Reader, root: Path) -> Non
         assert like(reader.do(command, said)) == like(reader.ported(said)), command
         run += 1
     assert written == ["export.py", "parts.yaml", "ask.py"]
-    assert run == 8
+    assert run == 9

@@ -56,16 +56,3 @@ class Decisions(Protocol):
 
     def adopt(self, plan: Plan) -> None:
         """Go on by a plan."""
-
-
-class Written(Protocol):
-    """What a site needs of `inferway.dispatch.recording.Recording`, besides its decisions."""
-
-    error: OSError | None
-    """Why it ended before its time."""
-
-    def flush(self) -> None:
-        """Hand what is buffered to the operating system."""
-
-    def close(self) -> None:
-        """Write the last rows."""

@@ -139,7 +139,7 @@ class Roster:
     async def _warm_up(self, sites: Sequence[Site]) -> None:
         for site in sites:
             if self._tracer is not None:
-                site.traced = self._tracer.request
+                site.trace(self._tracer.request)
             site.told = self._tell
             for name in await site.start():
                 self._log.warning("not warmed up: free input axes", instance=name)

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import math
-import random
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from inferway.live.central import HELD_LIMIT, CentralQueue
 from inferway.live.counters import Counters
-from inferway.live.decisions import Decisions, Written
+from inferway.live.decisions import Decisions
+from inferway.live.desk import Desk
 from inferway.live.doorbell import Doorbell
-from inferway.live.explanation import Before, Memory
+from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
 from inferway.live.http.refusal import RefusalError
@@ -26,11 +24,9 @@ from inferway.live.rejection import GAVE_WAY, rejection
 from inferway.live.request import Outcome, Request
 from inferway.live.shedding import at_servers, in_line
 from inferway.live.turn import Turn
-from inferway.live.upkeep import flush, follow_rate, keep_times
+from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT
-
-_HALF_WORD = 2**63
 
 
 class Site:
@@ -100,7 +96,6 @@ class Site:
             )
         self.task = task
         self.signature = signature
-        self.dispatcher = dispatcher
         self.target = target
         self.deadline_s = deadline_s
         self.ready = False
@@ -132,6 +127,7 @@ class Site:
         self.held = self._queues.central.requests
         self.forecast = Forecast(view, self.class_of, self.accuracy, now)
         self.health = Health(self.instances, self.class_of, self._mark)
+        self._desk = Desk(dispatcher, self._queues, self.health, seed, now)
         self.arrived = 0
         """Rows that have been asked for."""
         self._drop_late, self._in_order = drop_late, in_order
@@ -141,8 +137,7 @@ class Site:
                 f"task {task!r} has a central queue and {self._places} places at each server; "
                 "there must be one"
             )
-        self.traced: Callable[[str, Request], None] | None = None
-        """Told the task and each request that has ended, for spans; None makes none."""
+        self._traced: Callable[[str, Request], None] | None = None
         self.told: Callable[[str, bool, str], None] | None = None
         """Told the name of each instance that is healthy no longer, or again, and why not."""
         self.heir: Site | None = None
@@ -150,15 +145,10 @@ class Site:
         self.left_balance = 0.0
         """The balance at that moment."""
         self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
-        self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
-        self._row_s, self._balance = view.row_s, view.balance
-        self._word = random.Random(seed).getrandbits
+        self._balance = view.balance
         self._done: deque[Request] = deque()
         self._stopped = False
-        self._window_s = window_s
-        self._remember = remember
-        self._recording: Written | None = None
-        self._tasks: list[asyncio.Task[None]] = []
+        self._upkeep = Upkeep(self, window_s, remember)
         self._doorbell: Doorbell | None = None
 
     async def start(self) -> list[str]:
@@ -182,10 +172,7 @@ class Site:
         for instance in self.instances:
             instance.start(turn)
         self.ready = True
-        if self._window_s is not None:
-            self._tasks.append(asyncio.create_task(follow_rate(self, self._window_s)))
-        if self._remember is not None:
-            self._tasks.append(asyncio.create_task(keep_times(self)))
+        self._upkeep.begin()
         return [self.instances[server].name for server in cold]
 
     def record(self, folder: Path) -> None:
@@ -198,24 +185,33 @@ class Site:
         OSError
             When nothing can be written there.
         """
-        from inferway.dispatch.recording import Recording
+        self.dispatcher = self._upkeep.record(self.dispatcher, folder)
 
-        given: Any = self.dispatcher
-        self.dispatcher = self._recording = Recording(given, folder)
-        self._tasks.append(asyncio.create_task(flush(self._recording)))
+    @property
+    def dispatcher(self) -> Decisions:
+        """Decides, or writes down what another decides."""
+        return self._desk.dispatcher
+
+    @dispatcher.setter
+    def dispatcher(self, dispatcher: Decisions) -> None:
+        self._desk.dispatcher = dispatcher
+
+    def trace(self, traced: Callable[[str, Request], None]) -> None:
+        """Have each request told, with the task, when it has ended: for spans."""
+        self._traced = traced
+        self._desk.stamps = True
 
     @property
     def recorded(self) -> bool:
         """Whether what the dispatcher decides is written down."""
-        return self._recording is not None and self._recording.error is None
+        return self._upkeep.recorded
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready = False
         self._stopped = True
         self.health.stop()
-        for task in self._tasks:
-            task.cancel()
+        self._upkeep.stop()
         while self.held:
             request = self.held[0]
             self._queues.release(request)
@@ -231,15 +227,11 @@ class Site:
         if ended:
             for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
                 runtime.close()
-        if self._recording is not None:
-            self._recording.close()
-        await self.remember()
+        await self._upkeep.close()
 
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""
-        if self._remember is not None:
-            with suppress(OSError):  # what cannot be kept is measured again
-                await asyncio.to_thread(self._remember)
+        await self._upkeep.remember()
 
     @property
     def in_flight(self) -> int:
@@ -263,7 +255,7 @@ class Site:
         if self._in_order and self.held:  # first come, first served
             waits = self.forecast.falls_open(request, self._left_s(request), 0)
         else:
-            server = self._dispatch(request, request.classes, request.deadline_s)
+            server = self._desk.decide(request, request.classes, request.deadline_s)
             if server >= 0:
                 return
             waits = server == HOLD or (self._in_order and self._falls_open(request))
@@ -286,7 +278,7 @@ class Site:
                 return  # it has ended
             self._queues.release(request)
         elif self.instances[request.server].cancel(request):
-            self._leave(request)
+            self._desk.take_back(request)
         else:
             request.abandoned = True
             if request.call is not None:
@@ -296,35 +288,6 @@ class Site:
         self.counters.ended(Outcome.CANCELED, self._class(request))
         self.memory.keep(request)
         self._pull()
-
-    def _dispatch(self, request: Request, classes: int, deadline_s: float) -> int:
-        dispatcher = self.dispatcher
-        now_s = self.now()
-        request.before = Before(
-            now_s,
-            self._balance.item(),
-            self._queue.tobytes(),
-            self._ends_s.tobytes(),
-            self._free_s.tobytes(),
-            self._row_s.tobytes(),
-            self.health.flags,
-        )
-        server = dispatcher.arrive(
-            now_s,
-            self._word(64) - _HALF_WORD,
-            deadline_s,
-            request.floor,
-            request.priority,
-            classes,
-            request.rows,
-            request.counted,
-        )
-        if self.traced is not None:
-            request.dispatched_s = self.now()
-        if server >= 0:
-            request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
-            self._queues.join(request, server, now_s)
-        return server
 
     def _left_s(self, request: Request) -> float:
         # Where late requests are served, nothing is refused for being late.
@@ -337,7 +300,7 @@ class Site:
         if request.server < 0:
             self._queues.release(request)
         elif request.outcome is None and self.instances[request.server].cancel(request):
-            self._leave(request)
+            self._desk.take_back(request)
         else:
             return
         self._end(request, Outcome.EXPIRED, EXPIRED)
@@ -351,7 +314,7 @@ class Site:
         if not healthy:
             queued = [one for one in self.queues[server] if self.instances[server].cancel(one)]
             for request in queued:
-                self._leave(request)
+                self._desk.take_back(request)
                 request.server = -1
             for request in queued:
                 self._move(request)
@@ -374,14 +337,14 @@ class Site:
         )
         if victim is None or not self.instances[victim.server].cancel(victim):
             return False
-        self._leave(victim)
-        placed = self._dispatch(request, request.classes, request.deadline_s) >= 0
+        self._desk.take_back(victim)
+        placed = self._desk.decide(request, request.classes, request.deadline_s) >= 0
         # The policy may refuse the newcomer all the same; then the place is the victim's again,
         # whose class and deadline have been decided on.
         if not placed:
             k = self.class_of[victim.server]
             victim.server = -1
-            if self._dispatch(victim, 1 << k, math.inf) >= 0:
+            if self._desk.decide(victim, 1 << k, math.inf) >= 0:
                 return False
         victim.server = -1
         self._give_way(victim)
@@ -417,7 +380,6 @@ class Site:
 
     def _settle(self, request: Request) -> None:
         now_s = self.now()
-        dispatcher = self.dispatcher
         server = request.server
         if request.timer is not None:
             request.timer.cancel()
@@ -440,17 +402,17 @@ class Site:
                     self._report(error)
             else:
                 self.queues[server].popleft()
-                dispatcher.finish(server, now_s, request.service_s)
+                self._desk.dispatcher.finish(server, now_s, request.service_s)
                 if request.late:
                     self.counters.late[k] += 1
                 self.counters.answered(
                     k, request.rows, self.accuracy[k], latency_s, request.service_s
                 )
                 self.memory.keep(request)
-                if self.traced is not None:
-                    self.traced(self.task, request)
+                if self._traced is not None:
+                    self._traced(self.task, request)
                 return
-        self._leave(request)
+        self._desk.take_back(request)
         if self.instances[server].resting:
             self.health.rest(server, request.reason)
         if request.abandoned:
@@ -466,11 +428,6 @@ class Site:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"task {self.task!r}: a request was not settled", "exception": error}
         )
-
-    def _leave(self, request: Request) -> None:
-        # Without an answer: the place is freed and the accuracy balance undone.
-        position = self._queues.leave(request)
-        self.dispatcher.withdraw(request.server, position, self.now(), request.counted)
 
     def _pull(self) -> None:
         # A server fell free, or the head of the central queue has gone: the head is decided again,
@@ -494,7 +451,7 @@ class Site:
 
     def _decide_again(self, request: Request, deadline_s: float) -> int:
         try:
-            return self._dispatch(request, request.classes, deadline_s)
+            return self._desk.decide(request, request.classes, deadline_s)
         except Exception as error:  # a policy that breaks must not cost others their answers
             self._report(error)
             return REJECT
@@ -511,8 +468,8 @@ class Site:
         self.counters.ended(outcome, self._class(request))
         self.memory.keep(request)
         request.deliver(request)
-        if self.traced is not None:
-            self.traced(self.task, request)
+        if self._traced is not None:
+            self._traced(self.task, request)
 
     def _class(self, request: Request) -> int:
         return self.class_of[request.server] if request.server >= 0 else -1
