@@ -139,3 +139,27 @@ def test_flags_are_zero_or_one() -> None:
 def test_what_is_not_text_needs_binary() -> None:
     with pytest.raises(RefusalError, match="request it as binary"):
         to_json("x", "BYTES", np.array([b"\xff"], np.object_))
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "FP32", "FP64", "INT8", "UINT16", "INT64", "UINT64"])
+@given(given=st.data())
+def test_flat_data_are_what_nested_data_are(datatype: str, given: st.DataObject) -> None:
+    # The two are read by different parsers.
+    if datatype.startswith("FP"):
+        number = st.floats(-65504, 65504) | st.integers(-65504, 65504)
+    else:
+        bounds = np.iinfo(DTYPES[datatype])
+        number = st.integers(int(bounds.min), int(bounds.max))
+    data = given.draw(st.lists(number, min_size=1, max_size=8))
+    shape = (1, len(data))
+    flat = from_json("x", datatype, shape, raw(data))
+    nested = from_json("x", datatype, shape, raw([data]))
+    assert flat.dtype == nested.dtype
+    assert flat.tobytes() == nested.tobytes()
+
+
+def test_a_text_that_is_longer_than_the_quick_parser_takes() -> None:
+    data = [0.125] * 400_000
+    assert from_json("x", "FP32", (1, len(data)), raw(data)).sum() == 50_000.0
+    # And the next one is read as before.
+    assert from_json("x", "FP32", (1, 1), raw([0.5])).tolist() == [[0.5]]

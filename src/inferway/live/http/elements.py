@@ -9,10 +9,11 @@ import math
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 import numpy as np
+import simdjson
 from numpy.typing import NDArray
 
 from inferway.live.http.refusal import RefusalError
@@ -27,6 +28,14 @@ _FORMAT: Final = {
     "INT16": "h", "INT32": "i", "INT64": "q", "FP16": "e", "FP32": "f", "FP64": "d",
 }  # fmt: skip
 _LENGTH: Final = struct.Struct("<I")
+# What simdjson calls the numbers that it gives as an array, and NumPy.
+_NUMBERS: Final[dict[str, tuple[Literal["d", "i", "u"], str]]] = {
+    name: ("d", "<f8") if name.startswith("FP") else ("u", "<u8") if "U" in name else ("i", "<i8")
+    for name in DTYPES
+    if name not in ("BOOL", "BYTES")
+}
+# It keeps room for the longest text that it has read; longer ones take the other way.
+_parser: Final = simdjson.Parser(max_capacity=1024**2)
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
@@ -50,6 +59,9 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
     """
     text = bytes(data)
     size = math.prod(shape)
+    numbers = _flat_numbers(datatype, text)
+    if numbers is not None and numbers.size == size:
+        return numbers.reshape(shape)
     if datatype != "BYTES" and text.count(b",") != size - 1:
         # Counted before anything is built: a small shape with a huge list stays cheap to refuse.
         given = text.count(b",") + 1 if text.strip(b"[] \t\r\n") else 0
@@ -154,6 +166,24 @@ def to_bytes(datatype: str, array: NDArray[Any]) -> bytes:
         element = value.encode() if isinstance(value, str) else bytes(value)
         parts += (_LENGTH.pack(len(element)), element)
     return b"".join(parts)
+
+
+def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
+    # A list of numbers without a Python object for each: half the time for 1024 of them. None
+    # where it is none, or they do not fit; the longer way says why.
+    if datatype not in _NUMBERS or text.count(b"[") != 1:
+        return None
+    kind, wide = _NUMBERS[datatype]
+    try:
+        found: Any = _parser.parse(text)
+        values = np.frombuffer(found.as_buffer(of_type=kind), wide)
+        if kind == "d":
+            with np.errstate(over="raise"):
+                return values.astype(_WIRE[datatype])
+    except (ValueError, TypeError, FloatingPointError):
+        return None
+    narrow = values.astype(_WIRE[datatype])
+    return narrow if np.array_equal(narrow, values) else None
 
 
 def _depth(text: bytes) -> int:
