@@ -28,6 +28,7 @@ COMMANDS = [
     "schema",
     "conformance",
     "simulate",
+    "plan",
     "study",
     "zoo",
 ]

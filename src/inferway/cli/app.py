@@ -17,6 +17,7 @@ from inferway.cli import (
     demo,
     drive,
     failure,
+    plan,
     replay,
     schema,
     serve,
@@ -58,6 +59,7 @@ app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
 app.command()(simulate.simulate)
+app.command()(plan.plan)
 app.command()(replay.replay)
 app.command()(schema.schema)
 app.command()(conformance.conformance)

@@ -1,0 +1,116 @@
+"""Sizing against trying all numbers of instances."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from inferway.dispatch import max_rate, solve
+from inferway.dispatch.sizing import Need, cheapest, roomiest
+from inferway.site import Fleet
+
+
+def fleet_of(need: Need, counts: tuple[int, ...]) -> Fleet:
+    some = np.flatnonzero(counts)
+    return Fleet(
+        tuple(need.variants[v] for v in some),
+        need.rate[some],
+        need.accuracy[some],
+        np.array(counts)[some],
+        energy=need.energy[some],
+    )
+
+
+def fits(need: Need, counts: tuple[int, ...], load: float) -> float:
+    """The greatest rate, where these instances could do; else 0."""
+    if (np.array(counts) < need.least).any() or need.size_bytes @ counts > need.budget_bytes:
+        return 0.0
+    try:
+        fleet = fleet_of(need, counts)
+        greatest = max_rate(fleet, need.target, need.energy_budget)
+        if greatest * load < need.rate_per_s * (1 - 1e-9):
+            return 0.0
+        least_s = solve(fleet, need.target, need.rate_per_s, need.energy_budget).response_time_s
+    except ValueError:
+        return 0.0
+    return greatest if least_s <= need.latency_s * (1 + 1e-9) else 0.0
+
+
+def every(need: Need) -> Iterator[tuple[int, ...]]:
+    return itertools.product(*(range(int(most) + 1) for most in need.most))
+
+
+@st.composite
+def needs(draw: st.DrawFn) -> Need:
+    size = draw(st.integers(1, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    accuracy, rate = rng.uniform(0.4, 0.99, size), rng.uniform(0.3, 4, size)
+    return Need(
+        task="t",
+        variants=tuple("abc"[:size]),
+        rate_per_s=float(rng.uniform(0.5, 8)),
+        latency_s=float(rng.uniform(0.3, 3)),
+        target=None if rng.random() < 0.2 else float(rng.uniform(0.3, accuracy.max())),
+        energy_budget=None if rng.random() < 0.5 else float(rng.uniform(1, 6)),
+        rate=rate,
+        accuracy=accuracy,
+        energy=rng.uniform(0.5, 5, size),
+        price=rng.integers(1, 6, size).astype(float),
+        size_bytes=rng.integers(1, 4, size) * 2.0**30,
+        least=rng.integers(0, 2, size),
+        most=np.full(size, 4.0),
+        budget_bytes=float(rng.choice([np.inf, 12 * 2.0**30])),
+    )
+
+
+@settings(max_examples=25, deadline=None)
+@given(needs(), st.sampled_from([1.0, 0.7]))
+def test_nothing_that_could_do_is_cheaper(need: Need, load: float) -> None:
+    could = [counts for counts in every(need) if fits(need, counts, load)]
+    found = cheapest(need, load=load)
+    if found is None:
+        assert not could
+        return
+    assert fits(need, tuple(found.tolist()), load * (1 + 1e-6))
+    assert need.price @ found == pytest.approx(min(need.price @ np.array(c) for c in could))
+
+
+@settings(max_examples=25, deadline=None)
+@given(needs(), st.integers(0, 1000))
+def test_nothing_that_is_left_has_more_room(need: Need, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    failed = [rng.integers(0, 4, len(need.rate)) for _ in range(3)]
+    below = float(rng.integers(3, 30))
+    left = {
+        counts: room
+        for counts in every(need)
+        if (room := fits(need, counts, 1.0))
+        and need.price @ counts < below
+        and all((np.array(counts) > few).any() for few in failed)
+    }
+    found = roomiest(need, below=below, failed=failed)
+    if found is None:
+        assert not left
+        return
+    assert left[tuple(found.tolist())] == pytest.approx(max(left.values()), rel=1e-3)
+
+
+def test_what_highs_prints_stays_inside(capfd: pytest.CaptureFixture[str]) -> None:
+    need = Need(
+        "t", ("a", "b", "c", "d"), 20.0, 1.0, 0.76, None,
+        np.array([2, 1, 0.9, 0.1]), np.array([0.7, 0.75, 0.8, 1.0]), np.zeros(4), np.ones(4),
+        np.zeros(4), np.zeros(4, np.int64), np.full(4, np.inf), np.inf,
+    )  # fmt: skip
+    failed = []
+    for load in (1.0, 0.9, 0.8):
+        found = cheapest(need, load=load)
+        assert found is not None
+        failed.append(found)
+    assert roomiest(need, below=25.0, failed=failed) is not None
+    print("ours")
+    assert capfd.readouterr().out == "ours\n"
