@@ -11,11 +11,18 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from inferway.report.curves import Curve, Panel, panels
+from inferway.report.figure import COLORS
 from inferway.report.sweep import Axis, Sweep
 
 _DASHES: Final = ("-", "--", ":", "-.")
 _WIDE: Final = 20.0
 """Largest over smallest from which an axis is logarithmic."""
+_LOOSE: Final = 0.5
+"""Half the 95 % interval over the mean, above which a mean is none."""
+_LEAST_SPAN: Final = 0.01
+"""Of accuracies from the bottom of the figure to its top."""
+_MOST_TARGETS: Final = 4
+_MOST_MARKERS: Final = 40
 _NAMES: Final = {"load": "load", "rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
 
 
@@ -23,8 +30,8 @@ def figure(sweep: Sweep, title: str = "") -> Figure | None:
     """Draw two panels per task; None where no key has several numbers.
 
     The first key with numbers goes across, and each combination of the others is a line. The LP's
-    bound is black. Points at which the site is unstable are hollow and at the frame at most: their
-    means say how long was simulated.
+    bound is black. Points at which the site is unstable, or so near to it that the mean has not
+    settled, are hollow and at the frame at most: their means say how long was simulated.
     """
     across = next((one for one in sweep.axes if one.numeric and len(one.values) > 1), None)
     if across is None or "response_time_s.mean" not in sweep.frame:
@@ -37,55 +44,63 @@ def figure(sweep: Sweep, title: str = "") -> Figure | None:
     tasks = list(dict.fromkeys(frame["task"]))
     for task in tasks:
         rows = frame[frame["task"] == task]
-        head = f"{task}: " if len(tasks) > 1 else ""
-        shown += [
-            _times(head, rows, across, others),
-            _accuracies(head, rows, across, others),
-        ]
+        head = f"task {task}" if len(tasks) > 1 else ""
+        shown += [_times(head, rows, across, others), _accuracies(head, rows, across, others)]
     return panels(shown, columns=2, title=title)
 
 
+def settled(rows: pd.DataFrame) -> Any:
+    """Which rows have a mean that can be told: stable, and not near enough to the edge to drift."""
+    mean = rows["response_time_s.mean"].astype(float)
+    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
+    return rows["stable"].astype(bool) & (spread <= _LOOSE * mean)
+
+
 def _times(head: str, rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Panel:
-    stable = rows[rows["stable"]]
-    known = (stable if len(stable) else rows)["response_time_s.mean"]
-    least = rows["bound.response_time_s"].dropna()
+    told = rows[settled(rows)]
+    known = (told if len(told) else rows)["response_time_s.mean"].astype(float)
+    least = rows["bound.response_time_s"].dropna().astype(float)
     every = np.concatenate([known, least[least > 0]])
     low, high = float(every.min()), float(every.max())
     unit, size = ("s", 1.0) if high >= 1.0 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
     wide = high > _WIDE * low
     curves = _bounds(rows, across, others, size)
     curves += _lines(rows, across, others, "response_time_s", size)
-    margin = 1.3 if wide else 1.06
-    bottom = size * low / margin if wide else max(0.0, size * (low - 0.08 * (high - low)))
-    top = size * high * margin if high > low else size * high * 1.5
+    space = 0.08 * max(high - low, 0.1 * high)
+    ends = (low / 1.3, high * 1.3) if wide else (max(0.0, low - space), high + space)
     return Panel(
-        title=f"{head}mean response time",
+        title=head,
         across=_across(across),
-        up=unit,
+        up=f"mean response time, {unit}",
         curves=curves,
         scale_across=_scale(across),
         scale_up="log" if wide else "linear",
-        limits_up=(bottom, top),
+        limits_up=(size * ends[0], size * ends[1]),
     )
 
 
 def _accuracies(head: str, rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Panel:
-    given = rows.get("accuracy_target", pd.Series(dtype=float))
-    targets = given.dropna().unique().tolist()
     curves = _lines(rows, across, others, "accuracy", 1.0)
-    levels = []
+    given = rows.get("accuracy_target", pd.Series(dtype=float)).dropna().astype(float)
+    targets = sorted(given.unique().tolist())
+    x = [value.number for value in across.values if value.number is not None]
     if across.key == "accuracy_target":
-        ends = sorted(float(one) for one in targets)
-        curves.insert(0, Curve("target", ends, ends, dash="--"))
-    elif len(targets) <= 4:
-        levels = [(f"target {one:g}", float(one)) for one in targets]
+        curves.insert(0, Curve("target", targets, targets, dash=":"))
+    elif len(targets) <= _MOST_TARGETS:
+        curves[:0] = [
+            Curve("target", [min(x), max(x)], [target, target], dash=":") for target in targets
+        ]
+    every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
+    # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
+    middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
+    half = max(1.1 * half, _LEAST_SPAN / 2)
     return Panel(
-        title=f"{head}mean accuracy of the answers",
+        title=head,
         across=_across(across),
-        up="",
+        up="mean accuracy of the answers",
         curves=curves,
-        levels=levels,
         scale_across=_scale(across),
+        limits_up=(middle - half, middle + half),
     )
 
 
@@ -93,19 +108,19 @@ def _lines(
     rows: pd.DataFrame, across: Axis, others: Sequence[Axis], what: str, size: float
 ) -> list[Curve]:
     found = []
-    for place, (label, own) in enumerate(_combinations(rows, others)):
-        own = own.sort_values(across.key)
+    for place, (label, group) in enumerate(_combinations(rows, others)):
+        own = group.sort_values(across.key)
         error = 1.96 * size * own[f"{what}.stderr"].astype(float)
         found.append(
             Curve(
                 label or "twin",
                 own[across.key].tolist(),
-                (size * own[f"{what}.mean"]).tolist(),
+                (size * own[f"{what}.mean"].astype(float)).tolist(),
                 error=error.tolist(),
-                hollow=(~own["stable"].astype(bool)).tolist(),
+                hollow=(~settled(own)).tolist(),
                 color=place,
-                dash=_DASHES[(place // 7) % len(_DASHES)],
-                markers=len(across.values) <= 40,
+                dash=_DASHES[(place // len(COLORS)) % len(_DASHES)],
+                markers=len(across.values) <= _MOST_MARKERS,
             )
         )
     return found
@@ -115,10 +130,11 @@ def _bounds(rows: pd.DataFrame, across: Axis, others: Sequence[Axis], size: floa
     """The bound knows neither policy nor seed; a line for each combination of the rest."""
     rest = [one for one in others if one.key not in ("policy", "seed")]
     found: list[Curve] = []
-    for label, own in _combinations(rows, rest):
-        own = own.drop_duplicates(across.key).sort_values(across.key)
+    for label, group in _combinations(rows, rest):
+        own = group.drop_duplicates(across.key).sort_values(across.key)
         own = own[own["bound.response_time_s"].notna()]
-        x, y = own[across.key].tolist(), (size * own["bound.response_time_s"]).tolist()
+        x = own[across.key].tolist()
+        y = (size * own["bound.response_time_s"].astype(float)).tolist()
         if not x or any(curve.x == x and curve.y == y for curve in found):
             continue
         name = f"LP bound, {label}" if label else "LP bound"
