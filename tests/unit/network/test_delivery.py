@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferway.deployment import ServiceTime, Task, Variant
@@ -20,6 +20,7 @@ from inferway.network import (
     Topology,
     delivery_network,
     given_paths,
+    ranking,
     shortest_paths,
     tree,
 )
@@ -151,6 +152,41 @@ def test_options_are_those_of_the_paper_in_its_order(case: dict[str, Any]) -> No
 
 
 @given(cases())
+@settings(max_examples=30)
+def test_large_networks_are_ranked_a_part_at_a_time(case: dict[str, Any]) -> None:
+    whole = build(case)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ranking, "_CHUNK", 1)
+        parts = build(case)
+    for one, other in ((whole.options, parts.options), (whole.pairs, parts.pairs)):
+        assert all(a.tolist() == b.tolist() for a, b in zip(one, other, strict=True))
+
+
+def test_many_equal_costs_keep_their_order() -> None:
+    # Two costs, of variants that take turns, at two nodes that are equally far.
+    turns = {
+        f"v{w}": variant(f"v{w}", (0.5, 0.6, 0.5)[w % 3], 1, fast=0.01, slow=1.0) for w in range(60)
+    }
+    case = small(
+        tasks=[Task("see", turns, max_instances=2)],
+        topology=tree(
+            [
+                Tier("root", 1, hardware="slow", repository=True),
+                Tier("near", 1, 0.1, 199.0, "fast"),
+                Tier("edge", 1, 0.0, 199.0, "fast"),
+            ]
+        ),
+        types=[(0, 2)],
+    )
+    network = build(case)
+    better = [m for m in range(120) if m // 2 % 3 == 1]
+    worse = [m for m in range(120) if m // 2 % 3 != 1]
+    # The repository serves with v1, the first of the better ones.
+    assert network.options.model.tolist() == [*better * 2, *worse * 2, 2]
+    assert network.options.hop.tolist() == [0] * 40 + [1] * 40 + [0] * 80 + [1] * 80 + [2]
+
+
+@given(cases())
 def test_pairs_are_the_options_pairs_sorted_by_node_and_model(case: dict[str, Any]) -> None:
     network = build(case)
     pairs, options = network.pairs, network.options
@@ -236,6 +272,21 @@ def test_a_repository_has_copies_enough_of_its_cheapest_variant() -> None:
     network = build(case)
     assert network.pairs.pinned.max() == 3
     assert network.pairs.capacity[network.pairs.pinned > 0].tolist() == [1200]
+
+
+@pytest.mark.parametrize(
+    ("rate", "slot_s", "capacity"),
+    [(14.2, 60.0, 852), (4.1, 10.0, 41), (2.9, 1.0, 2), (0.3, 2.0, 0.6)],
+)
+def test_capacity_is_whole_unless_a_request_takes_longer_than_a_slot(
+    rate: float, slot_s: float, capacity: float
+) -> None:
+    one = {"a": variant("a", 0.5, 1, fast=1 / rate)}
+    topology = tree([Tier("root", 1, hardware="fast", repository=True)])
+    network = build(
+        small(tasks=[Task("see", one)], topology=topology, types=[(0, 0)]), slot_s=slot_s
+    )
+    assert network.pairs.capacity.tolist() == pytest.approx([capacity], abs=1e-12)
 
 
 def test_any_cost_function() -> None:

@@ -274,6 +274,20 @@ def test_interpolation_is_the_mean_of_the_neighbors(data: st.DataObject) -> None
             assert sum(known[u] for u in part) >= 2
 
 
+def test_a_ring_that_hangs_on_one_point_could_be_anywhere() -> None:
+    points = np.array([[0.0, 0.0], [np.nan, np.nan], [np.nan, np.nan], [np.nan, np.nan]])
+    ring = [(0, 1), (1, 2), (2, 3), (3, 1)]
+    assert np.isnan(interpolated(points, ring)[1:]).all()
+    two = np.vstack([points, [[0.0, 4.0]]])
+    filled = interpolated(two, [*ring, (2, 4)])
+    assert filled[:, 0] == pytest.approx(np.zeros(5))
+    # Each the mean of its neighbors, nearly so on an arc this short.
+    one, other, third = filled[1:4, 1]
+    assert (3 * one, 3 * other, 2 * third) == pytest.approx(
+        (other + third, one + third + 4, one + other), abs=1e-2
+    )
+
+
 # nodes and links after import, and what was made up
 ZOO = {
     "Abilene": (11, 14, 0, 0, 0),

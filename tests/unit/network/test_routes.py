@@ -73,10 +73,17 @@ def test_paths_are_simple_connected_and_shortest(topology: Topology) -> None:
         assert (path(stated, 0), rtts(stated, 0)) == (hops, rtts(paths, index))
 
 
-def test_of_equally_fast_ways_the_one_with_fewer_hops_is_taken() -> None:
-    links = [[0, 1], [1, 2], [2, 4], [0, 3], [3, 4]]
-    topology = Topology(tuple("abcde"), np.array(links), np.array([1, 1, 1, 1, 2.0]))
-    assert path(shortest_paths(topology, np.array([0]), np.array([4])), 0) == [0, 3, 4]
+@pytest.mark.parametrize("first", [1, 3])
+def test_of_equally_fast_ways_the_one_with_fewer_hops_is_taken(first: int) -> None:
+    long, short = (1, 3) if first == 1 else (3, 1)
+    links = [[0, long], [long, 2], [2, 4], [0, short], [short, 4], [long, 0]]
+    rtt = np.array([0.1, 0.2, 0.3, 0.1, 0.5, 0.7])
+    topology = Topology(tuple("abcde"), np.array(links), rtt)
+    for order in (slice(None), slice(None, None, -1)):
+        turned = Topology(tuple("abcde"), np.array(links)[order], rtt[order])
+        paths = shortest_paths(turned, np.array([0]), np.array([4]))
+        assert path(paths, 0) == [0, short, 4]
+    assert topology.nodes[short] == ("d" if first == 1 else "b")
 
 
 def test_an_entry_that_reaches_no_repository() -> None:
