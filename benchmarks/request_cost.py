@@ -9,6 +9,7 @@ file's own.
 Run::
 
     python benchmarks/request_cost.py [linear | null | FILE] [--requests 20000] [--json]
+    python benchmarks/request_cost.py --beside ../older    # another checkout's server, in turns
 """
 
 from __future__ import annotations
@@ -16,8 +17,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +29,7 @@ import msgspec
 import numpy as np
 from http_stack import cpu_seconds, drive, machine, request_bytes
 
+HERE = Path(__file__).resolve()
 TASK = "digits"
 SHAPE = (1, 160)
 ROUNDS = 5
@@ -127,36 +132,54 @@ def input_of(port: int) -> dict[str, Any]:
     return found
 
 
-def measure(model: str, count: int, connections: int) -> list[dict[str, Any]]:
-    """Run the server and the clients; return one row per wire format."""
-    command = [sys.executable, __file__, "--serve", model]
-    rows = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+@contextmanager
+def server(checkout: Path, model: str) -> Iterator[tuple[int, int]]:
+    """Run a checkout's server; yields process id and port."""
+    command = [sys.executable, str(checkout / "benchmarks" / HERE.name), "--serve", model]
+    paths = {"PYTHONPATH": str(checkout / "src")}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=os.environ | paths) as process:
         try:
-            assert server.stdout is not None
-            port = json.loads(server.stdout.readline())["http_port"]
-            tensor = input_of(port)
-            size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
-            for form, request in requests_for(tensor, size).items():
-                drive(port, request, max(500, count // 10), connections)
-                costs_us, rates = [], []
-                for _ in range(ROUNDS):
-                    before = cpu_seconds(server.pid)
-                    wall_s = drive(port, request, count // ROUNDS, connections)
-                    cpu_s = cpu_seconds(server.pid) - before
-                    costs_us.append(round(cpu_s / (count // ROUNDS) * 1e6, 1))
-                    rates.append(round(count // ROUNDS / wall_s))
-                rows.append(
-                    {
-                        "form": form,
-                        "request_bytes": len(request),
-                        "cpu_us_per_request": min(costs_us),
-                        "cpu_us_median": sorted(costs_us)[ROUNDS // 2],
-                        "requests_per_s": max(rates),
-                    }
-                )
+            assert process.stdout is not None
+            yield process.pid, json.loads(process.stdout.readline())["http_port"]
         finally:
-            server.kill()
+            process.kill()
+
+
+def measure(
+    model: str, count: int, connections: int, checkouts: dict[str, Path]
+) -> list[dict[str, Any]]:
+    """Run the servers and the clients; one row per wire format and checkout."""
+    rows = []
+    with ExitStack() as stack:
+        servers = {
+            name: stack.enter_context(server(checkout, model))
+            for name, checkout in checkouts.items()
+        }
+        tensor = input_of(next(iter(servers.values()))[1])
+        size = int(np.prod([max(axis, 1) for axis in tensor["shape"][1:]]))
+        for form, request in requests_for(tensor, size).items():
+            costs_us: dict[str, list[float]] = {name: [] for name in servers}
+            rates: dict[str, list[int]] = {name: [] for name in servers}
+            for _, port in servers.values():
+                drive(port, request, max(500, count // 10), connections)
+            for _ in range(ROUNDS):
+                for name, (pid, port) in servers.items():
+                    before = cpu_seconds(pid)
+                    wall_s = drive(port, request, count // ROUNDS, connections)
+                    cpu_s = cpu_seconds(pid) - before
+                    costs_us[name].append(round(cpu_s / (count // ROUNDS) * 1e6, 1))
+                    rates[name].append(round(count // ROUNDS / wall_s))
+            rows += [
+                {
+                    "checkout": name,
+                    "form": form,
+                    "request_bytes": len(request),
+                    "cpu_us_per_request": min(costs_us[name]),
+                    "cpu_us_median": sorted(costs_us[name])[ROUNDS // 2],
+                    "requests_per_s": max(rates[name]),
+                }
+                for name in servers
+            ]
     return rows
 
 
@@ -166,6 +189,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="linear", help="linear, null or a file")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
+    parser.add_argument("--beside", type=Path, help="another checkout, measured in turns")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -173,10 +197,13 @@ def main() -> None:
         serve(options.model)
         return
     model = Path(options.model).name
+    checkouts = {"here": HERE.parents[1]}
+    if options.beside:
+        checkouts[str(options.beside)] = options.beside.resolve()
     rows = [
         {"connections": connections} | row
         for connections in options.connections
-        for row in measure(options.model, options.requests, connections)
+        for row in measure(options.model, options.requests, connections, checkouts)
     ]
     if options.json:
         print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))
@@ -186,7 +213,7 @@ def main() -> None:
         print(
             f"{row['form']:7} {row['request_bytes']:6d} bytes, {row['connections']:3d} connections:"
             f" {row['cpu_us_per_request']:6.1f} µs CPU each (median {row['cpu_us_median']:.1f}),"
-            f" {row['requests_per_s']:6d} requests/s"
+            f" {row['requests_per_s']:6d} requests/s, {row['checkout']}"
         )
 
 
