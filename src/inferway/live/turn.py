@@ -25,8 +25,8 @@ class Turn:
     """Runs brief requests on the event loop, all that came in one pass of it together.
 
     Together, because code that has just run is in the processor's caches: read eight requests, then
-    run eight, then answer eight costs 55 us of CPU a request, each one from end to end 93 us, and
-    handing each to a thread and back 98 us (`docs/benchmarks/http.md`).
+    run eight, then answer eight cost 54 us of CPU a request, each one from end to end 93 us, and
+    handing each to a thread and back 99 us (`docs/benchmarks/http.md`).
 
     Parameters
     ----------
