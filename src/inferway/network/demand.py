@@ -71,7 +71,9 @@ class Demand:
     types: int
     slot_s: float
     seed: int = 0
-    _counted: dict[int, _Counted] = field(default_factory=dict, repr=False, compare=False)
+    _counted: dict[int, _Counted] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def counts(self, slot: int) -> Count:
         """(R,) requests of each type in a slot, counted from 0.

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,11 @@ def test_streams_add_up() -> None:
     assert counts[:2].sum() == 100
     assert counts[2] == 10
     assert both.expected(0).tolist() == [50.0, 50.0, 10.0]
+
+
+def test_another_seed_counts_anew() -> None:
+    one = demand(arrivals(**PROCESSES[3]), slot_s=5.0)
+    before = [int(n[0]) for n in one.slots(20)]
+    other = replace(one, seed=2)
+    assert [int(n[0]) for n in other.slots(20)] != before
+    assert [int(n[0]) for n in replace(other, seed=1).slots(20)] == before
