@@ -11,7 +11,7 @@ import typer
 from inferway.cli import terminal
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.text import Text
 
     from inferway.studies import Claim, Progress, Results, Study
 
@@ -35,7 +35,7 @@ def list_all(json: terminal.Json = False) -> None:
     if json:
         terminal.document({"schema": 1, "studies": {one.name: _entry(one) for one in studies}})
     else:
-        terminal.show(_listing(studies))
+        terminal.show(*_listing(studies))
 
 
 @app.command()
@@ -73,7 +73,7 @@ def run(
                 "claims": [claim.to_json() for claim in claims],
             }
         else:
-            terminal.show(_claims(one, claims, image))
+            terminal.show(*_claims(one, claims, image))
     if json:
         terminal.document({"schema": 1, "studies": documents})
 
@@ -116,41 +116,38 @@ def _keep(study: Study[Any], scale: str, results: Results, out: Path) -> tuple[P
     return image, list(study.claims(settings, results))
 
 
-def _claims(study: Study[Any], claims: list[Claim], image: Path) -> Table:
-    from inferway.report.table import table
-    from inferway.studies.report import claims_table
+def _claims(study: Study[Any], claims: list[Claim], image: Path) -> list[Text]:
+    from rich.text import Text
 
-    rows = [[row[0], row[1], row[3], row[4], row[5], row[6]] for row in claims_table(claims)]
-    return table(
-        f"{study.name} ({study.source})",
-        ["where", "claim", "measured", "reproduces", "", "beside it"],
-        rows,
-        caption=f"{image}",
-        left=(0, 1, 3, 4, 5),
-    )
+    words = {True: ("yes", "green"), False: ("no ", "red"), None: ("-  ", "dim")}
+    lines = [Text(f"{study.name} ({study.source}): {image}", style="bold")]
+    for claim in claims:
+        word, color = words[claim.reproduced]
+        line = Text.assemble((word, color), f" {claim.says} ", (f"[{claim.where}]", "dim"))
+        line.append(f"\n    {claim.measure}: ")
+        line.append(claim.measured, style="bold")
+        line.append(f" (reproduces {claim.tolerance})")
+        if claim.why:
+            line.append(f"\n    {claim.why}", style="dim")
+        lines.append(line)
+    return [*lines, Text()]
 
 
-def _listing(studies: list[Study[Any]]) -> Table:
-    from inferway.report.table import table
+def _listing(studies: list[Study[Any]]) -> list[Text]:
+    from rich.text import Text
+
     from inferway.studies import SCALES
     from inferway.studies.run import cores
 
-    rows = []
+    lines = []
     for one in studies:
-        points = [len(one.points(one.scales[scale])) for scale in SCALES]
-        times = [_minutes(one.seconds(scale) / cores()) for scale in SCALES]
-        rows.append([one.name, one.source, one.shows, *_pairs(points, times)])
-    return table(
-        "Studies",
-        ["name", "source", "shows", *SCALES],
-        rows,
-        caption=f"Points and about how long they take on {cores()} cores.",
-        left=(0, 1, 2),
-    )
-
-
-def _pairs(points: list[int], times: list[str]) -> list[str]:
-    return [f"{count}, {time}" for count, time in zip(points, times, strict=True)]
+        parts = []
+        for scale in SCALES:
+            count = len(one.points(one.scales[scale]))
+            parts.append(f"{scale} {count} points, {_minutes(one.seconds(scale) / cores())}")
+        line = Text.assemble((one.name, "bold"), f"  {one.source}\n    {one.shows}\n")
+        lines.append(line.append(f"    {'; '.join(parts)}", style="dim"))
+    return [*lines, Text(f"Times are estimates, on {cores()} cores.")]
 
 
 def _entry(study: Study[Any]) -> dict[str, Any]:

@@ -25,8 +25,10 @@ STUDIES = {
     "shuffle-pair": "queueing.shuffle_pair",
     "blocking": "queueing.blocking",
     "ablation": "queueing.ablation",
+    "small-optimum": "queueing.small_optimum",
+    "energy": "queueing.energy",
 }
-"""In the order of the paper."""
+"""In the order of the paper; ours last."""
 
 
 def study(name: str) -> Study[Any]:

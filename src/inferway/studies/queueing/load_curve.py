@@ -21,6 +21,9 @@ __all__ = ["DEPARTURES", "Gap", "Settings", "figure", "gaps", "points"]
 PAPERS = ("r-jiq", "tad", "tad-op")
 """The paper's policies."""
 
+QUICK_BETAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.495)
+"""Fewer of the paper's loads."""
+
 DEPARTURES = (
     "The captions that give the targets did not survive in the text: 0.72, 0.76 and 0.80 are ours; "
     "they make the bound use proper pairs, singletons and pairs that shuffle.",

@@ -88,9 +88,10 @@ def phased(
     }
     if sample_s is not None:
         series = result.series
+        assert series is not None
         found |= {
             "time_s": series.time_s,
-            "in_system": series.in_system,
-            "sampled_accuracy": series.accuracy,
+            "in_system": series.in_system[0],
+            "sampled_accuracy": series.accuracy[0],
         }
     return found

@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from inferway.deployment.workloads import Arrivals
     from inferway.site import Fleet
+    from inferway.twin.result import TaskResult
+    from inferway.twin.scenario import Scenario
 
-__all__ = ["FOUR_CLASSES", "THREE_CLASSES", "System", "scenario", "seconds", "simulated"]
+__all__ = ["FOUR_CLASSES", "THREE_CLASSES", "System", "precise", "scenario", "seconds", "simulated"]
 
 _QUERIES_PER_S = 4e6
 _START_S = 0.3
@@ -107,7 +110,6 @@ def simulated(
     """
     from inferway.deployment.workloads import PoissonArrivals
     from inferway.dispatch import max_rate, solve
-    from inferway.twin.simulation import run
 
     fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers, buffer)
     rate_per_s = load * max_rate(fleet, target)
@@ -120,15 +122,9 @@ def simulated(
         policy,
         options or {},
     )
-    result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
-    while precision is not None and result.stable and queries < most:
-        error = result.response_time_s.stderr / result.response_time_s.mean
-        if error <= precision:
-            break
-        # The error is an estimate too: a fifth more than it asks for, at most eight times as much.
-        factor = min(1.2 * (error / precision) ** 2, 8.0)
-        queries = min(int(queries * max(factor, 1.5)), most)
-        result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
+    result = precise(
+        asked, queries=queries, seed=seed, warmup=warmup, precision=precision, most=most
+    )
     return {
         "response_s": result.response_time_s.mean,
         "response_s_se": result.response_time_s.stderr,
@@ -146,6 +142,30 @@ def simulated(
     }
 
 
+def precise(
+    asked: Scenario,
+    *,
+    queries: int,
+    seed: int,
+    warmup: int | None,
+    precision: float | None,
+    most: int,
+) -> TaskResult:
+    """Simulate until the mean response time is known well enough; parameters as of `simulated`."""
+    from inferway.twin.simulation import run
+
+    result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
+    while precision is not None and result.stable and queries < most:
+        error = result.response_time_s.stderr / result.response_time_s.mean
+        if error <= precision:
+            break
+        # The error is an estimate too: a fifth more than it asks for, at most eight times as much.
+        factor = min(1.2 * (error / precision) ** 2, 8.0)
+        queries = min(int(queries * max(factor, 1.5)), most)
+        result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
+    return result
+
+
 def seconds(queries: float) -> float:
     """About how long `simulated` takes for so many queries, s."""
     return _START_S + queries / _QUERIES_PER_S
@@ -153,12 +173,12 @@ def seconds(queries: float) -> float:
 
 def scenario(
     fleet: Fleet,
-    arrivals: Any,
+    arrivals: Arrivals,
     distribution: str,
     target: float,
     policy: str,
     options: Mapping[str, Any],
-) -> Any:
+) -> Scenario:
     """The twin's scenario: every class with the same distribution of service times."""
     from inferway.deployment import ServiceTime
     from inferway.twin.scenario import Scenario

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -31,9 +32,10 @@ class Settings:
     """The error whose load the figure marks."""
     checked: tuple[tuple[int, float], ...] = ((4096, 0.76), (4096, 0.80))
     """Sizes and targets at which simulation checks the threshold of stability."""
-    around: tuple[float, ...] = (-0.03, 0.03)
+    around: tuple[float, ...] = (-0.1, 0.03)
     """Loads that simulation takes, relative to the threshold."""
     queries_per_server: int = 100_000
+    precision: float | None = None
 
 
 def points(settings: Settings) -> list[Point]:
@@ -64,7 +66,7 @@ def points(settings: Settings) -> list[Point]:
                 "policy": "r-jiq",
                 "options": {"rate": rate_per_s},
                 "queries": queries,
-                "warmup": 0,
+                "precision": settings.precision,
                 "seed": 1,
             }
             label = {
@@ -106,6 +108,7 @@ def tolerance(
     }
 
 
+@cache
 def load_at(system: System, servers: int, target: float, error: float) -> float:
     """The load above which a rate told too low by this part makes a class unstable."""
     from inferway.dispatch.routing import routing
@@ -314,7 +317,7 @@ STUDY = Study(
             around=(-0.1,),
             queries_per_server=20,
         ),
-        "quick": replace(_PAPER, queries_per_server=5_000),
+        "quick": replace(_PAPER, queries_per_server=5_000, precision=0.001),
         "paper": _PAPER,
     },
     points=points,

@@ -1,0 +1,247 @@
+"""Accuracy and energy kept at once: the LP, and one price per constraint (paper 002, Sec. 8.1)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from inferway.studies.queueing.system import FOUR_CLASSES, System, scenario, seconds
+from inferway.studies.results import Results
+from inferway.studies.study import Claim, Point, Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+_FREE = "tad-op"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Ours: the paper leaves several constraints open, and has no energies."""
+
+    system: System = FOUR_CLASSES
+    energy: tuple[float, ...] = (4.0, 2.0, 3.0, 10.0)
+    """Of a request by class, J: the fastest class is not the most frugal one."""
+    servers: int = 1024
+    target: float = 0.76
+    rate: float = 0.3
+    """Arrivals per server, 1/s: the same for every budget."""
+    budgets: tuple[float, ...] = (2.3, 2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6)
+    queries: int = 100_000_000
+    precision: float | None = None
+
+
+def points(settings: Settings) -> list[Point]:
+    """`priced` at every budget, and TAD-OP, which knows none."""
+    system = settings.system.arguments()
+    asked: list[tuple[str, float | None]] = [("priced", budget) for budget in settings.budgets]
+    asked.append((_FREE, None))
+    return [
+        Point(
+            {"policy": policy, "budget": budget},
+            kept,
+            {
+                "system": system,
+                "energy": list(settings.energy),
+                "servers": settings.servers,
+                "target": settings.target,
+                "rate": settings.rate,
+                "budget": budget,
+                "policy": policy,
+                "queries": settings.queries,
+                "precision": settings.precision,
+                "seed": 1,
+            },
+            seconds(settings.queries),
+        )
+        for policy, budget in asked
+    ]
+
+
+def kept(
+    *,
+    system: Mapping[str, Any],
+    energy: Sequence[float],
+    servers: int,
+    target: float,
+    rate: float,
+    budget: float | None,
+    policy: str,
+    queries: int,
+    seed: int,
+    precision: float | None = None,
+    most: int = 200_000_000,
+) -> dict[str, Any]:
+    """Simulate a site with an accuracy target and an energy budget.
+
+    Parameters
+    ----------
+    energy
+        Of a request by class, J.
+    rate
+        Arrivals per server, 1/s.
+    budget
+        Greatest mean energy of a request, J; None for none.
+
+    Returns
+    -------
+    dict
+        Response time, accuracy and mean energy, and the LP's with both constraints.
+    """
+    import numpy as np
+
+    from inferway.deployment.workloads import PoissonArrivals
+    from inferway.dispatch import solve
+    from inferway.studies.queueing.system import precise
+
+    plain = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers)
+    fleet = replace(plain, energy=np.array(energy, float))
+    rate_per_s = rate * servers
+    optimum = solve(fleet, target, rate_per_s, budget)
+    arrivals = PoissonArrivals(process="poisson", rate=f"{rate_per_s!r}/s")
+    asked = scenario(fleet, arrivals, "exponential", target, policy, {})
+    result = precise(
+        replace(asked, energy_budget=budget),
+        queries=queries,
+        seed=seed,
+        warmup=None,
+        precision=precision,
+        most=most,
+    )
+    shares = np.array([result.shares[name] for name in fleet.variants])
+    return {
+        "response_s": result.response_time_s.mean,
+        "response_s_se": result.response_time_s.stderr,
+        "accuracy": result.accuracy.mean,
+        "accuracy_se": result.accuracy.stderr,
+        "energy": float(shares @ fleet.energy),
+        "stable": result.stable,
+        "queries": result.queries,
+        "bound_s": optimum.response_time_s,
+        "bound_energy": float(optimum.shares @ fleet.energy),
+    }
+
+
+def figure(settings: Settings, results: Results) -> Figure:
+    """Response time, energy and accuracy against the budget."""
+    from inferway.report.curves import Curve, Panel, panels
+    from inferway.studies.queueing.look import policy_curve
+
+    budgets = settings.budgets
+    here = results.where(policy="priced")
+    free = results.where(policy=_FREE)
+    flat = [free.measure("response_s").mean] * len(budgets)
+    spent = [free.measure("energy").mean] * len(budgets)
+    bound = [here.measure("bound_s", budget=budget).mean for budget in budgets]
+    least = [here.measure("bound_energy", budget=budget).mean for budget in budgets]
+
+    def measured(column: str, scale: float = 1.0) -> Curve:
+        found = [here.measure(column, budget=budget) for budget in budgets]
+        return policy_curve("priced", budgets, found, scale)
+
+    return panels(
+        [
+            Panel(
+                "",
+                "energy budget, J",
+                "mean response time, s",
+                [
+                    Curve("bound (LP, both constraints)", budgets, bound),
+                    measured("response_s"),
+                    Curve("TAD-OP, no budget", budgets, flat, color=0, dash=":", markers=False),
+                ],
+            ),
+            Panel(
+                "",
+                "energy budget, J",
+                "mean energy of a request, J",
+                [
+                    Curve("bound (LP, both constraints)", budgets, least),
+                    measured("energy"),
+                    Curve("TAD-OP, no budget", budgets, spent, color=0, dash=":", markers=False),
+                    Curve("budget", budgets, budgets, color=6, dash=":", markers=False),
+                ],
+            ),
+            Panel(
+                "",
+                "energy budget, J",
+                "accuracy, %",
+                [measured("accuracy", 100)],
+                levels=[("target", 100 * settings.target)],
+                limits_up=(100 * settings.target - 0.5, 100 * settings.target + 0.5),
+            ),
+        ],
+        columns=3,
+        title="Accuracy and energy at once (ours; left open by paper 002, Sec. 8.1)",
+    )
+
+
+def claims(settings: Settings, results: Results) -> list[Claim]:
+    """What one price per constraint reaches."""
+    here = results.where(policy="priced")
+    rows = here.rows
+    over = _worst([(row["energy"] / row["budget"] - 1, row) for row in rows])
+    short = _worst([(settings.target - row["accuracy"], row) for row in rows])
+    gap = _worst([(row["response_s"] / row["bound_s"] - 1, row) for row in rows if row["stable"]])
+    free = results.where(policy=_FREE)
+    return [
+        Claim(
+            "ours",
+            "With two constraints, two prices keep the energy budget.",
+            "largest mean energy over the budget, less 1",
+            over[0],
+            at_most=0.002,
+            unit="%",
+            why=f"at a budget of {over[1]:g} J",
+        ),
+        Claim(
+            "ours",
+            "They keep the accuracy target at the same time.",
+            "largest shortfall of the mean accuracy",
+            short[0],
+            at_most=0.0002,
+            unit="%",
+            why=f"at a budget of {short[1]:g} J",
+        ),
+        Claim(
+            "ours",
+            "On a large site that comes near the LP with both constraints.",
+            f"largest response time over the bound, less 1, n = {settings.servers}",
+            gap[0],
+            at_most=0.02,
+            unit="%",
+            why=f"at a budget of {gap[1]:g} J",
+        ),
+        Claim(
+            "ours",
+            "TAD-OP, which knows no budget, overspends the smallest of them.",
+            "its mean energy over that budget, less 1",
+            free.value("energy") / min(settings.budgets) - 1,
+            at_least=0.05,
+            unit="%",
+            why=f"{free.value('energy'):.3f} J",
+        ),
+    ]
+
+
+def _worst(found: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[float, float]:
+    value, row = max(found, key=lambda one: one[0], default=(math.nan, {"budget": math.nan}))
+    return value, row["budget"]
+
+
+_PAPER = Settings()
+STUDY = Study(
+    name="energy",
+    source="ours, after paper 002, Sec. 8.1",
+    shows="An accuracy target and an energy budget at once: two prices against the LP.",
+    scales={
+        "smoke": replace(_PAPER, servers=64, budgets=(2.6,), queries=40_000),
+        "quick": replace(_PAPER, queries=3_000_000, precision=0.001),
+        "paper": _PAPER,
+    },
+    points=points,
+    figure=figure,
+    claims=claims,
+)

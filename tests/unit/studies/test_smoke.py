@@ -1,0 +1,122 @@
+"""Every study at smoke scale, on the real simulator: what holds at any scale holds here."""
+
+from __future__ import annotations
+
+import pytest
+
+from inferway.report.figure import save
+from inferway.studies import STUDIES, Results, run, stored, study
+from inferway.studies.report import report
+
+# What a run of seconds tells: by study, the beginning of a claim and whether it reproduces.
+VERDICTS = {
+    "trade-off": {
+        "Prioritizing faster servers does not reach": True,
+        "Prioritizing more accurate servers results in large latency": True,
+        "The proposed policy keeps": True,
+    },
+    "r-jiq-limit": {
+        "The latency of R-JIQ converges": False,
+        "The gap to the optimum shrinks": True,
+        "R-JIQ meets the benchmark": True,
+    },
+    "wrong-rate": {
+        "On a small site an error of 5 %": True,
+        "On a large site an error of 5 %": True,
+    },
+    "rate-window": {"A long window does not follow": True},
+    "small-site": {
+        "TAD meets": True,
+        "TAD-OP meets": True,
+        "At this size no policy reaches": True,
+        "R-JIQ has no instability": True,
+    },
+    "large-site": {"TAD-OP meets": True, "R-JIQ is noticeably better": True},
+    "deterministic-site": {"TAD meets": True, "TAD-OP meets": True},
+    "varying-load": {
+        "TAD keeps": True,
+        "TAD-OP keeps": True,
+        "TAD does not reach the optimal number": True,
+    },
+    "varying-target": {
+        "Though the load is fixed": True,
+        "TAD keeps": True,
+        "TAD-OP keeps": True,
+    },
+    "underestimate": {"Told 0.79 of lambda-max at 0.8": True},
+    "wrong-pair": {},
+    "shuffle-pair": {
+        "The optimal pair is {1, 3}": True,
+        "With that pair the greatest rate is 0.0625": False,
+        "The pair {2, 3} allows 0.25": False,
+        "Class 3 is full, and class 1 becomes empty": True,
+    },
+    "blocking": {"E[T] exceeds": False, "The blocking probability": True},
+    "ablation": {"Pairs that shuffle are needed": True},
+    "small-optimum": {"On a very small site the LP": True},
+    "energy": {"TAD-OP, which knows no budget, overspends": True},
+}
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    return tmp_path_factory.mktemp("studies")
+
+
+def settings_of(name):
+    return study(name).scales["smoke"]
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_smoke(name, out):
+    one = study(name)
+    results = run(one, "smoke", out=out, workers=0)
+    assert len(results) == len(one.points(settings_of(name)))
+    png, _ = save(one.figure(settings_of(name), results), out / "figures" / name)
+    assert png.stat().st_size > 5_000
+    claims = one.claims(settings_of(name), results)
+    assert all(claim.value == claim.value for claim in claims), [c.says for c in claims]
+    for beginning, expected in VERDICTS[name].items():
+        (found,) = [claim for claim in claims if claim.says.startswith(beginning)]
+        assert found.reproduced is expected, (found.says, found.measured, found.why)
+
+
+@pytest.mark.parametrize("name", ["trade-off", "small-site", "large-site", "deterministic-site"])
+def test_who_keeps_the_target_is_not_below_the_bound(name, out):
+    rows = run(study(name), "smoke", out=out, workers=0).rows
+    kept = [row for row in rows if row["accuracy"] >= row.get("target", 0.76) - 0.0005]
+    assert kept
+    for row in kept:
+        assert row["response_s"] + 4 * row["response_s_se"] >= row["bound_s"], row
+
+
+def test_example_2_splits_the_requests_as_the_paper_says(out):
+    results = run(study("wrong-pair"), "smoke", out=out, workers=0).where(load=0.02)
+    assert results.one("shares", policy="tad") == pytest.approx([1 / 2, 1 / 2, 0], abs=1e-3)
+    assert results.one("shares", policy="tad-op") == pytest.approx([11 / 12, 0, 1 / 12], abs=1e-3)
+    assert results.value("response_s", policy="tad") == pytest.approx(1.5, rel=0.03)
+    assert results.value("response_s", policy="tad-op") == pytest.approx(1.25, rel=0.03)
+
+
+def test_both_constraints_are_kept(out):
+    (row,) = run(study("energy"), "smoke", out=out, workers=0).where(policy="priced").rows
+    assert row["energy"] == pytest.approx(row["budget"], rel=0.02)
+    assert row["accuracy"] >= 0.76 - 0.001
+
+
+def test_the_report_shows_what_was_run_and_names_what_was_not(out, tmp_path):
+    known = [one for one in map(study, STUDIES) if not stored(one, "smoke", out=out)[1]]
+    absent = study("trade-off")
+    text = report([*known, absent], "smoke", out=out)
+    assert text.count("data:image/png;base64,") == len(known) + (absent in known)
+    assert "TAD-OP always matches the lower bound." in text
+    with pytest.raises(RuntimeError, match=r"no results at scale smoke.*study run --all"):
+        report(known, "smoke", out=tmp_path)
+
+
+def test_a_run_that_is_not_finished_is_shown_with_what_there_is(out):
+    one = study("small-site")
+    rows = run(one, "smoke", out=out, workers=0).rows
+    claims = one.claims(settings_of("small-site"), Results(rows[:3]))
+    assert one.figure(settings_of("small-site"), Results(rows[:3])) is not None
+    assert any(claim.reproduced is None for claim in claims)
