@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.studies.queueing import CODE
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
 from inferway.studies.results import Measure, Results
 from inferway.studies.study import Claim, Point, Study
@@ -161,5 +162,5 @@ STUDY = Study(
     figure=figure,
     claims=claims,
     departures=("The paper has no figure of this: system, targets and loads are ours.",),
-    code=("site", "dispatch", "twin", "workload", "studies/queueing"),
+    code=(*CODE, "studies/queueing/ablated.py"),
 )

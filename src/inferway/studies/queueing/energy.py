@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.studies.queueing import CODE
 from inferway.studies.queueing.system import FOUR_CLASSES, System, scenario, seconds
 from inferway.studies.results import Results
 from inferway.studies.study import Claim, Point, Study
@@ -244,4 +245,5 @@ STUDY = Study(
     points=points,
     figure=figure,
     claims=claims,
+    code=CODE,
 )

@@ -24,7 +24,7 @@ class Settings:
     system: System = FOUR_CLASSES
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     load: float = 0.5
-    targets: tuple[float, ...] = (0.72, 0.76, 0.80)
+    targets: tuple[float, ...] = (0.72, 0.76, 0.80, 0.85)
     distributions: tuple[str, ...] = (_EXPONENTIAL, _DETERMINISTIC)
     queries_per_server: int = 100_000
     most: int | None = None
@@ -318,7 +318,7 @@ STUDY = Study(
         "smoke": replace(
             _PAPER,
             sizes=(16, 64, 256),
-            targets=(0.72, 0.80),
+            targets=(0.72, 0.85),
             queries_per_server=100,
             trials=1,
             warmup=None,
@@ -337,8 +337,8 @@ STUDY = Study(
     figure=figure,
     claims=claims,
     departures=(
-        "The captions that give the targets did not survive in the text: 0.72, 0.76 and 0.80 are "
-        "ours.",
+        "The captions that give the targets did not survive in the text: 0.72, 0.76, 0.80 and 0.85 "
+        "are ours; at 0.85 the bound's routing is the same at every load, so eq. 4 costs nothing.",
         "gamma follows from the load as in Lemma 2: beta = -log(1 - load) / log(n).",
     ),
 )

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.studies.queueing import CODE
 from inferway.studies.queueing.phases import phased
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
 from inferway.studies.results import Results
@@ -207,4 +208,5 @@ STUDY = Study(
         "Each estimate solves the LP, which bounds the runs with short windows: their means have "
         "two digits, not three.",
     ),
+    code=CODE,
 )

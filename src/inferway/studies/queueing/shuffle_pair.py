@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.studies.queueing import CODE
 from inferway.studies.queueing.ablation import ablated
 from inferway.studies.queueing.system import System, seconds
 from inferway.studies.results import Results
@@ -241,5 +242,5 @@ STUDY = Study(
     figure=figure,
     claims=claims,
     departures=("The example names no size: 400 servers are ours.",),
-    code=("site", "dispatch", "twin", "workload", "studies/queueing"),
+    code=(*CODE, "studies/queueing/ablated.py"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.queueing import varying
+from inferway.studies.queueing import CODE, varying
 from inferway.studies.queueing.varying import Settings
 from inferway.studies.results import Results
 from inferway.studies.study import Claim, Study
@@ -41,4 +41,5 @@ STUDY = Study(
     figure=figure,
     claims=claims,
     departures=varying.DEPARTURES,
+    code=CODE,
 )

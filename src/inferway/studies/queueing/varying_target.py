@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.queueing import varying
+from inferway.studies.queueing import CODE, varying
 from inferway.studies.queueing.varying import Settings
 from inferway.studies.results import Results
 from inferway.studies.study import Claim, Study
@@ -57,4 +57,5 @@ STUDY = Study(
         "(the text says that it is fixed), targets 0.76 and 0.80.",
         *varying.DEPARTURES,
     ),
+    code=CODE,
 )

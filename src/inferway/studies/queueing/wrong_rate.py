@@ -187,9 +187,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             _crossing(settings, results, "stable_error", large, low),
             at_least=0.85,
             at_most=0.91,
-            why=f"target {high:g}: "
-            f"{_crossing(settings, results, 'stable_error', large, high):.3f}; the rise of the "
-            "tolerance above that load, where there is one, is not in the paper",
+            why=f"target {high:g}: {_crossing(settings, results, 'stable_error', large, high):.3f}",
         ),
         _falls_with_load(settings, results, where),
         _falls_with_target(settings, results, where),
