@@ -63,6 +63,10 @@ def fractional_of(network: DeliveryNetwork, allocation: ArrayLike) -> Float:
 
 def integral_of(network: DeliveryNetwork, allocation: ArrayLike) -> Allocation:
     """(P,) an integral allocation; ValueError if it is not that."""
+    given = np.asarray(allocation)
+    pairs = len(network.pairs.node)
+    if given.dtype == np.uint8 and given.shape == (pairs,) and (not pairs or given.max() <= 1):
+        return np.ascontiguousarray(given)  # what policies hold: a large one is not copied
     found = fractional_of(network, allocation)
     exact = found.astype(np.uint8)
     if not np.array_equal(found, exact):

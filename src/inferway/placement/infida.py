@@ -206,10 +206,17 @@ def _advance(
 def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float, g: Float) -> None:
     """Write eq. 18 at y, with the capacities of eq. 7 that the loads leave."""
     pair, cost = layout.pair, layout.cost
-    taken = np.zeros(len(g))
+    # What was taken from each pair that served anything; few did.
+    number = np.full(len(g), -1, np.int32)
+    count = 0
+    for o in range(len(pair)):
+        if load[o] > 0.0 and number[pair[o]] < 0:
+            number[pair[o]] = count
+            count += 1
+    taken = np.zeros(count)
     for o in range(len(pair)):
         if load[o] > 0.0:
-            taken[pair[o]] += load[o]
+            taken[number[pair[o]]] += load[o]
     g[:] = 0.0
     for rho in range(len(requests)):
         r = requests[rho]
@@ -220,13 +227,15 @@ def subgradient_of_loads(layout: Layout, requests: Float, load: Float, y: Float,
         served = 0.0
         for o in range(start, worst):
             p = pair[o]
-            served += y[p] * left_for(room_at(layout, p), taken[p], load[o], r)
+            used = taken[number[p]] if number[p] >= 0 else 0.0
+            served += y[p] * left_for(room_at(layout, p), used, load[o], r)
             if served >= r:
                 worst = o
                 break
         for o in range(start, worst):
             p = pair[o]
-            capacity = left_for(room_at(layout, p), taken[p], load[o], r)
+            used = taken[number[p]] if number[p] >= 0 else 0.0
+            capacity = left_for(room_at(layout, p), used, load[o], r)
             g[p] += contribution(capacity, cost[worst], cost[o])
 
 

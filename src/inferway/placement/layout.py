@@ -57,8 +57,9 @@ def layout_of(network: DeliveryNetwork) -> Layout:
     pairs = network.pairs
     free = (pairs.pinned == 0) & ~network.repository[pairs.node]
     nodes = len(network.nodes)
-    total = np.bincount(pairs.node, weights=pairs.size * free, minlength=nodes) + network.rest
-    fixed = np.bincount(pairs.node, weights=pairs.size * ~free, minlength=nodes)
+    whole = np.bincount(pairs.node, weights=pairs.size, minlength=nodes)
+    fixed = np.bincount(pairs.node[~free], weights=pairs.size[~free], minlength=nodes)
+    total = whole - fixed + network.rest
     budget = np.where(network.repository, 0.0, np.maximum(network.budget - fixed, 0.0))
     return Layout(
         option_first=network.options.first,

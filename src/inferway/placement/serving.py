@@ -11,6 +11,8 @@ capacities of eq. 7 gives exactly the cost of these loads, whatever the order.
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
@@ -18,7 +20,10 @@ from inferway.placement.arrays import Allocation, Float, Index, Offset, batch_of
 from inferway.placement.heap import rise, sink
 from inferway.site.compiled import entry, jit
 
-__all__ = ["instances", "serve"]
+__all__ = ["fill", "instances", "serve"]
+
+_CLOSED: Final = -1
+_UNUSED: Final = -2
 
 
 def instances(network: DeliveryNetwork, allocation: Allocation) -> Float:
@@ -27,7 +32,13 @@ def instances(network: DeliveryNetwork, allocation: Allocation) -> Float:
     return np.where(pinned > 0, pinned, allocation)
 
 
-def serve(network: DeliveryNetwork, requests: Float, allocation: Allocation) -> Float:
+def serve(
+    network: DeliveryNetwork,
+    requests: Float,
+    allocation: Allocation,
+    *,
+    out: Float | None = None,
+) -> Float:
     """Serve one slot's requests.
 
     Parameters
@@ -38,6 +49,8 @@ def serve(network: DeliveryNetwork, requests: Float, allocation: Allocation) -> 
         (R,) requests of each type in the slot.
     allocation
         (P,) 0 or 1 for each useful pair.
+    out
+        (O,) array to write into, for callers who serve slot after slot of a large network.
 
     Returns
     -------
@@ -53,7 +66,9 @@ def serve(network: DeliveryNetwork, requests: Float, allocation: Allocation) -> 
     requests = batch_of(network, requests)
     allocation = integral_of(network, allocation)
     options, pairs = network.options, network.pairs
-    load = np.zeros(len(options.pair))
+    load = np.empty(len(options.pair)) if out is None else out
+    if load.shape != (len(options.pair),) or load.dtype != np.float64:
+        raise ValueError(f"loads are {len(options.pair)} floats, not {load.shape} of {load.dtype}")
     fill(options.first, options.pair, pairs.capacity, pairs.pinned, allocation, requests, load)
     return load
 
@@ -70,27 +85,25 @@ def fill(
 ) -> None:
     """Write the loads."""
     types = len(first) - 1
-    # Few pairs are allocated: only they are numbered, and have a state.
-    number = np.full(len(x), -1, np.int32)
+    # Few pairs are allocated, and fewer are ever used: those are numbered when they first are, so
+    # that the memory behind the arrays below is touched for them alone.
+    number = np.full(len(x), _CLOSED, np.int32)
     count = 0
     for p in range(len(x)):
         if x[p] > 0 or pinned[p] > 0.0:
-            number[p] = count
+            number[p] = _UNUSED
             count += 1
     room = np.empty(count)
-    for p in range(len(x)):
-        if number[p] >= 0:
-            room[number[p]] = capacity[p] * (pinned[p] if pinned[p] > 0.0 else 1.0)
+    rate = np.empty(count)
+    seen = np.empty(count)
+    due = np.empty(count)
+    # Types that use an instance, as linked lists; instances by the time at which they will be full.
+    head = np.empty(count, np.int32)
+    heap = np.empty(count, np.int32)
+    place = np.empty(count, np.int32)
     current = np.empty(types, np.int64)  # the option that a type uses now
     since = np.zeros(types)
-    # Types that use an instance, as linked lists; instances by the time at which they will be full.
-    head = np.full(count, -1, np.int32)
     follower = np.full(types, -1, np.int32)
-    rate = np.zeros(count)
-    seen = np.zeros(count)
-    due = np.full(count, np.inf)
-    heap = np.empty(count, np.int32)
-    place = np.full(count, -1, np.int32)
     held = 0
     for rho in range(types):
         load[first[rho] : first[rho + 1]] = 0.0
@@ -98,19 +111,21 @@ def fill(
             continue
         o = _next_open(pair, number, room, first[rho], first[rho + 1])
         current[rho] = o
-        i = number[pair[o]]
+        p = pair[o]
+        if number[p] == _UNUSED:
+            _open(number, p, held, capacity, pinned, room, rate, seen, head)
+            heap[held] = place[held] = held
+            held += 1
+        i = number[p]
         follower[rho] = head[i]
         head[i] = rho
         rate[i] += requests[rho]
-        if place[i] < 0:
-            heap[held] = i
-            place[i] = held
-            held += 1
     for k in range(held):
-        due[heap[k]] = room[heap[k]] / rate[heap[k]]
+        due[k] = room[k] / rate[k]
+    used = held
     for k in range(held // 2 - 1, -1, -1):
         sink(heap, place, due, k, held)
-    while held and due[heap[0]] < 1.0:
+    while used and due[heap[0]] < 1.0:
         full = heap[0]
         now = due[full]
         room[full] = 0.0
@@ -124,7 +139,13 @@ def fill(
             since[rho] = now
             o = _next_open(pair, number, room, o, first[rho + 1])
             current[rho] = o
-            i = number[pair[o]]
+            p = pair[o]
+            if number[p] == _UNUSED:
+                _open(number, p, used, capacity, pinned, room, rate, seen, head)
+                heap[used] = place[used] = used
+                due[used] = np.inf
+                used += 1
+            i = number[p]
             follower[rho] = head[i]
             head[i] = rho
             if i != full:  # else it is the last resort, and stays so
@@ -132,17 +153,32 @@ def fill(
                 seen[i] = now
                 rate[i] += requests[rho]
                 due[i] = now + max(room[i], 0.0) / rate[i]
-                if place[i] < 0:
-                    heap[held] = i
-                    place[i] = held
-                    held += 1
                 rise(heap, place, due, place[i])
-                sink(heap, place, due, place[i], held)
+                sink(heap, place, due, place[i], used)
             rho = after
-        sink(heap, place, due, place[full], held)
+        sink(heap, place, due, place[full], used)
     for rho in range(types):
         if requests[rho] > 0:
             load[current[rho]] += requests[rho] * (1.0 - since[rho])
+
+
+@jit
+def _open(
+    number: Index,
+    p: int,
+    i: int,
+    capacity: Float,
+    pinned: Float,
+    room: Float,
+    rate: Float,
+    seen: Float,
+    head: Index,
+) -> None:
+    """Number a pair that is used for the first time."""
+    number[p] = i
+    room[i] = capacity[p] * (pinned[p] if pinned[p] > 0.0 else 1.0)
+    rate[i] = seen[i] = 0.0
+    head[i] = -1
 
 
 @jit
@@ -150,6 +186,6 @@ def _next_open(pair: Index, number: Index, room: Float, start: int, end: int) ->
     """First option from `start` on whose instance has room, else the last one."""
     for o in range(start, end):
         i = number[pair[o]]
-        if i >= 0 and room[i] > 0.0:
+        if i == _UNUSED or (i >= 0 and room[i] > 0.0):
             return o
     return end - 1

@@ -17,6 +17,7 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.deployed import deployed
+from inferway.placement.arrays import Allocation, Index
 from inferway.placement.bound import PSI, regret_constant
 from inferway.placement.contract import Observation, Policy
 from inferway.placement.exact import best_static
@@ -105,86 +106,137 @@ def run_slots(
     progress: Callable[[int], None] | None = None,
 ) -> NetworkResult:
     """Run a policy; see `simulate_slots` and `NetworkResult`."""
-    options, pairs = network.options, network.pairs
+    ledger = _Ledger(network, slots)
     least = minimal(network).astype(np.uint8)
-    decided = pairs.pinned == 0
-    served, anyway = np.zeros(len(options.pair)), np.zeros(len(options.pair))
-    present = np.zeros(len(pairs.node))
-    fetched = np.zeros(len(pairs.node))
-    gain, count, moved = np.zeros(slots), np.zeros(slots), np.zeros(slots)
-    cpu = np.zeros(slots)
+    load = np.empty(len(network.options.pair))
     before = policy.allocation.copy()
     for slot in range(slots):
         requests = demand.counts(slot).astype(np.float64)
-        allocation = policy.allocation
-        came = (allocation > before) & decided
-        load, alone = serve(network, requests, allocation), serve(network, requests, least)
-        gain[slot] = options.cost @ (alone - load)
-        count[slot] = requests.sum()
-        moved[slot] = pairs.size[came].sum()
-        served += load
-        anyway += alone
-        present += allocation
-        fetched += came
-        before = allocation.copy()
+        ledger.alone(slot, requests, serve(network, requests, least, out=load))
+        ledger.moved(slot, before, policy.allocation)
+        ledger.served(slot, serve(network, requests, policy.allocation, out=load))
+        before[:] = policy.allocation
         start = time.thread_time()
         policy.step(Observation(requests, load))
-        cpu[slot] = time.thread_time() - start
+        ledger.cpu[slot] = time.thread_time() - start
         if progress is not None:
             progress(slot + 1)
-    latency, inaccuracy = network.latency_s, network.inaccuracy
-    busy = count > 0
-    total = float(served.sum())
-    per_slot = fetched * pairs.size / slots
+    return ledger.result(name, policy)
 
-    def part(of_option: np.ndarray[Any, Any], of_pair: np.ndarray[Any, Any]) -> dict[str, Any]:
-        answered = served * of_option
-        number = float(answered.sum())
+
+class _Ledger:
+    """What a run adds up."""
+
+    def __init__(self, network: DeliveryNetwork, slots: int) -> None:
+        self._network = network
+        self._slots = slots
+        options, pairs = network.options, network.pairs
+        self._served: Float = np.zeros(len(options.pair))
+        self._saved: Float = np.zeros(len(options.first) - 1)  # gain of each type
+        self._present = np.zeros(len(pairs.node), np.int32)
+        self._fetched = np.zeros(len(pairs.node), np.int32)
+        self._gain: Float = np.zeros(slots)
+        self._count: Float = np.zeros(slots)
+        self._moved: Float = np.zeros(slots)
+        self.cpu: Float = np.zeros(slots)
+
+    def alone(self, slot: int, requests: Float, load: Float) -> None:
+        """Take in a slot's requests, and who would serve them without placement."""
+        self._count[slot] = requests.sum()
+        spent = self._spent(load)
+        self._saved += spent
+        self._gain[slot] = spent.sum()
+
+    def moved(self, slot: int, before: Allocation, now: Allocation) -> None:
+        """Take in what was fetched for a slot, and what is there in it."""
+        pairs = self._network.pairs
+        came = (now > before) & (pairs.pinned == 0)
+        self._moved[slot] = pairs.size[came].sum()
+        self._fetched += came
+        self._present += now
+
+    def served(self, slot: int, load: Float) -> None:
+        """Take in who served a slot's requests."""
+        spent = self._spent(load)
+        self._saved -= spent
+        self._gain[slot] -= spent.sum()
+        self._served += load
+
+    def _spent(self, load: Float) -> Float:
+        options = self._network.options
+        return np.asarray(np.add.reduceat(options.cost * load, options.first[:-1]))
+
+    def result(self, name: str, policy: Policy) -> NetworkResult:
+        """Sum up."""
+        network, slots = self._network, self._slots
+        busy = self._count > 0
+        latency, inaccuracy = self._mean(network.latency_s), self._mean(network.inaccuracy)
+        return NetworkResult(
+            policy=name,
+            slots=slots,
+            slot_s=network.slot_s,
+            ntag_ms=float((self._gain[busy] / self._count[busy]).sum() / slots),
+            mu_bytes_per_slot=float(self._moved.sum() / slots),
+            latency_s=latency,
+            inaccuracy=inaccuracy,
+            cpu_s_per_slot=float(self.cpu[1:].mean() if slots > 1 else self.cpu[0]),
+            tiers=self._tiers(),
+            tasks=self._tasks(),
+            requests=self._count,
+            gain=self._gain,
+            moved=self._moved,
+            presence=self._present / slots,
+            fractional=None if policy.fractional is None else policy.fractional.copy(),
+        )
+
+    def _mean(self, of_option: Float) -> float:
+        total = float(self._served.sum())
+        return float(of_option @ self._served) / total if total else np.nan
+
+    def _parts(
+        self, of_option: Index, of_pair: Index, count: int
+    ) -> tuple[Float, list[dict[str, float]]]:
+        """Sum up by part, given each option's and each pair's; first the requests served."""
+        network = self._network
+        number: Float = np.bincount(of_option, self._served, count).astype(np.float64)
+        with np.errstate(invalid="ignore"):  # parts that served nothing have no mean
+            share = number / number.sum()
+            latency = np.bincount(of_option, self._served * network.latency_s, count) / number
+            inaccuracy = np.bincount(of_option, self._served * network.inaccuracy, count) / number
+        fetched = np.bincount(of_pair, self._fetched * network.pairs.size, count) / self._slots
+        names = ("share", "latency_s", "inaccuracy", "mu_bytes_per_slot")
+        rows = np.column_stack([share, latency, inaccuracy, fetched]).tolist()
+        return number, [dict(zip(names, row, strict=True)) for row in rows]
+
+    def _tasks(self) -> dict[str, PartResult]:
+        network = self._network
+        options, names = network.options, network.tasks
+        types = network.requests.task
+        task = np.repeat(types, np.diff(options.first))
+        of_pair = network.models.task[network.pairs.model]
+        number, parts = self._parts(task, of_pair, len(names))
+        saved = np.bincount(types, self._saved, len(names))
+        with np.errstate(invalid="ignore"):
+            ntag = (saved / number).tolist()
         return {
-            "share": number / total if total else np.nan,
-            "latency_s": float(latency @ answered) / number if number else np.nan,
-            "inaccuracy": float(inaccuracy @ answered) / number if number else np.nan,
-            "mu_bytes_per_slot": float(per_slot @ of_pair),
+            name: PartResult(**part, ntag_ms=gain, used=None)
+            for name, part, gain in zip(names, parts, ntag, strict=True)
         }
 
-    task_of = np.repeat(network.requests.task, np.diff(options.first))
-    tasks = {}
-    for task, task_name in enumerate(network.tasks):
-        mine = task_of == task
-        saved = float((options.cost * mine) @ (anyway - served))
-        asked = float(served @ mine)
-        its_pairs = network.models.task[pairs.model] == task
-        tasks[task_name] = PartResult(
-            **part(mine, its_pairs), ntag_ms=saved / asked if asked else np.nan, used=None
-        )
-    tiers = {}
-    taken = np.bincount(
-        pairs.node, weights=present * pairs.size / slots, minlength=len(network.nodes)
-    )
-    for tier, tier_name in enumerate(network.tiers):
-        nodes = network.tier == tier
-        limited = nodes & np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
-        used = float((taken[limited] / network.budget[limited]).mean()) if limited.any() else None
-        found = part(nodes[options.node], nodes[pairs.node])
-        tiers[tier_name or "network"] = PartResult(**found, ntag_ms=None, used=used)
-    whole = part(np.ones(len(served)), np.ones(len(fetched)))
-    return NetworkResult(
-        policy=name,
-        slots=slots,
-        slot_s=network.slot_s,
-        ntag_ms=float((gain[busy] / count[busy]).sum() / slots),
-        mu_bytes_per_slot=whole["mu_bytes_per_slot"],
-        latency_s=whole["latency_s"],
-        inaccuracy=whole["inaccuracy"],
-        cpu_s_per_slot=float(cpu[1:].mean() if slots > 1 else cpu[0]),
-        tiers=tiers,
-        tasks=tasks,
-        requests=count,
-        gain=gain,
-        moved=moved,
-        presence=present / slots,
-        fractional=None if policy.fractional is None else policy.fractional.copy(),
-    )
+    def _tiers(self) -> dict[str, PartResult]:
+        network = self._network
+        pairs, tier = network.pairs, network.tier
+        _, parts = self._parts(tier[network.options.node], tier[pairs.node], len(network.tiers))
+        taken = np.bincount(pairs.node, self._present * pairs.size, len(network.nodes))
+        limited = np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
+        found = {}
+        for k, (name, part) in enumerate(zip(network.tiers, parts, strict=True)):
+            own = limited & (tier == k)
+            used = (taken[own] / network.budget[own]).mean() / self._slots if own.any() else None
+            found[name or "network"] = PartResult(
+                **part, ntag_ms=None, used=None if used is None else float(used)
+            )
+        return found
 
 
 def regret_of(
