@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from inferway.demo.load import Load
+from inferway.demo.twin import TwinResult
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -126,6 +127,8 @@ class DemoResult:
         Of the run: its seed and how long it took.
     warnings
         What spoils the measurement.
+    twins
+        Each policy's recorded run, simulated.
     """
 
     task: str
@@ -142,6 +145,7 @@ class DemoResult:
     seed: int
     seconds: float
     warnings: tuple[str, ...]
+    twins: tuple[TwinResult, ...] = ()
 
     def claims(self) -> list[Claim]:
         """Check what the demo is to show, as far as its policies ran."""
@@ -160,6 +164,7 @@ class DemoResult:
             "load": asdict(self.load) | {"mean_per_s": self.load.mean_per_s},
             "service_s": self.service_s,
             "claims": [asdict(claim) for claim in self.claims()],
+            "twin": {one.policy: dict(one.trace) for one in self.twins},
             "figure": [str(path) for path in self.figure],
             "request": str(self.request),
             "machine": self.machine,
@@ -179,6 +184,8 @@ class DemoResult:
             self._shares(),
             Text("\n".join(["", *claims])),
         ]
+        if self.twins:
+            parts += [Text(), self._twins()]
         parts += [Text(f"Warning: {warning}", style="yellow") for warning in self.warnings]
         steps = "\n".join(f"  {step}" for step in self.next_steps)
         parts.append(Text(f"\nFigure: {self.figure[0]} and {self.figure[1].name}"))
@@ -213,6 +220,20 @@ class DemoResult:
             ),
         )
 
+    def _twins(self) -> Table:
+        from inferway.report.table import table
+
+        return table(
+            "Live against twin: the recorded requests, simulated; response times in ms",
+            ["policy", "mean", "twin", "error", "p95", "twin", "error", "accuracy"],
+            [_twin_row(one) for one in self.twins],
+            caption=(
+                "Response times as the server has them, without the generator's part. The twin "
+                "has the recorded arrivals and the policy's own code, and draws service times "
+                "from those of the very same recording."
+            ),
+        )
+
     def _shares(self) -> Table:
         from inferway.report.table import percent, table
 
@@ -231,6 +252,18 @@ class DemoResult:
             ],
             rows,
         )
+
+
+def _twin_row(found: TwinResult) -> list[str]:
+    from inferway.report.simulated import points, relative
+    from inferway.report.table import milliseconds
+
+    live, twin, error = (found.trace[part] for part in ("live", "twin", "error"))
+    row = [found.policy]
+    for what in ("mean", "p95"):
+        pair = [milliseconds(one["response_time_s"][what]) for one in (live, twin)]
+        row += [*pair, relative(error[what])]
+    return [*row, points(error["accuracy"])]
 
 
 def claims(target: float, policies: Sequence[PolicyResult]) -> list[Claim]:

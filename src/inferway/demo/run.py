@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.demo import twin
 from inferway.demo.calibration import Calibration, calibrate, cores, with_service
 from inferway.demo.error import DemoError
 from inferway.demo.load import Load, arrivals, choose
@@ -50,6 +51,7 @@ _LATE_S: Final = 2e-3
 _START_S: Final = 1.5
 _PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
 _CALIBRATION_S: Final = 8.0
+_TWIN_S: Final = 1.5
 
 Progress = Callable[[str, float], None]
 
@@ -98,7 +100,7 @@ def run(
 
     began = time.monotonic()
     text = files("inferway.demo").joinpath(_FILE).read_text(encoding="utf-8")
-    steps = _Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S))
+    steps = _Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
     images = testset(_TASK)
     with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
         folder = Path(name)
@@ -119,7 +121,11 @@ def run(
                 _with_policy(text, policy, calibration.service_s, load, folder)
                 for policy in policies
             ]
-            launched = [servers.enter_context(launch(path)) for path in paths]
+            recordings = [folder / f"{policy}-recording" for policy in policies]
+            launched = [
+                servers.enter_context(launch(path, recording))
+                for path, recording in zip(paths, recordings, strict=True)
+            ]
             urls = [one.url() for one in launched]
             left_s = (began + within_s - time.monotonic()) / len(policies) - _PAUSE_S
             duration_s = max(min(duration_s, left_s), duration_s / 2)
@@ -133,6 +139,10 @@ def run(
                 if record.interrupted:
                     raise KeyboardInterrupt
                 results.append(_measured(policy, record, accuracies, source, seed))
+        # With the servers gone: their recordings are complete, and the cores are free.
+        steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
+        recorded = dict(zip(policies, zip(paths, recordings, strict=True), strict=True))
+        twins, lost = twin.simulate(_TASK, recorded, cores())
     bound = _bound(with_service(fleet, calibration.least_s), target, len(times_s) / duration_s)
     out.mkdir(parents=True, exist_ok=True)
     (out / "request.json").write_bytes(request)
@@ -150,7 +160,8 @@ def run(
         machine(),
         seed,
         time.monotonic() - began,
-        tuple(_warnings(load, results)),
+        (*_warnings(load, results), *lost),
+        tuple(twins),
     )
 
 

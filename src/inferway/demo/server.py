@@ -60,13 +60,15 @@ class Launched:
 
 
 @contextmanager
-def launch(deployment: Path) -> Iterator[Launched]:
+def launch(deployment: Path, record: Path | None = None) -> Iterator[Launched]:
     """Serve a deployment file on free ports of this machine while the block runs.
 
     Parameters
     ----------
     deployment
         The file.
+    record
+        A folder for a recording of what it decides; none is made without.
 
     Yields
     ------
@@ -77,6 +79,8 @@ def launch(deployment: Path) -> Iterator[Launched]:
     command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning", "--forget"]
     # No load balancer looks whether it is ready: it need not go on serving when told to end.
     command += ["--drain-delay", "0"]
+    if record is not None:
+        command += ["--record", str(record)]
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             command,

@@ -61,9 +61,9 @@ def trace(name: str, found: Comparison) -> list[RenderableType]:
         ["", "live", "twin", "error", "by profiles", "error"],
         rows,
         caption=(
-            f"{live.queries:,} recorded requests, from dispatch to answer. The twin had all "
-            "arrivals, and its service times from the other half of the requests: every second "
-            "one. By profiles: with the service times of the file."
+            f"{live.queries:,} recorded requests, from dispatch to answer. The twin has their "
+            "arrivals and draws service times from those of the very same recording; by profiles, "
+            "it has those of the file."
         ),
     )
     return [laid, *_notes(found.notes)]

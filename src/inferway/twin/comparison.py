@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from inferway.twin.result import TaskResult, finite
-from inferway.twin.trace import COMPARED, Trace
+from inferway.twin.trace import Trace
 
 
 @dataclass(frozen=True)
@@ -70,8 +70,7 @@ class Comparison:
     Attributes
     ----------
     live
-        Of the requests that the twin's service times were not learned from. Response times go
-        from dispatch to answer; to read a request before that is not recorded.
+        Response times go from dispatch to answer; to read a request before that is not recorded.
     twin
         With service times measured in the recording.
     profiled
@@ -116,20 +115,19 @@ def error(simulated: Numbers, live: Numbers) -> Error:
 
 
 def measured(trace: Trace) -> Numbers:
-    """What the live server did with the requests that live and twin are compared by.
+    """What the live server did.
 
     Raises
     ------
     ValueError
-        Where none of them was answered.
+        Where it answered nothing.
     """
-    answered, taken_by = trace.answered[COMPARED], trace.taken_by[COMPARED]
+    answered, taken_by = trace.answered, trace.taken_by
     if not answered.any():
         raise ValueError(
-            f"the recording of task {trace.task} has {len(trace.arrived_s)} requests and "
-            f"{int(trace.answered.sum())} answers, too few to compare anything with"
+            f"the recording of task {trace.task} has {len(answered)} requests and no answer"
         )
-    response_s = (trace.left_s - trace.arrived_s)[COMPARED][answered]
+    response_s = (trace.left_s - trace.arrived_s)[answered]
     p50_s, p95_s, p99_s = np.quantile(response_s, (0.5, 0.95, 0.99)).tolist()
     by = np.bincount(taken_by[answered], minlength=len(trace.variants)) / answered.sum()
     return Numbers(
