@@ -154,7 +154,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             f"{max(open_s):.2g} s",
         ),
         *[_keeps(settings, results, policy) for policy in ("tad-op", "priced")],
-        *[_near(settings, results, policy) for policy in ("tad-op", "priced")],
+        _near(settings, results, "priced"),
     ]
 
 
