@@ -6,6 +6,7 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -91,13 +92,15 @@ def takes(name: str, option: str, folder: Path | None = None) -> bool:
 
 def _beside(path: Path) -> list[Path]:
     """Other files of the user's that are loaded from the policy's folder: it may call into them."""
+    folder, packages = f"{path.parent}{os.sep}", f"{os.sep}site-packages{os.sep}"
     loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    files = {Path(file) for file in loaded if file and file.endswith(".py")}
-    return sorted(
-        file
-        for file in files
-        if file != path and path.parent in file.parents and "site-packages" not in file.parts
-    )
+    # As text: with paths, a thousand modules take a tenth of a second.
+    files = {
+        Path(file)
+        for file in loaded
+        if file and file.endswith(".py") and file.startswith(folder) and packages not in file
+    }
+    return sorted(files - {path})
 
 
 def _module(path: Path) -> ModuleType:

@@ -271,13 +271,15 @@ def _check(engine: Engine) -> None:
     tally = engine.tally
     entered = int(tally.arrived.sum())
     left = int(tally.rejected.sum() + tally.dropped.sum() + tally.answered.sum())
-    still = engine.present
+    still = engine.present - engine.uncounted
     if entered != left + still:
         raise ConservationError(
             f"{entered} requests entered, {left} left and {still} are still there: "
             "the simulator has lost or made some"
         )
-    if still == 0 and not math.isclose(tally.area[0], tally.area[1], rel_tol=1e-6, abs_tol=1e-6):
+    if engine.present == 0 and not math.isclose(
+        tally.area[0], tally.area[1], rel_tol=1e-6, abs_tol=1e-6
+    ):
         raise ConservationError(
             f"the number in the system integrates to {tally.area[0]:g} request-seconds and the "
             f"times spent there sum to {tally.area[1]:g}: Little's law does not hold"

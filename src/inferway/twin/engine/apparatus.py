@@ -11,7 +11,7 @@ from typing import Any
 import numba
 import numpy as np
 
-from inferway.dispatch.dispatcher import compile_reason
+from inferway.dispatch.dispatcher import PolicyError, compile_reason
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.compiled import entry, fingerprint
 from inferway.site.view import Site
@@ -75,9 +75,12 @@ class Apparatus:
         finally:
             self.cpu_s += time.thread_time() - start_s
 
-    def boundary_s(self) -> float:
-        """The time after which requests count: the last arrival's, who was before."""
-        return self.now_s if self.now_s > 0.0 else -np.inf
+    def no_server(self) -> PolicyError:
+        """What to raise where the policy's decision is none."""
+        return PolicyError(
+            f"policy {self.scenario.policy} returned a number that is neither a server of "
+            f"0..{self.scenario.fleet.servers - 1} nor REJECT nor HOLD"
+        )
 
     @property
     def site(self) -> Site:

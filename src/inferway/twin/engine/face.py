@@ -47,3 +47,7 @@ class Engine(Protocol):
     @property
     def present(self) -> int:
         """Requests in the system."""
+
+    @property
+    def uncounted(self) -> int:
+        """Those of them that do not count, since they arrived during the warm-up."""

@@ -7,7 +7,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from inferway.dispatch.dispatcher import PolicyError
 from inferway.dispatch.steps import Binding
 from inferway.site.view import Site
 from inferway.twin.engine.apparatus import Apparatus, charge
@@ -22,6 +21,7 @@ from inferway.twin.kernel.state import (
     PRESENT,
     ROOM,
     TROUBLE,
+    UNCOUNTED,
     UNLIMITED,
     Counts,
     Records,
@@ -87,7 +87,7 @@ class GeneralEngine(Apparatus):
             rules=rules,
             targets=self.targets,
             states=self.states,
-            counts=np.zeros(2, np.int64),
+            counts=np.zeros(3, np.int64),
             since_s=np.array([np.inf, 0.0]),
         )
         schedule(self.world, changes)
@@ -124,6 +124,11 @@ class GeneralEngine(Apparatus):
         """Requests in the system."""
         return int(self.world.counts[PRESENT])
 
+    @property
+    def uncounted(self) -> int:
+        """Those of them that do not count."""
+        return int(self.world.counts[UNCOUNTED])
+
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
         """Run on; see `Engine.advance`."""
         left = arrivals
@@ -151,7 +156,8 @@ class GeneralEngine(Apparatus):
         """Forget what was counted."""
         self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
         self.world = self.world._replace(tally=self.tally)
-        self.world.since_s[0] = self.boundary_s()
+        self.world.since_s[0] = self.now_s
+        self.world.counts[UNCOUNTED] = self.present
 
     def hand_over(self) -> None:
         """Give the records so far to the sink."""
@@ -178,10 +184,7 @@ class GeneralEngine(Apparatus):
                 bound = self.world.bound
                 self.world = self.world._replace(bound=bound._replace(site=deeper(bound.site)))
             elif ended == BROKEN:
-                raise PolicyError(
-                    f"policy {self.scenario.policy} returned a number that is neither a server of "
-                    f"0..{self.scenario.fleet.servers - 1} nor REJECT nor HOLD"
-                )
+                raise self.no_server()
             else:
                 return int(at)
             self.world.counts[TROUBLE] = 0

@@ -10,7 +10,7 @@ from inferway.deployment.workloads import PhasedArrivals
 from inferway.site.view import Site
 from inferway.twin.engine.apparatus import Apparatus, charge
 from inferway.twin.engine.kind import Kind
-from inferway.twin.kernel.state import ROOM, empty_serving
+from inferway.twin.kernel.state import BROKEN, ROOM, empty_serving
 from inferway.twin.kernel.tally import empty_tally
 from inferway.twin.kernel.waiting import empty_waiting, enlarged
 from inferway.twin.scenario import Scenario
@@ -49,6 +49,18 @@ class MarkovEngine(Apparatus):
         """Requests in the system."""
         return int(self.site.queue.sum())
 
+    @property
+    def uncounted(self) -> int:
+        """Those of them that do not count."""
+        found = 0
+        for server in np.flatnonzero(self.site.queue):
+            found += int(self.serving.phase[server] < 0)
+            entry = self.waiting.first[server]
+            for _ in range(1, self.site.queue[server]):
+                found += int(self.waiting.phase[entry] < 0)
+                entry = self.waiting.next[entry]
+        return found
+
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
         """Run on; see `Engine.advance`."""
         left = arrivals
@@ -56,7 +68,9 @@ class MarkovEngine(Apparatus):
             span = self._span
             self.site.target[0] = self.targets[span.phase]
             assert span.rate_per_s is not None
-            left = self._step(span.rate_per_s, span.phase, min(until_s, span.end_s), left)
+            # Counted from the end, a phase means the same, and that its requests do not count.
+            phase = span.phase - (0 if self._counted_s < np.inf else len(self.phases))
+            left = self._step(span.rate_per_s, phase, min(until_s, span.end_s), left)
             if self.now_s >= span.end_s:
                 self._span = next(self._spans)
         return arrivals - left
@@ -68,7 +82,7 @@ class MarkovEngine(Apparatus):
     def count_anew(self) -> None:
         """Forget what was counted."""
         self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
-        self._counted_s = self.boundary_s()
+        self._counted_s = self.now_s
 
     def _step(self, rate_per_s: float, phase: int, until_s: float, arrivals: int) -> int:
         while True:
@@ -89,6 +103,8 @@ class MarkovEngine(Apparatus):
                 self._counted_s,
             )
             charge(self.tally, self.site, self.now_s - began_s)
+            if ended == BROKEN:
+                raise self.no_server()
             if ended != ROOM:
                 return int(arrivals)
             self.check_room(len(self.waiting.next))

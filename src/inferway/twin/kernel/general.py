@@ -40,6 +40,7 @@ from inferway.twin.kernel.state import (
     REJECTED,
     ROOM,
     TROUBLE,
+    UNCOUNTED,
     World,
 )
 from inferway.twin.kernel.tally import LENGTHS, bucket
@@ -55,7 +56,7 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
     times_s, phases
         Arrivals, (m,); those from `at` on are still to come.
     until_s
-        Events after it are left; inf for the last arrival, and where there is none left, for the
+        Events after it are left; inf for the last arrival, and where no times are given, for the
         last request in the system to leave.
 
     Returns
@@ -68,7 +69,9 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
     now_s = site.clock_s[0]
     world.since_s[1] = now_s
     area = 0.0
-    drain = at == times_s.size
+    drain = times_s.size == 0
+    # A phase below 0, which means the same counted from the end, marks who does not count.
+    uncounted = 0 if world.since_s[0] < np.inf else world.targets.size
     ended = DONE
     # One event writes at most a record for every request in the system.
     spare = world.waiting.next.size + 1
@@ -106,7 +109,7 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
             else:
                 _change(world, item, now_s)
         else:
-            phase = phases[at]
+            phase = phases[at] - uncounted
             at += 1
             site.target[0] = world.targets[phase]
             world.counts[PRESENT] += 1
@@ -152,8 +155,8 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
     if site.queue[server] > depth(world.upkeep, site, world.rules.places):
         world.counts[TROUBLE] = DEEP
     _lengthen(world, server, k, now_s)
-    site.balance[0] += site.accuracy[k] - site.target[0]
-    if arrived_s > world.since_s[0]:
+    site.balance[0] += site.accuracy[k] - world.targets[phase]
+    if phase >= 0:
         world.tally.sent[phase, k] += 1
     learn(world.bound.policy, site, Event(DISPATCHED, server, 1, True, wait_s, service_s))
     if world.serving.batch[server] == 0:
@@ -177,7 +180,7 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
                 break
             _drop(world, server, k, now_s)
     most = world.laws.size.shape[1] - 1
-    taken = min(wanted, site.queue[server], most)
+    taken = max(0, min(wanted, site.queue[server], most))
     if taken > 0:
         taken = world.laws.size[k, taken]
         time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
@@ -196,6 +199,7 @@ def _complete(world: World, server: int, now_s: float) -> None:
     started_s = serving.started_s[server]
     taken = serving.batch[server]
     serving.batch[server] = 0
+    serving.ends_s[server] = np.inf
     for _ in range(taken):
         entry = pop(world.waiting, server)
         arrived_s, phase = world.waiting.arrived_s[entry], world.waiting.phase[entry]
@@ -228,7 +232,7 @@ def _withdraw(world: World, server: int, k: int, now_s: float) -> tuple[float, i
     exit_(world.upkeep, site, server, k)
     _shorten(world, server, k, now_s)
     site.balance[0] -= site.accuracy[k] - world.targets[phase]
-    if arrived_s > world.since_s[0]:
+    if phase >= 0:
         world.tally.sent[phase, k] -= 1
     learn(world.bound.policy, site, Event(WITHDRAWN, server, 1, True, 0.0, 0.0))
     return arrived_s, phase
@@ -320,7 +324,8 @@ def _leave(
     """Count a request that leaves the site."""
     tally, records = world.tally, world.records
     tally.area[1] += now_s - max(arrived_s, world.since_s[0])
-    if arrived_s <= world.since_s[0]:
+    if phase < 0:
+        world.counts[UNCOUNTED] -= 1
         return
     if outcome == REJECTED:
         tally.rejected[phase] += 1

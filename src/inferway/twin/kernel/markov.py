@@ -14,9 +14,9 @@ import numpy as np
 from inferway.dispatch.contract import choose, learn
 from inferway.site.handle import handle
 from inferway.site.transitions import join, leave
-from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, Event, Request
+from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, HOLD, Event, Request
 from inferway.twin.kernel.chance import exponential, step, unit, word
-from inferway.twin.kernel.state import DONE, ROOM
+from inferway.twin.kernel.state import BROKEN, DONE, ROOM
 from inferway.twin.kernel.tally import LENGTHS, bucket
 from inferway.twin.kernel.waiting import pop, push
 
@@ -42,9 +42,10 @@ def run(
     rate_per_s
         Arrival rate, 1/s; with 0 the site empties.
     phase
-        The workload's, for what arrives now.
+        The workload's, for what arrives now; counted from the end, below 0, where it does not count
+        when it leaves.
     counted_s
-        Requests that arrived before are not counted when they leave.
+        From when on the time that requests spend in the system counts.
 
     Returns
     -------
@@ -56,7 +57,7 @@ def run(
     state = states[0]
     now_s = site.clock_s[0]
     start_s = now_s
-    classes = site.rate.size
+    classes, servers = site.rate.size, site.queue.size
     lengths, histogram = tally.lengths, tally.histogram
     mean_s = 1.0 / site.rate
     most = LENGTHS - 1
@@ -64,7 +65,7 @@ def run(
     busy_rate = 0.0
     for k in range(classes):
         busy_rate += site.busy[k] * site.rate[k]
-    for server in range(site.queue.size):
+    for server in range(servers):
         in_system += site.queue[server]
     area = 0.0
     ended = DONE
@@ -95,6 +96,9 @@ def run(
             request = Request(now_s, np.inf, 0.0, 0, 1, ALL_CLASSES, site.open, False)
             server = choose(policy, site, request, word(state))
             tally.arrived[phase] += 1
+            if server >= servers or server < HOLD:
+                ended = BROKEN
+                break
             if server < 0 or not site.open[server]:
                 tally.rejected[phase] += 1
                 continue
@@ -139,7 +143,7 @@ def run(
                 serving.phase[server] = waiting.phase[entry]
             else:
                 busy_rate -= site.rate[k]
-            if since_s > counted_s:
+            if of >= 0:
                 response_s = now_s - since_s
                 tally.answered[of, k] += 1
                 tally.response_s[of, k] += response_s

@@ -12,7 +12,7 @@ DONE, ROOM, FULL, DEEP, BROKEN = range(5)
 """Why a call of an engine ended: what was asked is done; the pool of requests or the future is
 full; the records are full; a queue is nearly as long as the view has places; the policy decided
 for a server that there is not."""
-PRESENT, TROUBLE = 0, 1
+PRESENT, TROUBLE, UNCOUNTED = 0, 1, 2
 """Places in `World.counts`."""
 
 UNLIMITED = 2**62
@@ -130,9 +130,10 @@ class World(NamedTuple):
     states: np.ndarray
     """(3,) streams: of decisions, of service times, of failures."""
     counts: Ints
-    """(2,) requests in the system; why the call must end after this event."""
+    """(3,) requests in the system; why the call must end after this event; those in the system
+    that do not count, since they arrived during the warm-up."""
     since_s: Floats
-    """(2,) requests that arrived later count, s; start of the present call, s."""
+    """(2,) from when on requests count, s, inf during the warm-up; start of the present call, s."""
 
 
 class Counts(NamedTuple):

@@ -73,6 +73,12 @@ def _depth_times(site: Site, places: int) -> int:
 
 @jit
 def _enter_times(site: Site, server: int, places: int) -> int:
+    if site.queue[server] > 0 and np.isnan(site.started_s[server]):
+        # It waits for a larger batch and is asked again: its first one could start now.
+        now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
+        site.started_s[server] = now_s
+        site.ends_s[server] = now_s + site.expected_s[server, site.head[server]]
+        site.free_s[server] = now_s + all_s
     admit(site, server, 1)
     return site.server_class[server]
 

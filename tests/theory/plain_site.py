@@ -1,0 +1,518 @@
+"""A plain simulator of a site: lists, deques and a heap of events, one event at a time, no JIT.
+
+It is written from what the twin's documentation says and keeps queues, times, counts and idle
+servers on its own; before each decision it writes the view that a policy sees from scratch. Only
+the policies are the very code under test, run as plain Python. With the engine's streams of random
+words it must give the same requests the same fate, event for event.
+"""
+
+from __future__ import annotations
+
+import builtins
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.dispatch import build_policy
+from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
+from inferway.site.view import COMPLETED, DISPATCHED, WITHDRAWN, Site
+from inferway.twin import Scenario
+from inferway.workload import phases_of, stream
+
+GOLDEN, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
+ANSWERED, LATE, DROPPED, REJECTED = range(4)
+
+
+def mixed(word: int) -> int:
+    """SplitMix64's scrambling."""
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & WORD
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & WORD
+    return word ^ (word >> 31)
+
+
+def uniform(word: int, i: int) -> float:
+    """The i-th number in [0, 1) of a random word."""
+    return (mixed((int(word) + (i + 1) * GOLDEN) & WORD) >> 11) * 2.0**-53
+
+
+class Words:
+    """A stream of random words from a counter."""
+
+    def __init__(self, state: int) -> None:
+        self.state = state
+
+    def word(self) -> int:
+        """The next word, signed, as policies get it."""
+        self.state = (self.state + GOLDEN) & WORD
+        word = mixed(self.state)
+        return word - 2**64 if word >= 2**63 else word
+
+    def unit(self) -> float:
+        """The next number in (0, 1)."""
+        return ((self.word() % 2**64 >> 11) + 0.5) * 2.0**-53
+
+    def exponential(self) -> float:
+        """The next exponential number of mean 1."""
+        return -math.log(self.unit())
+
+
+def plain(function: Any, known: dict[int, Any] | None = None) -> Callable[..., Any]:
+    """A compiled function as plain Python, and all that it calls."""
+    known = {id(draw.uniform): uniform} if known is None else known
+    if id(function) in known:
+        return known[id(function)]  # type: ignore[no-any-return]
+    code = getattr(function, "py_func", function)
+    names: dict[str, Any] = {"__builtins__": builtins}
+    copy = FunctionType(code.__code__, names, code.__name__, code.__defaults__)
+    known[id(function)] = copy
+    for name in code.__code__.co_names:
+        if name in code.__globals__:
+            value = code.__globals__[name]
+            jitted = hasattr(value, "py_func") or id(value) in known
+            ours = isinstance(value, FunctionType) and value.__module__.startswith("inferway.")
+            names[name] = plain(value, known) if jitted or ours else value
+    return copy
+
+
+class Left(NamedTuple):
+    """A request that has left."""
+
+    arrived_s: float
+    started_s: float
+    """nan where it was never served."""
+    left_s: float
+    server: int
+    """-1 where it was at none."""
+    outcome: int
+    phase: int
+
+
+@dataclass
+class Waiting:
+    """A request in the system."""
+
+    arrived_s: float
+    phase: int
+    joined_s: float = math.nan
+    """When it came to the server where it is."""
+
+
+@dataclass
+class Server:
+    """One server and its queue, those in service first."""
+
+    number: int
+    k: int
+    queue: deque[Waiting] = field(default_factory=deque)
+    serving: int = 0
+    """How many of the queue are in service."""
+    started_s: float = math.nan
+    predicted_s: float = math.nan
+    """Predicted end of the service."""
+    idle_since_s: float = -math.inf
+    service: int = 0
+    """Number of the service, so that one that was broken off does not end."""
+    reasons: int = 0
+    """Why it is away: failures and outages at present."""
+
+
+class PlainSite:
+    """One run.
+
+    Parameters
+    ----------
+    scenario, seed, replication
+        As for the engine.
+    """
+
+    def __init__(self, scenario: Scenario, seed: int, replication: int = 0) -> None:
+        self.scenario, fleet = scenario, scenario.fleet
+        words = np.random.SeedSequence([seed, replication]).generate_state(4, np.uint64)
+        self.decisions, self.services, self.failures = (Words(int(one)) for one in words[:3])
+        self.arrivals = self._arrivals(int(words[3]))
+        self.policy: Any = build_policy(
+            scenario.policy,
+            fleet,
+            target=scenario.target,
+            rate_per_s=scenario.told_rate_per_s,
+            folder=scenario.folder,
+            **scenario.build_options(),
+        )
+        methods = {
+            name: plain(getattr(type(self.policy), name))
+            for name in ("choose", "learn", "pull")
+            if hasattr(type(self.policy), name)
+        }
+        self.choose = methods["choose"]
+        self.learn, self.pull = methods.get("learn"), methods.get("pull")
+        self.servers = [
+            Server(int(number), k)
+            for k in range(len(fleet.rate))
+            for number in range(fleet.first[k], fleet.first[k + 1])
+        ]
+        # Per class: its servers, the idle ones first, the one that fell idle last at their end.
+        self.standing = [
+            list(range(fleet.first[k], fleet.first[k + 1])) for k in range(len(fleet.rate))
+        ]
+        self.idle = [len(standing) for standing in self.standing]
+        self.central: deque[Waiting] = deque()
+        own = scenario.target or 0.0
+        self.targets = [
+            own if phase.accuracy_target is None else phase.accuracy_target
+            for phase in phases_of(scenario.arrivals, scenario.capacity_per_s)
+        ]
+        self.target = self.targets[0]
+        self.balance = 0.0
+        self.now_s = 0.0
+        self.present = 0
+        self.left: list[Left] = []
+        self.events: list[tuple[float, int, str, int, int]] = []
+        self._plan_failures(int(words[2]))
+
+    def _arrivals(self, seed: int) -> Iterator[tuple[float, int]]:
+        chunks = stream(
+            self.scenario.arrivals, capacity_per_s=self.scenario.capacity_per_s, seed=seed
+        )
+        for chunk in chunks:
+            yield from zip(chunk.times_s.tolist(), chunk.phase.tolist(), strict=True)
+
+    def _plan_failures(self, seed: int) -> None:
+        fleet, random = self.scenario.fleet, np.random.default_rng(seed)
+        for server in self.servers:
+            failure = self.scenario.failures.get(fleet.variants[server.k])
+            if failure is not None:
+                at_s = float(random.exponential(failure.every_s))
+                self._plan(at_s, len(self.servers) + server.number, "fails", server.number)
+        rank = 2 * len(self.servers)
+        for outage in self.scenario.outages:
+            first = int(fleet.first[fleet.variants.index(outage.variant)])
+            for number in range(first, first + outage.count):
+                self._plan(outage.at_s, rank, "goes", number)
+                self._plan(outage.at_s + outage.for_s, rank + 1, "returns", number)
+                rank += 2
+
+    def _plan(self, at_s: float, rank: int, what: str, number: int, service: int = 0) -> None:
+        """Events at the same time come by rank."""
+        heapq.heappush(self.events, (at_s, rank, what, number, service))
+
+    # --- the run
+
+    def run(self, requests: int) -> list[Left]:
+        """So many requests arrive, and all that can leave do."""
+        coming = None
+        while True:
+            if coming is None and requests > 0:
+                coming, requests = next(self.arrivals, None), requests - 1
+            if coming is None and self.present == 0:
+                return self.left
+            if not self.events and coming is None:
+                return self.left  # what is left waits for what will not happen
+            if self.events and (coming is None or self.events[0][0] <= coming[0]):
+                self.now_s, _, what, number, service = heapq.heappop(self.events)
+                self._happens(what, self.servers[number], service)
+            elif coming is not None:
+                (self.now_s, phase), coming = coming, None
+                self.target = self.targets[phase]
+                self.present += 1
+                self._enter(Waiting(self.now_s, phase))
+
+    def _happens(self, what: str, server: Server, service: int) -> None:
+        if what == "ends":
+            if service == server.service:
+                self._complete(server)
+                self._release()
+            return
+        was_there = server.reasons == 0
+        if what in ("fails", "recovers"):
+            failure = self.scenario.failures[self.scenario.fleet.variants[server.k]]
+            mean_s = failure.for_s if what == "fails" else failure.every_s
+            then = "recovers" if what == "fails" else "fails"
+            self._plan(
+                self.now_s + mean_s * self.failures.exponential(),
+                len(self.servers) + server.number,
+                then,
+                server.number,
+            )
+        server.reasons += 1 if what in ("fails", "goes") else -1
+        if was_there and server.reasons > 0:
+            self._away(server)
+        elif not was_there and server.reasons == 0:
+            self._fall_idle(server)
+            self._release()
+
+    def _away(self, server: Server) -> None:
+        """What is at the server is dispatched anew."""
+        if not server.queue:
+            self._stop_being_idle(server)
+        server.service += 1
+        server.serving = 0
+        for _ in range(len(server.queue)):
+            self._send(self._withdraw(server))
+
+    # --- a request
+
+    def _enter(self, request: Waiting) -> None:
+        self._send(request)
+
+    def _send(self, request: Waiting) -> None:
+        decided = self._decide(request)
+        if decided >= 0:
+            self._join(self.servers[decided], request)
+        elif decided == HOLD and len(self.central) < self._central_room():
+            self.central.append(request)
+        else:
+            self._leave(request, math.nan, -1, REJECTED)
+
+    def _central_room(self) -> float:
+        buffer, fleet = self.scenario.fleet.buffer, self.scenario.fleet
+        if self.scenario.queue == "central" and buffer:
+            return (buffer - 1) * fleet.servers
+        return math.inf
+
+    def _decide(self, request: Waiting) -> int:
+        word = self.decisions.word()
+        site = self.view()
+        deadline_s = request.arrived_s + self._deadline_s()
+        allowed, narrowed = site.open.copy(), False
+        if self.scenario.deadline_s is not None and self.scenario.late == "drop":
+            narrowed = True
+            for server in self.servers:
+                service_s = self._predicted_s(server)
+                in_time = self.now_s + self.predicted_wait_s(server) + service_s <= deadline_s
+                allowed[server.number] &= in_time
+        decided = REJECT
+        if not narrowed or allowed.any():
+            asked = Request(self.now_s, deadline_s, 0.0, 0, 1, ALL_CLASSES, allowed, narrowed)
+            decided = int(self.choose(self.policy, site, asked, word))
+            assert HOLD <= decided < len(self.servers)
+            if decided >= 0 and not site.open[decided]:
+                decided = REJECT
+        if decided < 0 and self.scenario.queue == "central" and not any(self.idle):
+            return HOLD
+        return decided
+
+    def _deadline_s(self) -> float:
+        return math.inf if self.scenario.deadline_s is None else self.scenario.deadline_s
+
+    def _join(self, server: Server, request: Waiting) -> None:
+        wait_s, service_s = self.predicted_wait_s(server), self._predicted_s(server)
+        if not server.queue:
+            self._stop_being_idle(server)
+        request.joined_s = self.now_s
+        server.queue.append(request)
+        self.balance += self._lead(server, request)
+        self._tell(DISPATCHED, server, wait_s, service_s)
+        if server.serving == 0:
+            self._start(server)
+
+    def _start(self, server: Server) -> None:
+        """A free server takes what it will."""
+        wanted = 1
+        if self.pull is not None and server.queue:
+            word = self.decisions.word()
+            dropped, wanted = self.pull(self.policy, self.view(), server.number, word)
+            for _ in range(min(dropped, len(server.queue))):
+                self._drop(server)
+        if self.scenario.late == "drop":
+            while server.queue and server.queue[0].arrived_s + self._deadline_s() < self.now_s:
+                self._drop(server)
+        batch_s = self._batches(server.k)
+        fitting = [size for size in batch_s if size <= min(wanted, len(server.queue))]
+        if not fitting:
+            return
+        server.serving = max(fitting)
+        server.started_s = self.now_s
+        server.predicted_s = self.now_s + server.serving * self._predicted_s(server)
+        server.service += 1
+        took_s = self._service_s(server.k, batch_s[server.serving])
+        self._plan(self.now_s + took_s, server.number, "ends", server.number, server.service)
+
+    def _complete(self, server: Server) -> None:
+        """The batch in service is answered."""
+        started_s = server.started_s
+        for _ in range(server.serving):
+            server.serving -= 1
+            request = self._take_first(server)
+            late = self.now_s > request.arrived_s + self._deadline_s()
+            self._leave(request, started_s, server.number, LATE if late else ANSWERED)
+            self._tell(COMPLETED, server, started_s - request.arrived_s, self.now_s - started_s)
+        server.started_s = server.predicted_s = math.nan
+        server.service += 1
+        if server.queue:
+            self._start(server)
+
+    def _drop(self, server: Server) -> None:
+        self._leave(self._withdraw(server), math.nan, server.number, DROPPED)
+
+    def _withdraw(self, server: Server) -> Waiting:
+        """The first leaves without an answer: its dispatch is undone."""
+        request = self._take_first(server)
+        self.balance -= self._lead(server, request)
+        self._tell(WITHDRAWN, server, 0.0, 0.0)
+        return request
+
+    def _take_first(self, server: Server) -> Waiting:
+        request = server.queue.popleft()
+        if not server.queue:
+            server.started_s = server.predicted_s = math.nan
+            server.idle_since_s = self.now_s
+            if server.reasons == 0:
+                self._fall_idle(server)
+        return request
+
+    def _release(self) -> None:
+        """Decide again for the first of the central queue, until one stays."""
+        while self.central:
+            request = self.central.popleft()
+            if self.scenario.late == "drop" and request.arrived_s + self._deadline_s() < self.now_s:
+                self._leave(request, math.nan, -1, DROPPED)
+                continue
+            decided = self._decide(request)
+            if decided >= 0:
+                self._join(self.servers[decided], request)
+            elif decided == HOLD:
+                self.central.appendleft(request)
+                return
+            else:
+                self._leave(request, math.nan, -1, REJECTED)
+
+    def _leave(self, request: Waiting, started_s: float, server: int, outcome: int) -> None:
+        self.present -= 1
+        self.left.append(
+            Left(request.arrived_s, started_s, self.now_s, server, outcome, request.phase)
+        )
+
+    def _lead(self, server: Server, request: Waiting) -> float:
+        return float(self.scenario.fleet.accuracy[server.k]) - self.targets[request.phase]
+
+    def _tell(self, kind: int, server: Server, wait_s: float, service_s: float) -> None:
+        if self.learn is not None:
+            event = Event(kind, server.number, 1, True, wait_s, service_s)
+            self.learn(self.policy, self.view(), event)
+
+    # --- who is idle
+
+    def _fall_idle(self, server: Server) -> None:
+        self._stand(server, self.idle[server.k])
+        self.idle[server.k] += 1
+
+    def _stop_being_idle(self, server: Server) -> None:
+        if self.standing[server.k].index(server.number) < self.idle[server.k]:
+            self.idle[server.k] -= 1
+            self._stand(server, self.idle[server.k])
+
+    def _stand(self, server: Server, place: int) -> None:
+        standing = self.standing[server.k]
+        left = standing.index(server.number)
+        standing[left], standing[place] = standing[place], standing[left]
+
+    # --- times
+
+    def _batches(self, k: int) -> dict[int, float]:
+        """Mean service times by size of batch, s."""
+        found = {1: self.scenario.service[k].mean_s}
+        batch = self.scenario.batches[k] if self.scenario.batches else None
+        if batch is not None:
+            found.update(zip(batch.sizes, batch.service_s, strict=True))
+        return found
+
+    def _service_s(self, k: int, mean_s: float) -> float:
+        words, law = self.services, self.scenario.service[k]
+        if law.distribution == "deterministic":
+            return mean_s
+        if law.distribution == "exponential":
+            return mean_s * words.exponential()
+        if law.distribution == "erlang":
+            return mean_s * sum(words.exponential() for _ in range(law.stages)) / law.stages
+        if law.distribution == "empirical":
+            sample_s = law.samples_s[int(words.unit() * len(law.samples_s))]
+            return mean_s * sample_s / law.mean_s
+        if law.distribution == "lognormal":
+            deviation = math.sqrt(math.log(1 + law.cv**2))
+            normal = math.sqrt(2 * words.exponential()) * math.cos(2 * math.pi * words.unit())
+            return mean_s * math.exp(deviation * normal - deviation**2 / 2)
+        # Hyperexponential with balanced means.
+        short = (1 + math.sqrt((law.cv**2 - 1) / (law.cv**2 + 1))) / 2
+        chance = short if words.unit() < short else 1 - short
+        return mean_s * words.exponential() / (2 * chance)
+
+    def _predicted_s(self, server: Server) -> float:
+        return 1.0 / float(self.scenario.fleet.rate[server.k])
+
+    def _behind_s(self, server: Server) -> float:
+        """Predicted service times of those that wait behind the ones in service, s."""
+        first = max(server.serving, 1 if not math.isnan(server.predicted_s) else 0)
+        return (len(server.queue) - first) * self._predicted_s(server)
+
+    def predicted_wait_s(self, server: Server) -> float:
+        """Until a request that joins now would start, as far as anyone can tell."""
+        if not server.queue:
+            return 0.0
+        left_s = 0.0
+        if not math.isnan(server.predicted_s):
+            left_s = max(0.0, server.predicted_s - self.now_s)
+        return left_s + self._behind_s(server)
+
+    # --- the view
+
+    def view(self) -> Site:
+        """What a policy sees of all this, written from scratch."""
+        fleet, servers = self.scenario.fleet, self.servers
+        classes = range(len(fleet.rate))
+        lengths = [len(server.queue) for server in servers]
+        limit = 1 if self.scenario.queue == "central" else (fleet.buffer or math.inf)
+        shape = (len(servers), max(lengths) + 1)
+        arrived_s, expected_s = np.full(shape, np.nan), np.full(shape, np.nan)
+        ends_s, free_s = np.full(len(servers), np.nan), np.full(len(servers), np.nan)
+        for server in servers:
+            number = server.number
+            for place, request in enumerate(server.queue):
+                arrived_s[number, place] = request.joined_s
+                expected_s[number, place] = self._predicted_s(server)
+            if server.queue:
+                known = not math.isnan(server.predicted_s)
+                ends_s[number] = server.predicted_s if known else self.now_s
+                free_s[number] = ends_s[number] + self._behind_s(server)
+            else:
+                free_s[number] = server.idle_since_s
+        healthy = [server.reasons == 0 for server in servers]
+        standing = [number for k in classes for number in self.standing[k]]
+        busy = [sum(lengths[number] > 0 for number in self.standing[k]) for k in classes]
+        predicted_s = np.array([self._predicted_s(server) for server in servers])
+        return Site(
+            first=fleet.first,
+            server_class=np.array([server.k for server in servers]),
+            rate=fleet.rate,
+            accuracy=fleet.accuracy,
+            queue=np.array(lengths),
+            head=np.zeros(len(servers), np.int64),
+            started_s=np.array([server.started_s for server in servers]),
+            ends_s=ends_s,
+            free_s=free_s,
+            arrived_s=arrived_s,
+            rows=np.ones(shape, np.int64),
+            expected_s=expected_s,
+            row_s=np.tile(predicted_s[:, None], 8),
+            slow_s=np.tile(predicted_s[:, None], 8),
+            measured=np.zeros((len(servers), 8), np.int64),
+            healthy=np.array(healthy),
+            open=np.array(
+                [there and length < limit for there, length in zip(healthy, lengths, strict=True)]
+            ),
+            idle=np.array(self.idle),
+            busy=np.array(busy),
+            idle_server=np.array(standing),
+            idle_place=np.argsort(standing),
+            idle_classes=np.array([sum(1 << k for k in classes if self.idle[k])]),
+            busy_classes=np.array([sum(1 << k for k in classes if busy[k])]),
+            clock_s=np.array([self.now_s]),
+            target=np.array([self.target]),
+            balance=np.array([self.balance]),
+            held=np.array([len(self.central)]),
+        )

@@ -1,0 +1,90 @@
+"""A policy that uses all that a policy may: times, memory, holding back, batches, drops."""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from inferway.site import HOLD, REJECT, predicted_service, predicted_wait, uniform
+
+# Times are sums in another order here and there; what is equal in theory must stay so.
+_SLACK = 1e-7
+
+
+class Versatile(NamedTuple):
+    """Every option is another habit; together they reach all that an engine does."""
+
+    seen: np.ndarray
+    """(4,) events by kind, and those with a wait."""
+    mode: int
+    """What is least: 0 the queue, 1 the predicted time of the answer, 2 a random number, 3 a
+    number that depends on memory, 4 the age of the first request."""
+    hold: int
+    """Hold a request back where every queue is as long as this; 0 never."""
+    least: int
+    """Wait for so many before a batch starts."""
+    most: int
+    """Of a batch."""
+    stale_s: float
+    """Drop the first ones that came longer ago; 0 never."""
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s, mode=0, hold=0, least=1, most=1, stale_s=0.0):
+        return cls(np.zeros(4), mode, hold, least, most, stale_s)
+
+    def choose(self, site, request, draw):
+        best, lowest, shortest = REJECT, np.inf, np.inf
+        for server in range(site.queue.size):
+            if not request.allowed[server]:
+                continue
+            shortest = min(shortest, site.queue[server])
+            cost = float(site.queue[server])
+            if self.mode == 1:
+                cost = predicted_wait(site, server) + predicted_service(site, server, 1)
+            elif self.mode == 2:
+                cost = uniform(draw, server)
+            elif self.mode == 3:
+                cost = (self.seen.sum() + server) % site.queue.size
+            elif self.mode == 4 and site.queue[server] > 0:
+                cost = site.arrived_s[server, site.head[server]]
+            if cost < lowest - _SLACK:
+                best, lowest = server, cost
+        return HOLD if 0 < self.hold <= shortest else best
+
+    def learn(self, site, event):
+        self.seen[event.kind] += 1
+        if event.wait_s > _SLACK:
+            self.seen[3] += 1
+
+    def pull(self, site, server, draw):
+        dropped = 0
+        places = site.arrived_s.shape[1]
+        if self.stale_s > 0:
+            while dropped < site.queue[server]:
+                place = (site.head[server] + dropped) % places
+                if site.clock_s[0] - site.arrived_s[server, place] < self.stale_s - _SLACK:
+                    break
+                dropped += 1
+        if site.queue[server] - dropped < self.least:
+            return dropped, 0
+        return dropped, 1 if uniform(draw, 7) < 0.2 else self.most
+
+
+class Patient(NamedTuple):
+    """Holds back where all queues are long, and takes servers in turn by its memory; no `pull`."""
+
+    seen: np.ndarray
+    hold: int
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s, hold=2):
+        return cls(np.zeros(1), hold)
+
+    def choose(self, site, request, draw):
+        for step in range(site.queue.size):
+            server = int(self.seen[0] + step) % site.queue.size
+            if request.allowed[server] and site.queue[server] < self.hold:
+                return server
+        return HOLD
+
+    def learn(self, site, event):
+        self.seen[0] += 1

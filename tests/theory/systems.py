@@ -1,0 +1,216 @@
+"""Small sites to simulate: random ones, and what becomes of their requests in the engines."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from hypothesis import strategies as st
+from plain_site import Left, PlainSite
+
+from inferway.deployment import Batch, ServiceTime
+from inferway.deployment.workloads import (
+    Arrivals,
+    ConstantArrivals,
+    Phase,
+    PhasedArrivals,
+    PoissonArrivals,
+)
+from inferway.site import Fleet
+from inferway.twin import Failures, Scenario, SetOutage
+from inferway.twin.engine import Kind, engine_of
+from inferway.twin.kernel.state import Records
+
+HERE = Path(__file__).parent
+VERSATILE = "./policies/versatile.py:Versatile"
+PATIENT = "./policies/versatile.py:Patient"
+DYADIC = (0.25, 0.5, 1.0, 2.0, 4.0)
+"""Sums of such times are exact in any order, so that ties are ties everywhere."""
+TARGET = 0.7
+
+
+def records(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Left]:
+    """What becomes of so many requests, in the order in which they leave."""
+    found: list[Left] = []
+
+    def sink(rows: Records) -> None:
+        columns = [column[: rows.size[0]].tolist() for column in rows[:-1]]
+        found.extend(Left(*row) for row in zip(*columns, strict=True))
+
+    engine = engine_of(scenario, seed=seed, kind=kind, sink=sink)
+    engine.count_anew()
+    engine.advance(requests)
+    engine.drain()
+    engine.hand_over()  # type: ignore[attr-defined]
+    return found
+
+
+def assert_same(found: Sequence[Left], expected: Sequence[Left]) -> None:
+    """Event for event; times up to the last digits of logarithms."""
+    for number, (one, other) in enumerate(zip(found, expected, strict=False)):
+        same = one[3:] == other[3:] and all(
+            math.isclose(here, there, rel_tol=1e-9, abs_tol=1e-9)
+            or (math.isnan(here) and math.isnan(there))
+            for here, there in zip(one[:3], other[:3], strict=True)
+        )
+        assert same, f"the request that leaves as number {number}: {one}, expected {other}"
+    assert len(found) == len(expected)
+
+
+def compare(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Left]:
+    """Hold an engine against the plain simulator; what the latter says."""
+    expected = PlainSite(scenario, seed).run(requests)
+    assert_same(records(scenario, requests, seed, kind), expected)
+    return expected
+
+
+def poisson(rate: float) -> Arrivals:
+    """Poisson arrivals at a rate, 1/s."""
+    return PoissonArrivals.model_validate({"process": "poisson", "rate": f"{rate}/s"})
+
+
+def constant(rate: float) -> Arrivals:
+    """Arrivals at equal distances."""
+    return ConstantArrivals.model_validate({"process": "constant", "rate": f"{rate}/s"})
+
+
+def phases(*parts: tuple[float, float, float | None]) -> Arrivals:
+    """Poisson phases, each for so long, at a rate, with a target or none."""
+    listed = [
+        Phase.model_validate({"for": f"{for_s} s", "rate": f"{rate}/s", "accuracy_target": target})
+        for for_s, rate, target in parts
+    ]
+    return PhasedArrivals(process="phases", phases=tuple(listed))
+
+
+@st.composite
+def service_times(draw: st.DrawFn, mean_s: float) -> ServiceTime:
+    """Any distribution of this mean."""
+    kind = draw(
+        st.sampled_from(
+            ["deterministic", "exponential", "lognormal", "erlang", "hyperexponential", "empirical"]
+        )
+    )
+    if kind == "empirical":
+        samples = np.array(draw(st.lists(st.floats(0.1, 3), min_size=1, max_size=5)))
+        samples *= mean_s / samples.mean()
+        return ServiceTime(kind, mean_s, samples_s=tuple(samples.tolist()))
+    cv = {"lognormal": st.floats(0.2, 2), "hyperexponential": st.floats(1.1, 3)}.get(kind)
+    stages = draw(st.integers(1, 4)) if kind == "erlang" else 1
+    return ServiceTime(kind, mean_s, cv=0.0 if cv is None else draw(cv), stages=stages)
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> Fleet:
+    """One to three classes of one to three servers."""
+    classes = draw(st.integers(1, 3))
+    each = {"min_size": classes, "max_size": classes}
+    accuracy = draw(st.lists(st.sampled_from([0.5, 0.625, 0.75, 0.875]), **each))
+    accuracy[0] = 0.875  # the target can be kept
+    return Fleet(
+        variants=tuple("abc"[:classes]),
+        rate=np.array(draw(st.lists(st.sampled_from(DYADIC), **each))),
+        accuracy=np.array(accuracy),
+        count=np.array(draw(st.lists(st.integers(1, 3), **each))),
+        buffer=draw(st.sampled_from([None, None, 1, 2, 3])),
+    )
+
+
+@st.composite
+def arrivals_to(draw: st.DrawFn, fleet: Fleet, *, steady: bool = False) -> Arrivals:
+    """Arrivals at loads from light to too much, relative to all servers."""
+    rate = float(fleet.capacity.sum())
+    kinds = ["poisson", "phases"] if steady else ["poisson", "phases", "constant"]
+    kind = draw(st.sampled_from(kinds))
+    if kind == "constant":
+        return constant(draw(st.sampled_from([0.5, 1.0, 2.0, 4.0, 8.0])))
+    load = st.floats(0.1, 1.4)
+    if kind == "poisson":
+        return poisson(draw(load) * rate)
+    return phases(
+        (draw(st.floats(1, 20)), draw(load) * rate, None),
+        (draw(st.floats(1, 20)), draw(load) * rate, 0.75),
+    )
+
+
+@st.composite
+def simple_systems(draw: st.DrawFn, policy: str, distribution: str) -> Scenario:
+    """What all engines can run: own queues, one request at a time, no deadline, no failures."""
+    fleet = draw(fleets())
+    steady = distribution == "exponential"
+    return Scenario(
+        fleet=fleet,
+        service=tuple(ServiceTime(distribution, float(1 / rate)) for rate in fleet.rate),
+        arrivals=draw(arrivals_to(fleet, steady=steady)),
+        policy=policy,
+        options=draw(options_of(policy, {})),
+        target=TARGET,
+        folder=HERE,
+    )
+
+
+@st.composite
+def systems(draw: st.DrawFn, policy: str) -> Scenario:
+    """Anything."""
+    fleet = draw(fleets())
+    exact = draw(st.booleans())  # everything falls on a grid, and much of it together
+    service = tuple(
+        ServiceTime("deterministic", 1 / rate) if exact else draw(service_times(1 / rate))
+        for rate in fleet.rate.tolist()
+    )
+    arrivals = constant(draw(st.sampled_from(DYADIC))) if exact else draw(arrivals_to(fleet))
+    limit_s = st.sampled_from([0.25, 0.5, 1.0, 2.5]) if exact else st.floats(0.11, 6)
+    names = st.sampled_from(fleet.variants)
+    batches = draw(st.tuples(*(st.none() | batch_rules(1 / rate) for rate in fleet.rate.tolist())))
+    failures, outages = {}, []
+    if draw(st.booleans()):
+        if not exact and draw(st.booleans()):
+            times_s = st.floats(0.2, 10)
+            failures = draw(st.dictionaries(names, st.builds(Failures, times_s, times_s)))
+        for name in draw(st.lists(names, max_size=2)):
+            count = draw(st.integers(1, int(fleet.count[fleet.variants.index(name)])))
+            at_s, for_s = draw(st.tuples(st.sampled_from([0.5, 3.0, 7.0]), st.sampled_from(DYADIC)))
+            outages.append(SetOutage(name, count, at_s, for_s))
+    return Scenario(
+        fleet=fleet,
+        service=service,
+        arrivals=arrivals,
+        policy=policy,
+        options=draw(options_of(policy, failures)),
+        target=TARGET,
+        deadline_s=draw(st.none() | limit_s),
+        late=draw(st.sampled_from(["drop", "serve"])),
+        queue=draw(st.sampled_from(["per-server", "per-server", "central"])),
+        batches=batches,
+        failures=failures,
+        outages=tuple(outages),
+        folder=HERE,
+    )
+
+
+@st.composite
+def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, object]:
+    """Options of a policy."""
+    if policy == PATIENT:
+        return {"hold": draw(st.integers(1, 3))}
+    if policy != VERSATILE:
+        return {"rate": 0.6} if policy.startswith("r-") else {}
+    least = draw(st.integers(1, 2))
+    return {
+        "mode": draw(st.integers(0, 4)),
+        "hold": draw(st.sampled_from([0, 0, 1, 2])),
+        # Where servers fail and return for ever, what waits for a batch would never leave.
+        "least": 1 if failures else least,
+        "most": draw(st.integers(1, 4)),
+        "stale_s": draw(st.sampled_from([0.0, 0.0, 0.75, 3.0])),
+    }
+
+
+@st.composite
+def batch_rules(draw: st.DrawFn, mean_s: float) -> Batch:
+    """Sizes with and without 1, times that need not grow with them."""
+    sizes = draw(st.sampled_from([(1, 2), (2,), (1, 3, 4), (2, 5)]))
+    service_s = tuple(mean_s * draw(st.sampled_from([1.0, 1.25, 1.5, 2.0])) for _ in sizes)
+    return Batch(sizes, service_s, sizes[0], sizes[-1])
