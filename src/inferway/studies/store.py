@@ -51,11 +51,11 @@ class Store:
         return found
 
     def add(self, name: str, point: Point, result: Mapping[str, Any], seconds: float) -> None:
-        """Keep one result, on the disk when this returns."""
+        """Keep one result and the CPU time that it took, on the disk when this returns."""
         record = {
             "key": name,
             "label": dict(point.label),
-            "seconds": round(seconds, 3),
+            "cpu_s": round(seconds, 3),
             "result": {k: _json(v) for k, v in result.items()},
         }
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -60,6 +60,7 @@ def test_text_is_text_and_marks_have_their_color():
     reader = read(text)
     for words in ("a < b & c", "The first <study>", "Lead & more.", "A note."):
         assert words in reader.text
+    assert '<td class="number">a &lt; b &amp; c</td>' in text
     assert '<td class="yes">yes</td>' in text
     assert '<td class="no">no</td>' in text
     assert "prefers-color-scheme: dark" in text
