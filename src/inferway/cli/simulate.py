@@ -16,10 +16,12 @@ from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, Policy, existing, opened
 
 if TYPE_CHECKING:
+    from inferway.deployment import Deployment
     from inferway.report.sweep import Sweep
     from inferway.twin import Result
 
 _QUERIES = "1e6"
+_SLOTS = 240
 
 
 def _count(text: str) -> int:
@@ -79,7 +81,8 @@ def simulate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for a sweep's Parquet file and figure.  [default: out/sweep-FILE]",
+            help="Folder for a sweep's Parquet file and figure, or a network's figures.  "
+            "[default: out/sweep-FILE for a sweep]",
             show_default=False,
         ),
     ] = None,
@@ -89,9 +92,24 @@ def simulate(
     workers: Annotated[
         int | None, typer.Option(min=1, help="Threads.  [default: as many as cores]")
     ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Slots of a file with `network`.  [default: 240]", show_default=False
+        ),
+    ] = None,
+    regret: Annotated[
+        bool,
+        typer.Option(
+            "--regret", help="Compare a network's run with the best static allocation, by MILP."
+        ),
+    ] = False,
     json: terminal.Json = False,
 ) -> None:
-    """Simulate the file's site with the very policies that the live server calls."""
+    """Simulate the file's site with the very policies that the live server calls.
+
+    A file with `network` is simulated slot by slot under its placement policy.
+    """
     asked: dict[str, Any] = {
         "--queries": queries,
         "--warmup": warmup,
@@ -107,6 +125,15 @@ def simulate(
         settings |= {"replications": replications or 1, "warmup": warmup}
         _sweep(existing(file), sweep, out, settings, workers, json)
         return
+    deployment = opened(file)
+    if deployment.network is not None:
+        asked |= {"--replications": replications, "--node": node, "--trace": trace}
+        asked |= {"--workers": workers}
+        del asked["--policy"]
+        _simulate_network(deployment, asked, slots, policy, seed, regret, out, json)
+        return
+    if slots is not None or regret:
+        raise CommandError(f"{file} has no `network`, so it takes neither --slots nor --regret")
     if out is not None:
         raise CommandError("--out is a sweep's folder; give --sweep, too", REFUSED)
     result = _simulated(
@@ -122,7 +149,7 @@ def simulate(
         trace=trace,
     )
     if json:
-        terminal.document({**result.to_json(), "network": None})
+        terminal.document(result.to_json())
     else:
         from rich.text import Text
 
@@ -132,6 +159,38 @@ def simulate(
             terminal.show(*([Text()] if place else []), *simulated.task(name, one))
     if _interrupted(result):
         raise typer.Exit(failure.INTERRUPTED)
+
+
+def _simulate_network(
+    deployment: Deployment,
+    asked: dict[str, Any],
+    slots: int | None,
+    policy: str | None,
+    seed: int | None,
+    regret: bool,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from inferway.cli.network_twin import simulate_network
+
+    for option, value in asked.items():
+        if value:
+            raise CommandError(
+                f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
+            )
+    number = slots or _SLOTS
+    with _progress("slots", number, 1.0) as told:
+        tell = simulate_network(
+            deployment,
+            slots=number,
+            policy=policy,
+            seed=seed,
+            regret=regret,
+            out=out,
+            json=json,
+            progress=told,
+        )
+    tell()
 
 
 def _apart(option: str, asked: dict[str, Any], *others: str) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.network.delivery import DeliveryNetwork
 from inferway.twin.result import finite
 
 if TYPE_CHECKING:
@@ -96,12 +97,18 @@ class NetworkResult:
         The same by part.
     requests, gain, moved
         (T,) per slot: requests, gain in cost times requests, bytes fetched.
+    network
+        What ran; the arrays below follow its options and pairs.
+    served
+        (O,) requests that each option served.
     presence
         (P,) share of the slots in which each useful pair was allocated.
     fractional
         (P,) the fractional allocation at the end; None where the policy has none.
     regret
         Against the best static allocation, if it was asked for.
+    notes
+        What a reader should know: an early end.
     """
 
     policy: str
@@ -117,12 +124,15 @@ class NetworkResult:
     requests: Float
     gain: Float
     moved: Float
+    network: DeliveryNetwork
+    served: Float
     presence: Float
     fractional: Float | None
     regret: Regret | None = None
+    notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """As `inferway simulate FILE --json` prints it under ``network``."""
+        """By name, as `inferway simulate FILE --json` prints it."""
         found: dict[str, Any] = {
             "policy": self.policy,
             "ntag_ms": finite(self.ntag_ms),

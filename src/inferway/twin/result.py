@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from inferway.twin.comparison import Comparison
+    from inferway.twin.network_result import NetworkResult
 
 
 @dataclass(frozen=True)
@@ -198,13 +199,26 @@ class Result:
     """What `inferway.simulate` gives."""
 
     tasks: dict[str, TaskResult]
+    network: NetworkResult | None = None
+    """Of a file with `network`; it has no queues, so `tasks` is empty."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it."""
-        return {"schema": 1, "tasks": {name: task.to_json() for name, task in self.tasks.items()}}
+        if self.network is not None:
+            found = self.network.to_json()
+            tasks, policy, slot_s = (found.pop(key) for key in ("tasks", "policy", "slot_s"))
+            about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}
+            return {"schema": 1, **about, "tasks": tasks, "network": found}
+        tasks = {name: task.to_json() for name, task in self.tasks.items()}
+        return {"schema": 1, "tasks": tasks, "network": None}
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per task; nested keys are joined by dots, lists are left out."""
+        """One row per task, or per slot of a network.
+
+        Nested keys are joined by dots, lists are left out.
+        """
+        if self.network is not None:
+            return self.network.to_frame()
         import pandas as pd
 
         rows = []

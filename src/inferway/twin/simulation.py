@@ -29,6 +29,8 @@ _OF_A_TRACE = 16
 """Replications of a trace."""
 INTERRUPTED = "interrupted: this is what was known by then"
 """The note of a result that Ctrl-C ended."""
+_SLOTS = 240
+"""Of a network."""
 _POLL_S = 0.1
 """How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing."""
 
@@ -46,9 +48,15 @@ def simulate(
     records: Path | None = None,
     trace: Path | None = None,
     stop: threading.Event | None = None,
+    slots: int | None = None,
+    policy: str | None = None,
+    regret: bool = False,
     progress: Callable[[str, int], None] | None = None,
 ) -> Result:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
+
+    A file with `network` is simulated slot by slot under its placement policy instead; of the
+    parameters, `slots`, `policy`, `regret`, `seed`, `stop` and `progress` apply then.
 
     Parameters
     ----------
@@ -76,13 +84,21 @@ def simulate(
         workload, all of them, and `TaskResult.trace` compares the live server with the twin.
     stop
         Ends it early once it is set, as Ctrl-C does.
+    slots
+        How many slots of a network; 240 by default.
+    policy
+        Another placement policy than the file's.
+    regret
+        Compare with the best static allocation of the network, which may take a minute more.
     progress
-        Told the task and how many more queries are done, now and then, from several threads.
+        Told the task and how many more queries are done, now and then, from several threads; of a
+        network the policy and how many more slots.
 
     Returns
     -------
     Result
-        By task. After Ctrl-C, what had been counted until then, marked as incomplete.
+        By task, or of the network. After Ctrl-C, what had been counted until then, marked as
+        incomplete.
 
     Raises
     ------
@@ -90,6 +106,20 @@ def simulate(
         Where the file lacks what a simulation needs, a number is out of range, or there is no
         recording that can be simulated.
     """
+    if deployment.network is not None:
+        apart = {"node": node, "tasks": tasks, "replications": replications, "warmup": warmup}
+        _whole_network_only(**apart, records=records, trace=trace)
+        return _networked(
+            deployment,
+            slots=_SLOTS if slots is None else slots,
+            policy=policy,
+            regret=regret,
+            seed=seed,
+            stop=stop or threading.Event(),
+            progress=progress,
+        )
+    if slots is not None or policy is not None or regret:
+        raise ValueError("the file has no `network`, so there are no slots and no placement")
     seed = deployment.seed if seed is None else seed
     if trace is not None:
         return _traced(
@@ -124,6 +154,49 @@ def simulate(
         if INTERRUPTED in found[name].notes:
             break
     return Result(found)
+
+
+def _whole_network_only(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` is of one site's queues; this file has a `network`, which is simulated "
+                "as a whole, slot by slot"
+            )
+
+
+def _networked(
+    deployment: Deployment,
+    *,
+    slots: int,
+    stop: threading.Event,
+    progress: Callable[[str, int], None] | None,
+    **settings: Any,
+) -> Result:
+    """Run in a thread, so that Ctrl-C ends it between two slots, where all sums are whole."""
+    # Imported here: a site needs neither networks nor placement.
+    from inferway.twin.slots import policy_of, simulate_slots
+
+    name = policy_of(deployment, settings["policy"])
+    told = None if progress is None else (lambda _: progress(name, 1))
+    pool = ThreadPoolExecutor(max_workers=1)
+    try:
+        running = pool.submit(
+            simulate_slots, deployment, slots=slots, stop=stop, progress=told, **settings
+        )
+        while not running.done():
+            try:
+                wait([running], timeout=_POLL_S)
+            except KeyboardInterrupt:
+                if stop.is_set():  # the second one does not wait for a solver
+                    raise
+                stop.set()
+        found = running.result()
+    finally:
+        pool.shutdown(wait=False)
+    if found.slots < slots:
+        found = replace(found, notes=(*found.notes, INTERRUPTED))
+    return Result({}, found)
 
 
 def _traced(

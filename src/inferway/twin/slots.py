@@ -7,6 +7,7 @@ and who served it before the next slot begins (paper 000, Sec. III-D to III-F).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,7 @@ from inferway.twin.network_result import Float, NetworkResult, PartResult, Regre
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["expected_batches", "run_slots", "simulate_slots"]
+__all__ = ["expected_batches", "policy_of", "run_slots", "simulate_slots"]
 
 DEFAULT_POLICY = "infida"
 
@@ -41,6 +42,7 @@ def simulate_slots(
     seed: int | None = None,
     policy: str | None = None,
     regret: bool = False,
+    stop: threading.Event | None = None,
     progress: Callable[[int], None] | None = None,
     **options: Any,
 ) -> NetworkResult:
@@ -59,6 +61,8 @@ def simulate_slots(
         Another policy than the file's, with its defaults and `options`.
     regret
         Compare with the best static allocation (a mixed-integer program, up to a minute).
+    stop
+        Ends it after the slot that runs once it is set.
     progress
         Called with the number of slots done.
     options
@@ -77,14 +81,22 @@ def simulate_slots(
     chosen = deployment.seed if seed is None else seed
     demand = replace(demand, seed=chosen)
     spec = deployment.placement
-    name = policy or (spec.policy if spec is not None else DEFAULT_POLICY)
+    name = policy_of(deployment, policy)
     if spec is not None and spec.policy == name:
         written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
         options = {**written, **options}
     batches = expected_batches(demand, slots) if name in HINDSIGHT else None
     built = build_policy(name, network, seed=chosen, batches=batches, **options)
-    result = run_slots(network, demand, built, slots=slots, name=name, progress=progress)
-    return replace(result, regret=regret_of(network, demand, result)) if regret else result
+    result = run_slots(network, demand, built, slots=slots, name=name, stop=stop, progress=progress)
+    if not regret or result.slots < slots:
+        return result
+    return replace(result, regret=regret_of(network, demand, result))
+
+
+def policy_of(deployment: Deployment, policy: str | None = None) -> str:
+    """Name the placement policy that runs: the one asked for, the file's, or INFIDA."""
+    written = None if deployment.placement is None else deployment.placement.policy
+    return policy or written or DEFAULT_POLICY
 
 
 def expected_batches(demand: Demand, slots: int) -> Float:
@@ -103,14 +115,24 @@ def run_slots(
     *,
     slots: int,
     name: str = "",
+    stop: threading.Event | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> NetworkResult:
-    """Run a policy; see `simulate_slots` and `NetworkResult`."""
+    """Run a policy; see `simulate_slots` and `NetworkResult`.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        Where `stop` was set before the first slot.
+    """
     ledger = _Ledger(network, slots)
     least = minimal(network).astype(np.uint8)
     load = np.empty(len(network.options.pair))
     before = policy.allocation.copy()
     for slot in range(slots):
+        if stop is not None and stop.is_set():
+            ledger.end(slot)
+            break
         requests = demand.counts(slot).astype(np.float64)
         ledger.alone(slot, requests, serve(network, requests, least, out=load))
         ledger.moved(slot, before, policy.allocation)
@@ -139,6 +161,14 @@ class _Ledger:
         self._count: Float = np.zeros(slots)
         self._moved: Float = np.zeros(slots)
         self.cpu: Float = np.zeros(slots)
+
+    def end(self, slots: int) -> None:
+        """End after so many slots; KeyboardInterrupt where there was none."""
+        if not slots:
+            raise KeyboardInterrupt
+        self._slots = slots
+        self._gain, self._count = self._gain[:slots], self._count[:slots]
+        self._moved, self.cpu = self._moved[:slots], self.cpu[:slots]
 
     def alone(self, slot: int, requests: Float, load: Float) -> None:
         """Take in a slot's requests, and who would serve them without placement."""
@@ -185,6 +215,8 @@ class _Ledger:
             requests=self._count,
             gain=self._gain,
             moved=self._moved,
+            network=network,
+            served=self._served,
             presence=self._present / slots,
             fractional=None if policy.fractional is None else policy.fractional.copy(),
         )

@@ -1,0 +1,82 @@
+"""``inferway simulate`` on a file with a network: the network twin, slot by slot."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from inferway.cli import failure, terminal
+from inferway.cli.failure import REFUSED, CommandError
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+__all__ = ["known", "simulate_network"]
+
+
+def simulate_network(
+    deployment: Deployment,
+    *,
+    slots: int,
+    policy: str | None,
+    seed: int | None,
+    regret: bool,
+    out: Path | None,
+    json: bool,
+    progress: Callable[[str, int], None] | None,
+) -> Callable[[], None]:
+    """Run the network twin.
+
+    Returns
+    -------
+    callable
+        Prints what was found and writes figures to `out`, once the progress bar is gone.
+    """
+    import inferway
+
+    result = inferway.simulate(
+        deployment,
+        slots=slots,
+        policy=known(policy),
+        seed=seed,
+        regret=regret,
+        progress=progress,
+    )
+    found = result.network
+    assert found is not None  # the file has a network
+    document = result.to_json()
+
+    def tell() -> None:
+        images: list[Path] = []
+        if out is not None:
+            from inferway.network import topology_of
+            from inferway.report.slots import figures
+
+            title = f"{deployment.path.name}, {found.policy}"
+            images = figures(found, topology_of(deployment), out, title=title)
+        if json:
+            extra: dict[str, Any] = {"figures": [str(one) for one in images]} if images else {}
+            terminal.document({**document, **extra})
+        else:
+            from inferway.report.slots import tables
+
+            terminal.show(*tables(found), *(str(one) for one in images))
+        if found.slots < slots:
+            raise typer.Exit(failure.INTERRUPTED)
+
+    return tell
+
+
+def known(policy: str | None) -> str | None:
+    """Return the name of a placement policy, or say what it might have been."""
+    from inferway.placement.table import POLICIES
+
+    if policy is None or policy in POLICIES:
+        return policy
+    alike = difflib.get_close_matches(policy, POLICIES, n=1)
+    meant = f"did you mean {alike[0]!r}?" if alike else f"there is {', '.join(POLICIES)}"
+    raise CommandError(f"no placement policy {policy!r}; {meant}", REFUSED)

@@ -1,0 +1,147 @@
+"""Which variants are where: a heat map with a row per tier, a column per variant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from inferway.report.figure import STYLE
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.image import AxesImage
+
+    from inferway.network import DeliveryNetwork
+
+__all__ = ["Grid", "by_tier", "heat_maps"]
+
+_MOST_ROWS = 40
+_MOST_NUMBERS = 400
+
+
+class Grid(NamedTuple):
+    """One heat map.
+
+    Attributes
+    ----------
+    title
+        Above it.
+    rows, columns
+        Names of n rows and m columns.
+    values
+        (n, m), 0 or more.
+    """
+
+    title: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    values: NDArray[np.float64]
+
+
+def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str = "") -> Grid:
+    """Count copies of each variant, of all tasks together, on an average node of each tier.
+
+    Parameters
+    ----------
+    network
+        What the copies are on; repositories are left out. Without tiers each of its nodes is a row,
+        or all together are one where there are many.
+    presence
+        (P,) share of the time, or probability, of each useful pair.
+    title
+        Of the grid.
+    """
+    pairs, models = network.pairs, network.models
+    names, group = _rows(network)
+    accuracy = np.zeros(len(network.variants))
+    accuracy[models.variant] = models.accuracy
+    order = np.argsort(accuracy, kind="stable")
+    counts = np.zeros((len(names), len(order)))
+    row = group[pairs.node]
+    here = row >= 0
+    np.add.at(counts, (row[here], models.variant[pairs.model][here]), presence[here])
+    nodes = np.bincount(group[group >= 0], minlength=len(names))
+    values = (counts / np.maximum(nodes, 1)[:, None])[:, order]
+    return Grid(title, names, [network.variants[k] for k in order], values)
+
+
+def _rows(network: DeliveryNetwork) -> tuple[list[str], NDArray[np.int64]]:
+    """Name the rows, and tell the row of each node; -1 for repositories."""
+    hosts = ~network.repository
+    group = np.full(len(network.nodes), -1)
+    if len(network.tiers) > 1:
+        shown = [t for t in range(len(network.tiers)) if (hosts & (network.tier == t)).any()]
+        for row, tier in enumerate(shown):
+            group[hosts & (network.tier == tier)] = row
+        return [network.tiers[tier] for tier in shown], group
+    if hosts.sum() <= _MOST_ROWS:
+        group[hosts] = np.arange(hosts.sum())
+        return [network.nodes[v] for v in np.flatnonzero(hosts)], group
+    group[hosts] = 0
+    return ["all nodes"], group
+
+
+def heat_maps(
+    grids: Sequence[Grid], *, label: str, title: str = "", across: str = "variant"
+) -> Figure:
+    """Draw heat maps below each other, with one scale for all.
+
+    Parameters
+    ----------
+    grids
+        At least one.
+    label
+        What the colors mean.
+    title
+        Above them all.
+    across
+        What the columns are.
+
+    Returns
+    -------
+    figure
+        For `inferway.report.figure.save`.
+    """
+    top = max(max(float(grid.values.max(initial=0.0)) for grid in grids), 1e-9)
+    rows = [len(grid.rows) for grid in grids]
+    columns = max(len(grid.columns) for grid in grids)
+    with mpl.rc_context({**STYLE, "font.size": 10}):
+        width = min(16.0, max(6.4, 2.2 + 0.52 * columns))
+        height = sum(0.34 * n + 1.0 for n in rows) + 0.9
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        every = figure.subplots(len(grids), 1, height_ratios=[n + 2 for n in rows], squeeze=False)
+        for axes, grid in zip(every[:, 0], grids, strict=True):
+            image = _draw(axes, grid, top, numbers=columns * max(rows) <= _MOST_NUMBERS)
+        every[-1, 0].set_xlabel(across)
+        figure.colorbar(image, ax=list(every[:, 0]), label=label, fraction=0.04, pad=0.02)
+        if title:
+            size = min(12.0, 105 * width / len(title))
+            figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
+        return figure
+
+
+def _draw(axes: Axes, grid: Grid, top: float, *, numbers: bool) -> AxesImage:
+    image = axes.imshow(
+        grid.values, aspect="auto", cmap="Blues", vmin=0.0, vmax=top, interpolation="nearest"
+    )
+    axes.set_yticks(range(len(grid.rows)), grid.rows)
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    long = max((len(name) for name in grid.columns), default=0) > 3
+    axes.set_xticks(range(len(grid.columns)), grid.columns, fontsize=8, **(turned if long else {}))
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+    axes.set_title(grid.title, loc="left", fontsize=10)
+    if numbers:
+        for (row, column), value in np.ndenumerate(grid.values):
+            if value >= 0.02 * top:
+                color = "white" if value > 0.6 * top else "#222222"
+                text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
+                axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
+    return image

@@ -1,0 +1,95 @@
+"""Heat maps, maps and curves of a network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway.network import Tier, Topology, network_of, topology_of, tree
+from inferway.report.allocation import by_tier, heat_maps
+from inferway.report.figure import save
+from inferway.report.network_map import MOST_NODES, network_map
+from inferway.report.slots import figures, over_time, served_at
+
+TREE = Path(__file__).parents[3] / "examples" / "topology-1.yaml"
+
+
+@pytest.fixture(scope="module")
+def deployment():
+    return inferway.load(TREE)
+
+
+@pytest.fixture(scope="module")
+def result(deployment):
+    return inferway.simulate(deployment, slots=3).network
+
+
+def texts(figure) -> list[str]:
+    return [one.get_text() for axes in figure.axes for one in axes.texts]
+
+
+def test_copies_are_counted_per_tier_and_node(deployment) -> None:
+    network = network_of(deployment)
+    pairs, models = network.pairs, network.models
+    presence = np.zeros(len(pairs.node))
+    office = np.flatnonzero(network.tier == network.tiers.index("office"))
+    variant = network.variants.index("14.02pruned")
+    chosen = [
+        np.flatnonzero((pairs.node == node) & (models.variant[pairs.model] == variant))[0]
+        for node in office[:2]
+    ]
+    presence[chosen] = 1.0
+    grid = by_tier(network, presence)
+    assert list(grid.rows) == ["isp", "metro", "office", "base"]
+    assert list(grid.columns[:3]) == ["tiny-288p", "tiny-416p", "14.02pruned"]
+    assert grid.values.sum() == pytest.approx(2 / len(office))
+    assert grid.values[2, 2] == pytest.approx(2 / len(office))
+    assert "0.25" in texts(heat_maps([grid], label="copies"))
+
+
+def test_shares_of_nodes_add_up_to_those_of_tiers(result) -> None:
+    share = served_at(result)
+    assert share.sum() == pytest.approx(1)
+    for k, (_, part) in enumerate(result.tiers.items()):
+        assert share[result.network.tier == k].sum() == pytest.approx(part.share)
+
+
+def test_a_map_names_nodes_and_marks_repositories(deployment, result) -> None:
+    topology = topology_of(deployment)
+    figure = network_map(topology, served_at(result))
+    assert set(texts(figure)) == set(topology.nodes)
+    at = {one.get_text(): one.xy for one in figure.axes[0].texts}
+    assert at["cloud"][1] > at["isp"][1] > at["metro-0"][1] > at["base-0"][1]
+    assert at["office-0"][0] == pytest.approx(np.mean([at[f"base-{k}"][0] for k in range(3)]))
+
+
+def test_a_graph_is_drawn_as_its_round_trip_times_are(tmp_path: Path) -> None:
+    ring = np.array([[0, 1], [1, 2], [2, 3], [3, 0]])
+    topology = Topology(("a", "b", "c", "d"), ring, np.array([1e-3, 9e-3, 1e-3, 9e-3]))
+    figure = network_map(topology, np.array([1.0, 0, 0, 0]))
+    at = {one.get_text(): np.array(one.xy) for one in figure.axes[0].texts}
+    near, far = np.linalg.norm(at["a"] - at["b"]), np.linalg.norm(at["b"] - at["c"])
+    assert near < far
+    assert save(figure, tmp_path / "ring")[0].stat().st_size > 5_000
+
+
+def test_a_map_of_too_many_nodes_is_refused() -> None:
+    topology = tree([Tier("root", 1), Tier("leaf", MOST_NODES)])
+    with pytest.raises(ValueError, match="up to 2000 nodes, not 2001"):
+        network_map(topology, np.zeros(MOST_NODES + 1))
+
+
+def test_gain_over_time_is_the_frame_s(result) -> None:
+    figure = over_time(result)
+    gain, moved = (axes.lines[0].get_ydata() for axes in figure.axes)
+    frame = result.to_frame()
+    assert gain == pytest.approx(frame.gain_ms.to_numpy())
+    assert moved == pytest.approx(frame.moved_bytes.to_numpy() / 2**30)
+
+
+def test_all_figures_are_written(deployment, result, tmp_path: Path) -> None:
+    found = figures(result, topology_of(deployment), tmp_path)
+    assert [one.name for one in found] == ["gain.png", "allocation.png", "map.png"]
