@@ -19,11 +19,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from inferway.deployment.workloads import PhasedArrivals
 from inferway.dispatch import build_policy
 from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
 from inferway.site.view import COMPLETED, DISPATCHED, WITHDRAWN, Site
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
+from inferway.workload.phases import spans
 
 GOLDEN, WORD = 0x9E3779B97F4A7C15, 2**64 - 1
 ANSWERED, LATE, DROPPED, REJECTED = range(4)
@@ -220,7 +222,7 @@ class PlainSite:
                 (self.now_s, phase), coming = coming, None
                 self.target = self.targets[phase]
                 self.present += 1
-                self._enter(Waiting(self.now_s, phase))
+                self._send(Waiting(self.now_s, phase))
 
     def _happens(self, what: str, server: Server, service: int) -> None:
         if what == "ends":
@@ -257,11 +259,12 @@ class PlainSite:
 
     # --- a request
 
-    def _enter(self, request: Waiting) -> None:
-        self._send(request)
-
     def _send(self, request: Waiting) -> None:
-        decided = self._decide(request)
+        if self._in_order and self.central:
+            deadline_s = request.arrived_s + self._deadline_s()
+            decided = HOLD if self._falls_open(deadline_s, busy=False) else REJECT
+        else:
+            decided = self._decide(request)
         if decided >= 0:
             self._join(self.servers[decided], request)
         elif decided == HOLD and len(self.central) < self._central_room():
@@ -293,9 +296,23 @@ class PlainSite:
             assert HOLD <= decided < len(self.servers)
             if decided >= 0 and not site.open[decided]:
                 decided = REJECT
-        if decided < 0 and self.scenario.queue == "central" and not any(self.idle):
+        if decided == REJECT and self._in_order and self._falls_open(deadline_s, busy=True):
             return HOLD
         return decided
+
+    @property
+    def _in_order(self) -> bool:
+        return self.scenario.queue == "central"
+
+    def _falls_open(self, deadline_s: float, *, busy: bool) -> bool:
+        """Whether one of the servers, or of the busy ones, would be in time once it is free."""
+        left_s = deadline_s - self.now_s if self.scenario.late == "drop" else math.inf
+        return any(
+            server.reasons == 0
+            and (server.queue or not busy)
+            and self._predicted_s(server) <= left_s
+            for server in self.servers
+        )
 
     def _deadline_s(self) -> float:
         return math.inf if self.scenario.deadline_s is None else self.scenario.deadline_s
@@ -516,3 +533,85 @@ class PlainSite:
             balance=np.array([self.balance]),
             held=np.array([len(self.central)]),
         )
+
+
+@dataclass
+class MarkovRun:
+    """What `markov` counts, by phase and class."""
+
+    arrived: list[int]
+    rejected: list[int]
+    sent: list[list[int]]
+    response_s: list[list[float]]
+    balance: float = 0.0
+    now_s: float = 0.0
+
+
+class MarkovSite(PlainSite):
+    """The same site where only rates matter: what happens next is drawn among all that may."""
+
+    def count(self, requests: int) -> MarkovRun:
+        """So many requests arrive, and all leave."""
+        phases, classes = range(len(self.targets)), range(len(self.scenario.fleet.rate))
+        self.words = self.decisions
+        self.found = MarkovRun(
+            [0 for _ in phases],
+            [0 for _ in phases],
+            [[0 for _ in classes] for _ in phases],
+            [[0.0 for _ in classes] for _ in phases],
+        )
+        if isinstance(self.scenario.arrivals, PhasedArrivals):
+            spans_ = spans(self.scenario.arrivals, horizon_s=math.inf)
+        else:
+            spans_ = iter(phases_of(self.scenario.arrivals, self.scenario.capacity_per_s))
+        for span in spans_:
+            self.target = self.targets[span.phase]
+            assert span.rate_per_s is not None
+            while requests > 0:
+                arrived = self._next(span.rate_per_s, span.phase, span.end_s)
+                if arrived is None:
+                    break
+                requests -= arrived
+            if requests == 0:
+                break
+        while self._next(0.0, 0, math.inf) is not None:
+            pass
+        self.found.balance, self.found.now_s = self.balance, self.now_s
+        return self.found
+
+    def _next(self, rate_per_s: float, phase: int, until_s: float) -> bool | None:
+        """One event; whether it was an arrival, or None at the end of the phase."""
+        rates = self.scenario.fleet.rate.tolist()
+        # By class, those with a request, as they stand behind the idle ones.
+        busy = [standing[idle:] for standing, idle in zip(self.standing, self.idle, strict=True)]
+        shares = [len(servers) * rate for servers, rate in zip(busy, rates, strict=True)]
+        total = rate_per_s + sum(shares)
+        if total == 0:
+            return None
+        then_s = self.now_s + self.words.exponential() / total
+        if then_s > until_s:
+            self.now_s = until_s
+            return None
+        self.now_s = then_s
+        place = self.words.unit() * total - rate_per_s
+        if place < 0:
+            self.found.arrived[phase] += 1
+            decided = self._decide(Waiting(self.now_s, phase))
+            if decided < 0:
+                self.found.rejected[phase] += 1
+            else:
+                self.found.sent[phase][self.servers[decided].k] += 1
+                self._join(self.servers[decided], Waiting(self.now_s, phase))
+            return True
+        k = 0
+        while place >= shares[k] and k + 1 < len(shares):
+            place -= shares[k]
+            k += 1
+        server = self.servers[busy[k][min(int(place / rates[k]), len(busy[k]) - 1)]]
+        request = self._take_first(server)
+        self.found.response_s[request.phase][k] += self.now_s - request.arrived_s
+        self._tell(COMPLETED, server, 0.0, 0.0)
+        return False
+
+    def _start(self, server: Server) -> None:
+        """Nothing is planned."""

@@ -15,6 +15,7 @@ from inferway.dispatch.contract import learn, pull
 from inferway.dispatch.steps import NO_SERVER, decide
 from inferway.site.compiled import jit
 from inferway.site.handle import handle
+from inferway.site.selection import predicted_service
 from inferway.site.transitions import set_health
 from inferway.site.view import (
     ALL_CLASSES,
@@ -124,19 +125,21 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
 def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bool) -> int:
     """Decide for a request and act on it; a server, HOLD or REJECT."""
     site, rules = world.bound.site, world.rules
-    world.states[0] = step(world.states[0])
     deadline_s = arrived_s + rules.deadline_s
-    server = decide(world.bound, now_s, word(world.states[0]), deadline_s, 0.0, 0, ALL_CLASSES, 1)
-    if server >= 0:
-        _join(world, server, arrived_s, phase, now_s)
+    if may_hold and rules.holds and site.held[0] > 0:  # first come, first served
+        server = HOLD if _falls_open(world, deadline_s, now_s, 0) else REJECT
     else:
+        world.states[0] = step(world.states[0])
+        draw_ = word(world.states[0])
+        server = decide(world.bound, now_s, draw_, deadline_s, 0.0, 0, ALL_CLASSES, 1)
         if server == NO_SERVER:
             world.counts[TROUBLE] = BROKEN
             server = REJECT
-        if rules.holds and site.idle_classes[0] == 0:
+        if server == REJECT and rules.holds and _falls_open(world, deadline_s, now_s, rules.places):
             server = HOLD
-        if not may_hold:
-            return server
+    if server >= 0:
+        _join(world, server, arrived_s, phase, now_s)
+    elif may_hold:
         if server == HOLD and site.held[0] < rules.central:
             push(world.waiting, site.queue.size, site.held[0] == 0, arrived_s, phase)
             site.held[0] += 1
@@ -144,6 +147,18 @@ def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bo
             world.counts[PRESENT] -= 1
             _leave(world, arrived_s, phase, np.nan, now_s, -1, REJECTED)
     return server
+
+
+@jit
+def _falls_open(world: World, deadline_s: float, now_s: float, least: int) -> bool:
+    """Whether one of the servers that hold at least so many would be in time, once it is free."""
+    site = world.bound.site
+    left_s = deadline_s - now_s if world.rules.drops else np.inf
+    for server in range(site.queue.size):
+        able = site.healthy[server] and site.queue[server] >= least
+        if able and predicted_service(site, server, 1) <= left_s:
+            return True
+    return False
 
 
 @jit

@@ -46,7 +46,8 @@ class Rules(NamedTuple):
     central: int
     """Places in the central queue."""
     holds: bool
-    """Whether a request that finds no idle server waits in the central queue."""
+    """Whether requests wait in the central queue, first come, first served: a newcomer while
+    others do, and one that the policy rejects while a busy server would be in time, once free."""
     pulls: bool
     """Whether the policy says what a free server takes."""
     deadline_s: float
