@@ -172,12 +172,16 @@ def test_coupled_rounding_nearly_keeps_expectations() -> None:
 
 def test_a_tasks_models_are_as_many_as_they_sum_to() -> None:
     network = naive.assemble(
-        [naive.Node(np.inf), naive.Node(100.0)],
+        [naive.Node(np.inf), naive.Node(4.0)],
         [([1, 0], [0.0, 50.0])],
-        [(0, 0, 30.0)],
-        [[naive.Variant(0.5, 1.0, (600.0,))]],
+        [(0, 0, 30.0), (1, 0, 30.0)],
+        [[naive.Variant(0.5, 1.0, (600.0,))]] * 2,
         copies=5,
     )
-    y = np.where(layout_of(network).free, 0.4, 1.0)
-    for seed in range(50):
-        assert coupled(network, y, seed)[layout_of(network).free].sum() >= 2
+    decided = layout_of(network).free
+    y = np.ones(len(network.pairs.node))
+    y[decided] = [0.1, 0.5, 0.2, 0.9, 0.3] * 2
+    task = network.models.task[network.pairs.model]
+    for seed in range(100):
+        x = coupled(network, y, seed) * decided
+        assert np.bincount(task, x).tolist() == [2, 2]
