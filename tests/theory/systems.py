@@ -31,8 +31,10 @@ DYADIC = (0.25, 0.5, 1.0, 2.0, 4.0)
 TARGET = 0.7
 
 
-def records(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Left]:
-    """What becomes of so many requests, in the order in which they leave."""
+def records(
+    scenario: Scenario, requests: int, seed: int, kind: Kind, block: int = 1 << 62
+) -> list[Left]:
+    """What becomes of so many requests, asked for in blocks, in the order in which they leave."""
     found: list[Left] = []
 
     def sink(rows: Records) -> None:
@@ -41,7 +43,11 @@ def records(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Le
 
     engine = engine_of(scenario, seed=seed, kind=kind, sink=sink)
     engine.count_anew()
-    engine.advance(requests)
+    while requests > 0:
+        arrived = engine.advance(min(block, requests))
+        requests -= arrived
+        if arrived == 0:
+            break
     engine.drain()
     engine.hand_over()  # type: ignore[attr-defined]
     return found
@@ -136,14 +142,19 @@ def arrivals_to(draw: st.DrawFn, fleet: Fleet, *, steady: bool = False) -> Arriv
 
 
 @st.composite
-def simple_systems(draw: st.DrawFn, policy: str, distribution: str) -> Scenario:
+def simple_systems(draw: st.DrawFn, policy: str, distribution: str | None = None) -> Scenario:
     """What all engines can run: own queues, one request at a time, no deadline, no failures."""
     fleet = draw(fleets())
-    steady = distribution == "exponential"
+    means = (1 / fleet.rate).tolist()
     return Scenario(
         fleet=fleet,
-        service=tuple(ServiceTime(distribution, float(1 / rate)) for rate in fleet.rate),
-        arrivals=draw(arrivals_to(fleet, steady=steady)),
+        service=tuple(
+            draw(service_times(mean_s))
+            if distribution is None
+            else ServiceTime(distribution, mean_s)
+            for mean_s in means
+        ),
+        arrivals=draw(arrivals_to(fleet, steady=distribution == "exponential")),
         policy=policy,
         options=draw(options_of(policy, {})),
         target=TARGET,

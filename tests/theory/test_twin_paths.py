@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
-from systems import VERSATILE, compare, systems
+from plain_site import LATE, MarkovSite
+from systems import (
+    HERE,
+    PATIENT,
+    VERSATILE,
+    assert_same,
+    compare,
+    constant,
+    poisson,
+    records,
+    simple_systems,
+    systems,
+)
 
-from inferway.twin import Scenario
+from inferway.deployment import ServiceTime
+from inferway.dispatch import POLICIES
+from inferway.site import Fleet
+from inferway.twin import Failures, Scenario, SetOutage
+from inferway.twin.engine import engine_of, kinds_of
 
-REQUESTS = 120
+REQUESTS = 80
 # To shrink a path takes minutes and makes it little shorter; the first difference says it all.
 QUICK = settings(
-    max_examples=40,
+    max_examples=30,
     deadline=None,
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
 )
-WIDE = settings(QUICK, max_examples=300, derandomize=False)
+WIDE = settings(QUICK, max_examples=250, derandomize=False)
 seeds = st.integers(0, 2**31)
 
 
@@ -25,3 +45,145 @@ seeds = st.integers(0, 2**31)
 def test_general_event_for_event(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
     compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(simple_systems("tad-op"), seeds)
+def test_lengths_alone_are_enough_for_most_policies(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
+@given(simple_systems("tad-op", "deterministic"), seeds)
+def test_ordered_is_general(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    expected = compare(scenario, REQUESTS, seed, "ordered")
+    assert_same(records(scenario, REQUESTS, seed, "general"), expected)
+
+
+@QUICK
+@given(simple_systems("tad-op", "exponential"), seeds)
+def test_markov_count_for_count(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare_counts(scenario, seed)
+
+
+def compare_counts(scenario: Scenario, seed: int) -> None:
+    engine = engine_of(scenario, seed=seed, kind="markov")
+    engine.count_anew()
+    engine.advance(REQUESTS)
+    engine.drain()
+    expected = MarkovSite(scenario, seed).count(REQUESTS)
+    tally = engine.tally
+    assert tally.arrived.tolist() == expected.arrived
+    assert tally.rejected.tolist() == expected.rejected
+    assert tally.sent.tolist() == tally.answered.tolist() == expected.sent
+    np.testing.assert_allclose(tally.response_s, expected.response_s, rtol=1e-9)
+    assert engine.site.balance[0] == pytest.approx(expected.balance, abs=1e-9)
+    assert engine.now_s == pytest.approx(expected.now_s, rel=1e-9)
+
+
+def two_classes(**options: object) -> Scenario:
+    """Two fast servers and one slow one."""
+    fleet = Fleet(("a", "b"), np.array([2.0, 0.5]), np.array([0.6, 0.9]), np.array([2, 1]))
+    given: dict[str, object] = {
+        "service": (ServiceTime("exponential", 0.5), ServiceTime("exponential", 2.0)),
+        "arrivals": poisson(3.0),
+        "policy": VERSATILE,
+        "target": 0.65,
+        "folder": HERE,
+    }
+    return Scenario(fleet=fleet, **{**given, **options})  # type: ignore[arg-type]
+
+
+def test_queues_longer_than_the_view_at_first_has_places() -> None:
+    scenario = two_classes(
+        arrivals=poisson(20.0),
+        deadline_s=9.0,
+        late="serve",
+        failures={"a": Failures(15.0, 5.0)},
+        outages=(SetOutage("b", 1, 10.0, 3.0),),
+    )
+    left = compare(scenario, 400, 3, "general")
+    assert sum(one.outcome == LATE for one in left) > 100
+
+
+@pytest.mark.parametrize("block", [1, 7, 1000])
+def test_blocks_change_nothing(block: int) -> None:
+    """Nor do the pool's and the view's growth, which falls on the last arrival of many blocks."""
+    scenario, requests = two_classes(arrivals=poisson(30.0), deadline_s=1e3, late="serve"), 3000
+    whole = records(scenario, requests, 5, "general")
+    assert max(one.left_s - one.arrived_s for one in whole) > 300
+    assert_same(records(scenario, requests, 5, "general", block), whole)
+
+
+def test_chunks_of_the_workload_change_nothing() -> None:
+    scenario = replace(two_classes(), policy="tad-op")
+    whole = records(scenario, 70_000, 5, "general")
+    assert_same(records(scenario, 70_000, 5, "general", 4096), whole)
+
+
+def test_everything_at_once() -> None:
+    """Arrivals, ends of service, failures and returns fall on the same instants."""
+    scenario = two_classes(
+        arrivals=constant(4.0),
+        service=(ServiceTime("deterministic", 0.5), ServiceTime("deterministic", 2.0)),
+        outages=(SetOutage("a", 2, 3.0, 1.0), SetOutage("a", 1, 4.0, 0.5)),
+        deadline_s=1.0,
+    )
+    compare(scenario, 200, 1, "general")
+
+
+@pytest.mark.slow
+def test_deadlines_and_holding_back_in_rings() -> None:
+    for queue in ("central", "per-server"):
+        scenario = two_classes(
+            arrivals=constant(4.0),
+            service=(ServiceTime("deterministic", 0.5), ServiceTime("deterministic", 2.0)),
+            deadline_s=1.0,
+            queue=queue,
+            options={"hold": 2, "mode": 1},
+        )
+        compare(scenario, 200, 1, "ordered")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, *POLICIES])
+def test_every_policy_event_for_event(policy: str) -> None:
+    @WIDE
+    @given(systems(policy), seeds)
+    def check(scenario: Scenario, seed: int) -> None:
+        note(str(scenario))
+        compare(scenario, REQUESTS, seed, "general")
+
+    check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", [VERSATILE, PATIENT, *POLICIES])
+def test_every_policy_ordered_is_general(policy: str) -> None:
+    @WIDE
+    @given(simple_systems(policy, "deterministic"), seeds)
+    def check(scenario: Scenario, seed: int) -> None:
+        note(str(scenario))
+        compare(scenario, REQUESTS, seed, "ordered")
+
+    check()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_policy_markov_and_with_times(policy: str) -> None:
+    @WIDE
+    @given(simple_systems(policy, "exponential"), seeds)
+    def check(scenario: Scenario, seed: int) -> None:
+        note(str(scenario))
+        if "markov" in kinds_of(scenario):
+            compare_counts(scenario, seed)
+        # A deadline that nobody misses makes the engine keep up every time of the view.
+        timed = replace(scenario, deadline_s=1e12, late="serve")
+        expected = records(scenario, REQUESTS, seed, "general")
+        assert_same(records(timed, REQUESTS, seed, "general"), expected)
+
+    check()

@@ -15,9 +15,12 @@ class Versatile(NamedTuple):
 
     seen: np.ndarray
     """(4,) events by kind, and those with a wait."""
+    told: np.ndarray
+    """(1,) the arrival rate, 1/s."""
     mode: int
     """What is least: 0 the queue, 1 the predicted time of the answer, 2 a random number, 3 a
-    number that depends on memory, 4 the age of the first request."""
+    number that depends on memory, 4 the age of the first request, 5 the server's number, or the
+    greatest from 3 requests a second on."""
     hold: int
     """Hold a request back where every queue is as long as this; 0 never."""
     least: int
@@ -26,10 +29,28 @@ class Versatile(NamedTuple):
     """Of a batch."""
     stale_s: float
     """Drop the first ones that came longer ago; 0 never."""
+    alone: float
+    """How often a server takes a single request all the same."""
 
     @classmethod
-    def build(cls, fleet, *, target, rate_per_s, mode=0, hold=0, least=1, most=1, stale_s=0.0):
-        return cls(np.zeros(4), mode, hold, least, most, stale_s)
+    def build(
+        cls,
+        fleet,
+        *,
+        target,
+        rate_per_s,
+        mode=0,
+        hold=0,
+        least=1,
+        most=1,
+        stale_s=0.0,
+        alone=0.2,
+    ):
+        told = np.array([rate_per_s or 0.0])
+        return cls(np.zeros(4), told, mode, hold, least, most, stale_s, alone)
+
+    def retune(self, fleet, *, target, rate_per_s):
+        self.told[0] = rate_per_s
 
     def choose(self, site, request, draw):
         best, lowest, shortest = REJECT, np.inf, np.inf
@@ -46,6 +67,8 @@ class Versatile(NamedTuple):
                 cost = (self.seen.sum() + server) % site.queue.size
             elif self.mode == 4 and site.queue[server] > 0:
                 cost = site.arrived_s[server, site.head[server]]
+            elif self.mode == 5:
+                cost = -1.0 * server if self.told[0] >= 3 else 1.0 * server
             if cost < lowest - _SLACK:
                 best, lowest = server, cost
         return HOLD if 0 < self.hold <= shortest else best
@@ -66,7 +89,7 @@ class Versatile(NamedTuple):
                 dropped += 1
         if site.queue[server] - dropped < self.least:
             return dropped, 0
-        return dropped, 1 if uniform(draw, 7) < 0.2 else self.most
+        return dropped, 1 if uniform(draw, 7) < self.alone else self.most
 
 
 class Patient(NamedTuple):
