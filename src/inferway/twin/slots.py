@@ -18,13 +18,15 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.deployed import deployed
-from inferway.placement.arrays import Allocation, Index
+from inferway.placement.account import spent, tally
+from inferway.placement.arrays import Allocation
 from inferway.placement.bound import PSI, regret_constant
 from inferway.placement.contract import Observation, Policy
 from inferway.placement.exact import best_static
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve
 from inferway.placement.table import HINDSIGHT, build_policy
+from inferway.placement.written import WRITTEN, Written, lists_instances
 from inferway.twin.network_result import Float, NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
@@ -58,7 +60,8 @@ def simulate_slots(
         Of the requests and of what the policy draws; the file's if not given. The network stays
         what the file's own seed makes it.
     policy
-        Another policy than the file's, with its defaults and `options`.
+        Another policy than the file's, with its defaults and `options`; ``written`` is what the
+        file lists under `instances`.
     regret
         Compare with the best static allocation (a mixed-integer program, up to a minute).
     stop
@@ -85,8 +88,12 @@ def simulate_slots(
     if spec is not None and spec.policy == name:
         written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
         options = {**written, **options}
-    batches = expected_batches(demand, slots) if name in HINDSIGHT else None
-    built = build_policy(name, network, seed=chosen, batches=batches, **options)
+    built: Policy
+    if name == WRITTEN:
+        built = Written(deployment, network)
+    else:
+        batches = expected_batches(demand, slots) if name in HINDSIGHT else None
+        built = build_policy(name, network, seed=chosen, batches=batches, **options)
     result = run_slots(network, demand, built, slots=slots, name=name, stop=stop, progress=progress)
     if not regret or result.slots < slots:
         return result
@@ -94,9 +101,15 @@ def simulate_slots(
 
 
 def policy_of(deployment: Deployment, policy: str | None = None) -> str:
-    """Name the placement policy that runs: the one asked for, the file's, or INFIDA."""
-    written = None if deployment.placement is None else deployment.placement.policy
-    return policy or written or DEFAULT_POLICY
+    """Name the placement policy that runs: the one asked for, the file's, or INFIDA.
+
+    A file that lists `instances` and no `placement` says what runs itself: ``written``.
+    """
+    if policy is not None:
+        return policy
+    if deployment.placement is not None:
+        return deployment.placement.policy
+    return WRITTEN if lists_instances(deployment) else DEFAULT_POLICY
 
 
 def expected_batches(demand: Demand, slots: int) -> Float:
@@ -156,7 +169,9 @@ class _Ledger:
         self._served: Float = np.zeros(len(options.pair))
         self._saved: Float = np.zeros(len(options.first) - 1)  # gain of each type
         self._present = np.zeros(len(pairs.node), np.int32)
-        self._fetched = np.zeros(len(pairs.node), np.int32)
+        self._used: Float = np.zeros(len(network.nodes))  # bytes, summed over slots
+        self._fetched_by_tier: Float = np.zeros(len(network.tiers))
+        self._fetched_by_task: Float = np.zeros(len(network.tasks))
         self._gain: Float = np.zeros(slots)
         self._count: Float = np.zeros(slots)
         self._moved: Float = np.zeros(slots)
@@ -173,98 +188,87 @@ class _Ledger:
     def alone(self, slot: int, requests: Float, load: Float) -> None:
         """Take in a slot's requests, and who would serve them without placement."""
         self._count[slot] = requests.sum()
-        spent = self._spent(load)
-        self._saved += spent
-        self._gain[slot] = spent.sum()
+        cost = spent(self._network, load)
+        self._saved += cost
+        self._gain[slot] = cost.sum()
 
     def moved(self, slot: int, before: Allocation, now: Allocation) -> None:
         """Take in what was fetched for a slot, and what is there in it."""
-        pairs = self._network.pairs
-        came = (now > before) & (pairs.pinned == 0)
-        self._moved[slot] = pairs.size[came].sum()
-        self._fetched += came
+        network, pairs = self._network, self._network.pairs
+        came = np.flatnonzero((now > before) & (pairs.pinned == 0))
+        size = pairs.size[came]
+        self._moved[slot] = size.sum()
+        tier, task = network.tier[pairs.node[came]], network.models.task[pairs.model[came]]
+        self._fetched_by_tier += np.bincount(tier, size, len(network.tiers))
+        self._fetched_by_task += np.bincount(task, size, len(network.tasks))
+        here = np.flatnonzero(now)
+        self._used += np.bincount(pairs.node[here], pairs.size[here], len(network.nodes))
         self._present += now
 
     def served(self, slot: int, load: Float) -> None:
         """Take in who served a slot's requests."""
-        spent = self._spent(load)
-        self._saved -= spent
-        self._gain[slot] -= spent.sum()
+        cost = spent(self._network, load)
+        self._saved -= cost
+        self._gain[slot] -= cost.sum()
         self._served += load
-
-    def _spent(self, load: Float) -> Float:
-        options = self._network.options
-        return np.asarray(np.add.reduceat(options.cost * load, options.first[:-1]))
 
     def result(self, name: str, policy: Policy) -> NetworkResult:
         """Sum up."""
         network, slots = self._network, self._slots
         busy = self._count > 0
-        latency, inaccuracy = self._mean(network.latency_s), self._mean(network.inaccuracy)
+        by_tier, by_task = tally(network, self._served)
+        whole = by_tier.sum(axis=0)
+        requests = float(whole[0]) or np.nan
         return NetworkResult(
             policy=name,
             slots=slots,
             slot_s=network.slot_s,
             ntag_ms=float((self._gain[busy] / self._count[busy]).sum() / slots),
             mu_bytes_per_slot=float(self._moved.sum() / slots),
-            latency_s=latency,
-            inaccuracy=inaccuracy,
+            latency_s=float(whole[1]) / requests,
+            inaccuracy=float(whole[2]) / requests,
             cpu_s_per_slot=float(self.cpu[1:].mean() if slots > 1 else self.cpu[0]),
-            tiers=self._tiers(),
-            tasks=self._tasks(),
+            tiers=self._tiers(by_tier),
+            tasks=self._tasks(by_task),
             requests=self._count,
             gain=self._gain,
             moved=self._moved,
             network=network,
             served=self._served,
             presence=self._present / slots,
-            fractional=None if policy.fractional is None else policy.fractional.copy(),
+            fractional=policy.fractional,
         )
 
-    def _mean(self, of_option: Float) -> float:
-        total = float(self._served.sum())
-        return float(of_option @ self._served) / total if total else np.nan
-
-    def _parts(
-        self, of_option: Index, of_pair: Index, count: int
-    ) -> tuple[Float, list[dict[str, float]]]:
-        """Sum up by part, given each option's and each pair's; first the requests served."""
-        network = self._network
-        number: Float = np.bincount(of_option, self._served, count).astype(np.float64)
+    def _parts(self, sums: Float, fetched: Float) -> list[dict[str, float]]:
+        """Means of each part from its sums."""
         with np.errstate(invalid="ignore"):  # parts that served nothing have no mean
-            share = number / number.sum()
-            latency = np.bincount(of_option, self._served * network.latency_s, count) / number
-            inaccuracy = np.bincount(of_option, self._served * network.inaccuracy, count) / number
-        fetched = np.bincount(of_pair, self._fetched * network.pairs.size, count) / self._slots
+            share = sums[:, 0] / sums[:, 0].sum()
+            means = sums[:, 1:] / sums[:, :1]
         names = ("share", "latency_s", "inaccuracy", "mu_bytes_per_slot")
-        rows = np.column_stack([share, latency, inaccuracy, fetched]).tolist()
-        return number, [dict(zip(names, row, strict=True)) for row in rows]
+        rows = np.column_stack([share, means, fetched / self._slots]).tolist()
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
-    def _tasks(self) -> dict[str, PartResult]:
+    def _tasks(self, sums: Float) -> dict[str, PartResult]:
         network = self._network
-        options, names = network.options, network.tasks
-        types = network.requests.task
-        task = np.repeat(types, np.diff(options.first))
-        of_pair = network.models.task[network.pairs.model]
-        number, parts = self._parts(task, of_pair, len(names))
-        saved = np.bincount(types, self._saved, len(names))
+        parts = self._parts(sums, self._fetched_by_task)
+        saved = np.bincount(network.requests.task, self._saved, len(sums))
         with np.errstate(invalid="ignore"):
-            ntag = (saved / number).tolist()
+            ntag = (saved / sums[:, 0]).tolist()
         return {
             name: PartResult(**part, ntag_ms=gain, used=None)
-            for name, part, gain in zip(names, parts, ntag, strict=True)
+            for name, part, gain in zip(network.tasks, parts, ntag, strict=True)
         }
 
-    def _tiers(self) -> dict[str, PartResult]:
+    def _tiers(self, sums: Float) -> dict[str, PartResult]:
         network = self._network
-        pairs, tier = network.pairs, network.tier
-        _, parts = self._parts(tier[network.options.node], tier[pairs.node], len(network.tiers))
-        taken = np.bincount(pairs.node, self._present * pairs.size, len(network.nodes))
+        parts = self._parts(sums, self._fetched_by_tier)
         limited = np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
         found = {}
         for k, (name, part) in enumerate(zip(network.tiers, parts, strict=True)):
-            own = limited & (tier == k)
-            used = (taken[own] / network.budget[own]).mean() / self._slots if own.any() else None
+            own = limited & (network.tier == k)
+            used = (
+                (self._used[own] / network.budget[own]).mean() / self._slots if own.any() else None
+            )
             found[name or "network"] = PartResult(
                 **part, ntag_ms=None, used=None if used is None else float(used)
             )
