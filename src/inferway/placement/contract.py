@@ -13,7 +13,7 @@ from typing import NamedTuple, Protocol
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float
 
-__all__ = ["Observation", "Policy"]
+__all__ = ["NamedPolicy", "Observation", "Policy"]
 
 
 class Observation(NamedTuple):
@@ -44,6 +44,10 @@ class Policy(Protocol):
 
     def step(self, observation: Observation) -> Allocation:
         """Take in a slot and return the next one's allocation."""
+
+
+class NamedPolicy(Policy, Protocol):
+    """A policy that a deployment file can name (`inferway.placement.table`)."""
 
     @classmethod
     def build(

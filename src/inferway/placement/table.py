@@ -7,7 +7,7 @@ from typing import Any
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
-from inferway.placement.contract import Policy
+from inferway.placement.contract import NamedPolicy, Policy
 
 __all__ = ["HINDSIGHT", "POLICIES", "build_policy", "policy_class"]
 
@@ -25,14 +25,16 @@ HINDSIGHT = frozenset({"infida-offline", "static-greedy", "exact"})
 """Policies that must be given the requests of all slots."""
 
 
-def policy_class(name: str) -> type[Policy]:
+def policy_class(name: str) -> type[NamedPolicy]:
     """Find the class of a policy; ValueError for an unknown name."""
     if name not in POLICIES:
         raise ValueError(
             f"unknown placement policy {name!r}: expected one of {', '.join(POLICIES)}"
         )
     file, attribute = POLICIES[name].split(":")
-    found: type[Policy] = getattr(importlib.import_module(f"inferway.placement.{file}"), attribute)
+    found: type[NamedPolicy] = getattr(
+        importlib.import_module(f"inferway.placement.{file}"), attribute
+    )
     return found
 
 
