@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, check, load, schema
     from inferway.dispatch.deployed import bound
     from inferway.dispatch.replay import replay
+    from inferway.placement.offline import place
     from inferway.twin import simulate
 
 __version__ = "0.1.0"
@@ -27,6 +28,7 @@ _FROM = {
     "bound": "inferway.dispatch.deployed",
     "check": "inferway.deployment",
     "load": "inferway.deployment",
+    "place": "inferway.placement.offline",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
     "simulate": "inferway.twin",
@@ -39,6 +41,7 @@ __all__ = [
     "bound",
     "check",
     "load",
+    "place",
     "replay",
     "schema",
     "simulate",

@@ -17,6 +17,7 @@ from inferway.cli import (
     demo,
     drive,
     failure,
+    place,
     plan,
     replay,
     schema,
@@ -59,6 +60,7 @@ app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
 app.command()(simulate.simulate)
+app.command()(place.place)
 app.command()(plan.plan)
 app.command()(replay.replay)
 app.command()(schema.schema)

@@ -41,7 +41,7 @@ def simulate_network(
     result = inferway.simulate(
         deployment,
         slots=slots,
-        policy=known(policy),
+        policy=known(policy, written=True),
         seed=seed,
         regret=regret,
         progress=progress,
@@ -71,12 +71,22 @@ def simulate_network(
     return tell
 
 
-def known(policy: str | None) -> str | None:
-    """Return the name of a placement policy, or say what it might have been."""
-    from inferway.placement.table import POLICIES
+def known(policy: str | None, *, written: bool = False) -> str | None:
+    """Return the name of a placement policy, or say what it might have been.
 
-    if policy is None or policy in POLICIES:
+    Parameters
+    ----------
+    policy
+        None stands for the file's.
+    written
+        Whether what the file lists is one of them.
+    """
+    from inferway.placement.table import POLICIES
+    from inferway.placement.written import WRITTEN
+
+    names = [*POLICIES, WRITTEN] if written else list(POLICIES)
+    if policy is None or policy in names:
         return policy
-    alike = difflib.get_close_matches(policy, POLICIES, n=1)
-    meant = f"did you mean {alike[0]!r}?" if alike else f"there is {', '.join(POLICIES)}"
+    alike = difflib.get_close_matches(policy, names, n=1)
+    meant = f"did you mean {alike[0]!r}?" if alike else f"there is {', '.join(names)}"
     raise CommandError(f"no placement policy {policy!r}; {meant}", REFUSED)

@@ -173,7 +173,7 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
     instances = sum(
         count
         for (task, variant), count in node.instances.items()
-        if deployment.tasks[task].variants[variant].model is not None
+        if _variant(deployment, task, variant).model is not None
     )
     if node.hardware == "cpu" and instances > cores():
         yield (
@@ -182,6 +182,12 @@ def _of_node(deployment: Deployment, node: Node) -> Iterator[Found]:
             f"{instances} CPU instances share {cores()} cores of this machine, so service times "
             "will be longer than their profiles when all are busy",
         )
+
+
+def _variant(deployment: Deployment, task: str, variant: str) -> Variant:
+    # detection-3 is one of the tasks that `detection` counts.
+    base = task if task in deployment.tasks else task.rpartition("-")[0]
+    return deployment.tasks[base].variants[variant]
 
 
 def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:

@@ -1,0 +1,77 @@
+"""A placement in words and pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from rich.text import Text
+
+from inferway.report.table import percent, seconds, table
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from inferway.network import Topology
+    from inferway.placement.offline import Placement
+
+__all__ = ["figures", "tables"]
+
+
+def tables(found: Placement) -> list[RenderableType]:
+    """The whole, and what runs on each tier."""
+    rows = [
+        ["gain per request", f"{found.gain_ms:.4g} ms"],
+        ["latency, mean", seconds(found.latency_s)],
+        ["inaccuracy, mean", percent(found.inaccuracy, 2)],
+    ]
+    if found.bound_ms is not None:
+        rows += [
+            ["no static placement gains more than", f"{found.bound_ms:.4g} ms"],
+            ["gap", percent(found.gap, 3)],
+        ]
+    rows += [["for so many slots", str(found.slots)], ["computed in", seconds(found.seconds)]]
+    whole = table(
+        f"Placement by {found.policy}", ["", "offline"], rows, caption=_proof(found) or None
+    )
+    parts = [
+        [
+            name,
+            percent(tier.share, 2),
+            percent(tier.used, 1),
+            ", ".join(f"{count} {variant}" for variant, count in tier.copies.items()) or "-",
+        ]
+        for name, tier in found.tiers.items()
+    ]
+    columns = ["tier", "served", "budget used", "copies, of all tasks"]
+    return [whole, Text(), table("By tier", columns, parts, left=(0, 3)), Text()]
+
+
+def _proof(found: Placement) -> str:
+    match found.proven:
+        case True:
+            return "Proven to be the best; the gap is what sharing instances by arrival costs."
+        case False:
+            return "The time limit came before the proof: a better placement may exist."
+        case None:
+            return ""
+
+
+def figures(found: Placement, topology: Topology, folder: Path, *, title: str = "") -> list[Path]:
+    """Write the heat map per tier and the map, PNG and SVG each; return the PNG files.
+
+    A network of too many nodes has no map.
+    """
+    from inferway.report.allocation import by_tier, heat_maps
+    from inferway.report.figure import save
+    from inferway.report.network_map import MOST_NODES, network_map
+
+    network = found.network
+    grid = by_tier(network, np.asarray(found.allocation, np.float64))
+    drawn = {"allocation": heat_maps([grid], label="copies per node", title=title)}
+    if len(topology.nodes) <= MOST_NODES:
+        here = np.bincount(network.options.node, found.served, len(network.nodes))
+        share = here / max(float(here.sum()), 1.0)
+        drawn["map"] = network_map(topology, share, title=title)
+    return [save(figure, folder / name)[0] for name, figure in drawn.items()]
