@@ -23,6 +23,7 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     errors: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
     deployment = None
+    found = None
     path = existing(file)
     try:
         deployment = inferway.load(path)
@@ -30,7 +31,13 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
         if deployment.workload:
             from inferway.dispatch import feasibility
 
-            cautions = sorted([*cautions, *feasibility.check(deployment)], key=lambda one: one.line)
+            cautions = [*cautions, *feasibility.check(deployment)]
+        if deployment.network is not None:
+            from inferway.network.cautions import check as check_network
+
+            found = check_network(deployment)
+            cautions = [*cautions, *(found.cautions if found is not None else ())]
+        cautions.sort(key=lambda one: one.line)
         warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
@@ -40,14 +47,15 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
             {
                 "schema": 1,
                 "tasks": _tasks(deployment),
-                "network": None,
+                "network": None if found is None else {**found.size, "notes": found.notes},
                 "errors": errors,
                 "warnings": warnings,
                 "unserved": unserved,
             }
         )
     else:
-        _tell(path, errors, warnings, unserved)
+        notes = [] if found is None else [f"network: {note}" for note in found.notes]
+        _tell(path, errors, warnings, [*notes, *unserved])
     if errors or (strict and warnings):
         raise typer.Exit(1)
 
@@ -72,14 +80,14 @@ def _tasks(deployment: Deployment | None) -> dict[str, Any]:
 
 
 def _tell(
-    path: Path, errors: list[dict[str, Any]], warnings: list[dict[str, Any]], unserved: list[str]
+    path: Path, errors: list[dict[str, Any]], warnings: list[dict[str, Any]], notes: list[str]
 ) -> None:
     for kind, entries in (("error", errors), ("warning", warnings)):
         for one in entries:
             where = f"{one['file']}:{one['line']}" if one["line"] else one["file"]
             field = f"{one['field']}: " if one["field"] else ""
             print(f"{where}: {kind}: {field}{one['message']}")
-    for sentence in unserved:
+    for sentence in notes:
         print(f"{path}: note: {sentence}")
     print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
 

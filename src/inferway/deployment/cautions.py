@@ -26,7 +26,8 @@ class Caution:
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers`` or
-        ``no-checkpoint``. ``above-the-bound`` comes from `inferway.dispatch.feasibility`.
+        ``no-checkpoint``. ``above-the-bound`` comes from `inferway.dispatch.feasibility`,
+        ``too-large`` from `inferway.network.cautions`.
     field, line
         Where in the file; line 0 where no line can be named.
     message
