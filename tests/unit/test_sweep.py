@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from inferway.report import sweep_figure
-from inferway.report.sweep import Axis, Sweep, axis, plan
+from inferway.report.sweep import Axis, Sweep, axis, plan, settled
 
 FILE = """
 tasks:
@@ -178,7 +178,7 @@ def test_a_mean_that_has_not_settled_is_hollow() -> None:
     axes = [axis("load=0.2:0.6:0.2"), axis("policy=tad,priced")]
     shown = a_sweep(axes, [1.2, 1.1, 1.4, 1.3, 900.0, 2.0], [True] * 6)
     shown.frame.loc[4, "response_time_s.stderr"] = 400.0
-    assert sweep_figure.settled(shown.frame).tolist() == [True] * 4 + [False, True]
+    assert settled(shown.frame).tolist() == [True] * 4 + [False, True]
 
 
 def test_without_numbers_there_is_no_figure() -> None:

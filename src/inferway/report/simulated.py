@@ -25,7 +25,8 @@ def task(name: str, result: TaskResult) -> list[RenderableType]:
     """Tables of one task's simulation."""
     if result.trace is not None:
         return [*trace(name, result.trace), *_notes(result.notes)]
-    shown: list[RenderableType] = [_whole(name, result), *_notes(result.notes), _variants(result)]
+    shown: list[RenderableType] = [_whole(name, result), *_notes(result.notes)]
+    shown += [Text(), _variants(result)]
     if len(result.phases) > 1:
         shown += [Text(), _phases(result)]
     return shown
@@ -71,34 +72,36 @@ def trace(name: str, found: Comparison) -> list[RenderableType]:
 
 def sweep(found: Sweep) -> list[RenderableType]:
     """A table of a sweep's points, the first of them where there are many."""
+    # Imported here: other tables need no pandas.
+    from inferway.report.sweep import settled
+
     keys = [one.key for one in found.axes]
     several = found.frame["task"].nunique() > 1
+    simulated = "response_time_s.mean" in found.frame
+    sure = settled(found.frame).tolist() if simulated else [False] * len(found.frame)
+    known = found.frame["response_time_s.mean"].median() if simulated else 1.0
+    unit, size = ("s", 1.0) if known >= 1.0 else ("ms", 1e3)
     rows = []
-    for row in found.frame.head(MOST_ROWS).to_dict("records"):
+    for row, told in zip(found.frame.head(MOST_ROWS).to_dict("records"), sure, strict=False):
         cells = [
             f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key])
             for one in found.axes
         ]
         cells += [str(row["task"])] if several else []
-        said = row.get("error")
-        if isinstance(said, str):
+        if isinstance(row.get("error"), str):
             rows.append([*cells, "failed", "", "", ""])
             continue
-        rows.append(
-            [
-                *cells,
-                seconds(row["response_time_s.mean"]) + ("" if row["stable"] else " *"),
-                seconds(row["response_time_s.p95"]),
-                seconds(_number(row["bound.response_time_s"])),
-                f"{row['accuracy.mean']:.5f}",
-            ]
-        )
+        times = (row[f"response_time_s.{what}"] for what in ("mean", "p95"))
+        mean, p95, bound = (_scaled(time, size) for time in (*times, row["bound.response_time_s"]))
+        mark = "" if told else "*"
+        rows.append([*cells, f"{mark}{mean}", p95, bound, f"{row['accuracy.mean']:.5f}"])
     notes = []
     if len(found.frame) > MOST_ROWS:
         notes.append(f"{len(found.frame) - MOST_ROWS} more rows are in {found.file}.")
-    if "stable" in found.frame and not found.frame["stable"].fillna(value=True).all():
-        notes.append("* unstable: this mean says how long was simulated.")
-    columns = [*keys, *(["task"] if several else []), "mean", "p95", "LP bound", "accuracy"]
+    if not all(sure) and simulated:
+        notes.append("* unstable or nearly so: this mean says how long was simulated.")
+    columns = [*keys, *(["task"] if several else [])]
+    columns += [f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
     left = [i for i, one in enumerate(found.axes) if not one.numeric]
     left += [len(keys)] if several else []
     return [table("Sweep", columns, rows, caption=" ".join(notes) or None, left=left)]
@@ -125,8 +128,10 @@ def _shares(variant: str, *of: Numbers) -> list[float]:
     return [one.shares.get(variant, 0.0) for one in of]
 
 
-def _number(value: object) -> float | None:
-    return value if isinstance(value, float) else None
+def _scaled(value: object, size: float) -> str:
+    if not isinstance(value, float) or not math.isfinite(value):
+        return "-"
+    return f"{value * size:.3f}" if size == 1.0 else f"{value * size:.2f}"
 
 
 def _notes(notes: Sequence[str]) -> list[RenderableType]:
@@ -147,12 +152,12 @@ def _whole(name: str, result: TaskResult) -> RenderableType:
     lost = {"rejected": result.rejected, "dropped": result.dropped, "late": result.late}
     rows += [[what, percent(part, 3)] for what, part in lost.items() if part > 0]
     rows += [
-        ["in time, weighted by accuracy", percent(result.goodput, 2)],
+        ["goodput", percent(result.goodput, 2)],
         ["in the system, mean", f"{result.in_system:.4g}"],
         ["arrival rate", f"{result.rate_per_s:.6g}/s"],
         ["requests", f"{result.queries:,}"],
         ["and before, to warm up", f"{result.warmup:,}"],
-        ["per CPU second", f"{result.queries_per_cpu_s / 1e6:.1f} M ({result.engine})"],
+        ["per CPU second", f"{result.queries_per_cpu_s / 1e6:.2g} M ({result.engine})"],
     ]
     nothing = "" if any(part > 0 for part in lost.values()) else "None rejected, dropped or late."
     return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing or None)

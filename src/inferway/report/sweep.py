@@ -34,6 +34,8 @@ MOST_POINTS: Final = 10_000
 _METADATA: Final = b"inferway.sweep"
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 _POLL_S: Final = 0.1
+_LOOSE: Final = 0.5
+"""Half the 95 % interval over the mean, above which a mean is none."""
 _WRITE_S: Final = 1.0
 """Finished points are on the disk after so long at most."""
 
@@ -331,6 +333,13 @@ def _collect(
             raise
 
 
+def settled(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows have a mean that can be told: stable, and not so near the edge that it drifts."""
+    mean = rows["response_time_s.mean"].astype(float)
+    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
+    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
+
+
 def plan(file: Path, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
     """Every combination of the axes' values as a deployment, checked.
 
@@ -360,6 +369,10 @@ def plan(file: Path, axes: Sequence[Axis], node: str | None = None) -> list[Poin
             raise ValueError(
                 f"--sweep {' '.join(chosen)}: {first.field}: {first.sentence}"
             ) from error
+        if deployment.network is not None:
+            raise ValueError(
+                f"{source.path}: a sweep is of one site's queues, and this file has a `network`"
+            )
         if not deployment.workload:
             raise ValueError(
                 f"{source.path}: the file has no `workload`, so there is nothing to simulate"

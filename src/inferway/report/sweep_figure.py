@@ -12,13 +12,11 @@ from matplotlib.figure import Figure
 
 from inferway.report.curves import Curve, Panel, panels
 from inferway.report.figure import COLORS
-from inferway.report.sweep import Axis, Sweep
+from inferway.report.sweep import Axis, Sweep, settled
 
 _DASHES: Final = ("-", "--", ":", "-.")
 _WIDE: Final = 20.0
 """Largest over smallest from which an axis is logarithmic."""
-_LOOSE: Final = 0.5
-"""Half the 95 % interval over the mean, above which a mean is none."""
 _LEAST_SPAN: Final = 0.01
 """Of accuracies from the bottom of the figure to its top."""
 _MOST_TARGETS: Final = 4
@@ -47,13 +45,6 @@ def figure(sweep: Sweep, title: str = "") -> Figure | None:
         head = f"task {task}" if len(tasks) > 1 else ""
         shown += [_times(head, rows, across, others), _accuracies(head, rows, across, others)]
     return panels(shown, columns=2, title=title)
-
-
-def settled(rows: pd.DataFrame) -> Any:
-    """Which rows have a mean that can be told: stable, and not near enough to the edge to drift."""
-    mean = rows["response_time_s.mean"].astype(float)
-    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
-    return rows["stable"].astype(bool) & (spread <= _LOOSE * mean)
 
 
 def _times(head: str, rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Panel:
