@@ -1,0 +1,239 @@
+"""The integer program of the best static allocation: its variables, its rows, as one sparse matrix.
+
+Variables are the counts n of each group of copies, then for each batch the flows f of each request
+type over the groups on its path, as shares of its requests:
+
+    max  sum over batches, types of weight r (gamma_last - gamma) f
+    s.t. sum s n <= b at each node,   sum f = 1 of each type,
+         f <= min(L / r, 1) n,        sum over types of r f <= L n of each group.
+
+With given capacities l the third is ``f <= (l / r) x`` and the last falls away.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inferway.network.delivery import DeliveryNetwork
+from inferway.placement.arrays import Float, Offset, load_of
+from inferway.placement.gain import cost, minimal, room
+from inferway.placement.hindsight import Horizon
+from inferway.placement.layout import layout_of
+from inferway.placement.serving import serve
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+__all__ = ["Program", "program_of"]
+
+
+class Program(NamedTuple):
+    """max value @ z subject to low <= matrix @ z <= high and 0 <= z <= upper.
+
+    Attributes
+    ----------
+    value, matrix, low, high, upper
+        As above; the first `groups` variables are whole.
+    groups
+        How many groups of copies there are.
+    group
+        (P,) the group of each pair.
+    unit, base
+        The mean gain per slot is ``unit * value @ z - base``.
+    """
+
+    value: Float
+    matrix: csr_array
+    low: Float
+    high: Float
+    upper: Float
+    groups: int
+    group: Offset
+    unit: float
+    base: float
+
+    def gain(self, value: float) -> float:
+        """Turn the objective into the mean gain per slot, in costs times requests."""
+        return value * self.unit - self.base
+
+
+class _Rows:
+    """Rows of the matrix, as they come."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._row: list[Offset] = []
+        self._column: list[Offset] = []
+        self._entry: list[Float] = []
+        self._low: list[Float] = []
+        self._high: list[Float] = []
+
+    def add(
+        self,
+        row: NDArray[np.integer],
+        column: NDArray[np.integer],
+        entry: Float,
+        low: Float,
+        high: Float,
+    ) -> None:
+        """Add rows of given limits; `row` counts within them."""
+        self._row.append(np.asarray(row, np.int64) + self.count)
+        self._column.append(np.asarray(column, np.int64))
+        self._entry.append(entry)
+        self._low.append(low)
+        self._high.append(high)
+        self.count += len(low)
+
+    def at_most(
+        self, row: NDArray[np.integer], column: NDArray[np.integer], entry: Float, high: Float
+    ) -> None:
+        """Add rows without lower limits."""
+        self.add(row, column, entry, np.full(len(high), -np.inf), high)
+
+    def matrix(self, columns: int) -> tuple[csr_array, Float, Float]:
+        """Put together the matrix and its limits."""
+        from scipy.sparse import coo_array
+
+        place = (np.concatenate(self._row), np.concatenate(self._column))
+        shape = (self.count, columns)
+        matrix = coo_array((np.concatenate(self._entry), place), shape=shape).tocsr()
+        return matrix, np.concatenate(self._low), np.concatenate(self._high)
+
+
+def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike | None) -> Program:
+    """Write the program down.
+
+    Parameters
+    ----------
+    network
+        The inference delivery network.
+    horizon
+        Its batches.
+    capacity
+        (O,) potential available capacities l of a single batch, or None: types share instances.
+
+    Raises
+    ------
+    ValueError
+        For `capacity` of another shape, or with batches that differ.
+    """
+    if capacity is not None and len(horizon.weight) != 1:
+        raise ValueError("potential capacities belong to one slot, but the slots differ")
+    given = None if capacity is None else load_of(network, capacity)
+    options = network.options
+    group, copies = _groups(network, merge=given is None)
+    groups = len(copies)
+    first_of = np.unique(group, return_index=True)[1]  # a pair of each group
+    rows = _Rows()
+    upper = _counts(network, group, copies, first_of, rows)
+
+    type_of = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
+    # One flow per type and group: the first option stands for all copies, which cost alike.
+    flow = np.unique(type_of * groups + group[options.pair], return_index=True)[1]
+    saving = options.cost[options.first[1:] - 1][type_of] - options.cost
+    unit = float(horizon.weight @ horizon.requests.sum(axis=1)) or 1.0
+    value = [np.zeros(groups)]
+    columns, base = groups, 0.0
+    for requests, weight in zip(horizon.requests, horizon.weight, strict=True):
+        o = flow[requests[type_of[flow]] > 0]
+        r, m = requests[type_of[o]], group[options.pair[o]]
+        one = room(network)[first_of[m]]  # what one copy serves in a slot
+        limit = one if given is None else given[o]
+        column = columns + np.arange(len(o))
+        value.append(weight * r * saving[o] / unit)
+        _flows(
+            rows,
+            column,
+            m,
+            np.unique(type_of[o], return_inverse=True)[1],
+            limit / r,
+            options.repository[o],
+        )
+        if given is None:
+            short = ~options.repository[o]  # a repository is never short (eq. 9)
+            _shared(rows, column[short], m[short], (r / one)[short])
+        columns += len(o)
+        base += weight * _least_saving(network, requests, saving, given)
+    matrix, low, high = rows.matrix(columns)
+    limits = np.concatenate([upper, np.ones(columns - groups)])
+    return Program(np.concatenate(value), matrix, low, high, limits, groups, group, unit, base)
+
+
+def _groups(network: DeliveryNetwork, merge: bool) -> tuple[Offset, Float]:
+    """(P,) the group of each pair, and how many pairs each group has."""
+    pairs, models = network.pairs, network.models
+    if not merge:
+        return np.arange(len(pairs.node)), np.ones(len(pairs.node))
+    pinned = pairs.pinned > 0
+    key = np.stack([pairs.node, models.task[pairs.model], models.variant[pairs.model], pinned])
+    group = np.ravel(np.unique(key, axis=1, return_inverse=True)[1]).astype(np.int64)
+    return group, np.bincount(group).astype(np.float64)
+
+
+def _counts(
+    network: DeliveryNetwork, group: Offset, copies: Float, first_of: Offset, rows: _Rows
+) -> Float:
+    """Add the budgets, fix what is pinned, and return the upper limits of the counts."""
+    layout, node = layout_of(network), network.pairs.node[first_of]
+    decided = layout.free[first_of]
+    budget = layout.budget
+    scale = np.where(np.isfinite(budget) & (budget > 0), budget, 1.0)
+    limited = decided & np.isfinite(budget)[node]
+    rows.at_most(
+        node[limited],
+        np.flatnonzero(limited),
+        network.pairs.size[first_of][limited] / scale[node[limited]],
+        np.where(np.isfinite(budget), budget / scale, 1.0),
+    )
+    pinned = np.bincount(group, network.pairs.pinned > 0, len(copies))
+    upper = np.where(decided, copies, pinned)
+    every = np.arange(len(copies))
+    rows.add(every, every, np.ones(len(copies)), np.where(decided, 0.0, upper), upper)
+    return upper
+
+
+def _flows(
+    rows: _Rows,
+    column: Offset,
+    group: Offset,
+    of_type: NDArray[np.integer],
+    share: Float,
+    repository: NDArray[np.bool_],
+) -> None:
+    """Let each type's flows sum to 1, each at most what its group's copies can serve of it."""
+    n = len(column)
+    whole = np.ones(int(of_type.max()) + 1 if n else 0)
+    rows.add(of_type, column, np.ones(n), whole, whole)
+    most = np.where(repository, 1.0, np.minimum(share, 1.0))
+    every = np.arange(n)
+    rows.at_most(
+        np.concatenate([every, every]),
+        np.concatenate([column, group]),
+        np.concatenate([np.ones(n), -most]),
+        np.zeros(n),
+    )
+
+
+def _shared(rows: _Rows, column: Offset, group: Offset, share: Float) -> None:
+    """Let the flows of all types through a group take at most what its copies serve together."""
+    groups, place = np.unique(group, return_inverse=True)
+    rows.at_most(
+        np.concatenate([place, np.arange(len(groups))]),
+        np.concatenate([column, groups]),
+        np.concatenate([share, -np.ones(len(groups))]),
+        np.zeros(len(groups)),
+    )
+
+
+def _least_saving(
+    network: DeliveryNetwork, requests: Float, saving: Float, capacity: Float | None
+) -> float:
+    """What the minimal allocation saves over the last options, where instances are pinned below."""
+    omega = minimal(network)
+    if capacity is None:
+        return float(saving @ serve(network, requests, omega.astype(np.uint8)))
+    last = network.options.cost[network.options.first[1:] - 1]
+    return float(last @ requests) - cost(network, requests, capacity, omega)
