@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
 from inferway.report.figure import COLORS, MARKERS, STYLE
 
@@ -159,7 +159,10 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
         axes.set_ylim(*panel.limits_up)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     for scale, axis in ((panel.scale_across, axes.xaxis), (panel.scale_up, axes.yaxis)):
-        if scale == "log":
+        if scale == "linear":
+            # Ticks that count from an offset are read wrongly.
+            axis.set_major_formatter(ScalarFormatter(useOffset=False))
+        else:
             axis.set_major_formatter(plain)
             axis.set_minor_formatter(NullFormatter())
     if panel.ticks_across:

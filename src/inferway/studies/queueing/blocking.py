@@ -55,7 +55,7 @@ def points(settings: Settings) -> list[Point]:
                 "precision": settings.precision,
                 "seed": 1,
             },
-            seconds(settings.queries),
+            seconds(settings.queries, settings.precision),
         )
         for buffer in settings.buffers
         for servers in settings.sizes
@@ -230,7 +230,7 @@ STUDY = Study(
     shows="Blocking, accuracy and response time of R-JIQ with one to three places at a server.",
     scales={
         "smoke": replace(_PAPER, sizes=(16, 256), buffers=(2,), queries=60_000),
-        "quick": replace(_PAPER, queries=3_000_000, precision=0.001),
+        "quick": replace(_PAPER, queries=3_000_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

@@ -54,7 +54,7 @@ STUDY = Study(
             queries_per_server=8_000,
             trials=1,
             warmup=None,
-            precision=0.001,
+            precision=0.0015,
         ),
         "paper": _PAPER,
     },

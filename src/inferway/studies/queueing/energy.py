@@ -55,7 +55,7 @@ def points(settings: Settings) -> list[Point]:
                 "precision": settings.precision,
                 "seed": 1,
             },
-            seconds(settings.queries),
+            seconds(settings.queries, settings.precision),
         )
         for policy, budget in asked
     ]
@@ -239,7 +239,7 @@ STUDY = Study(
     shows="An accuracy target and an energy budget at once: two prices against the LP.",
     scales={
         "smoke": replace(_PAPER, servers=64, budgets=(2.6,), queries=40_000),
-        "quick": replace(_PAPER, queries=3_000_000, precision=0.001),
+        "quick": replace(_PAPER, queries=3_000_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

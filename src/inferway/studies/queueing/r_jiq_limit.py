@@ -63,8 +63,7 @@ def _point(settings: Settings, distribution: str, target: float, servers: int, t
         "precision": settings.precision,
         "seed": trial + 1,
     }
-    longer = 1.0 if settings.precision is None else 3.0
-    return Point(label, simulated, arguments, seconds(longer * queries))
+    return Point(label, simulated, arguments, seconds(queries, settings.precision))
 
 
 def figure(settings: Settings, results: Results) -> Figure:
@@ -329,7 +328,7 @@ STUDY = Study(
             most=2_000_000,
             trials=1,
             warmup=None,
-            precision=0.001,
+            precision=0.0015,
         ),
         "paper": _PAPER,
     },

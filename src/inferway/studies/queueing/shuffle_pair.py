@@ -47,7 +47,7 @@ def points(settings: Settings) -> list[Point]:
                 "precision": settings.precision,
                 "seed": 1,
             },
-            seconds(settings.queries),
+            seconds(settings.queries, settings.precision),
         )
         for without in ("nothing", "shuffles")
         for load in settings.loads
@@ -235,7 +235,7 @@ STUDY = Study(
     shows="Why pairs that shuffle traffic between two classes are needed.",
     scales={
         "smoke": replace(_PAPER, loads=(0.9,), queries=60_000),
-        "quick": replace(_PAPER, queries=2_000_000, precision=0.001),
+        "quick": replace(_PAPER, queries=2_000_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

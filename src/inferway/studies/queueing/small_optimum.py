@@ -50,7 +50,7 @@ def points(settings: Settings) -> list[Point]:
                 "load": load,
                 "places": settings.places,
             },
-            30.0,
+            12.0,
         )
         for load in settings.loads
     ]
@@ -67,7 +67,9 @@ def points(settings: Settings) -> list[Point]:
                 "seed": 1,
             }
             label = {"kind": "policy", "policy": policy, "load": load}
-            found.append(Point(label, simulated, arguments, seconds(settings.queries)))
+            found.append(
+                Point(label, simulated, arguments, seconds(settings.queries, settings.precision))
+            )
     return found
 
 
@@ -208,7 +210,7 @@ STUDY = Study(
     shows="The least response time of any policy on six servers, and how near the policies come.",
     scales={
         "smoke": replace(_PAPER, servers=2, loads=(0.5,), places=8, queries=20_000),
-        "quick": replace(_PAPER, queries=2_000_000, precision=0.001),
+        "quick": replace(_PAPER, queries=2_000_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

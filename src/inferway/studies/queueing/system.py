@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FOUR_CLASSES", "THREE_CLASSES", "System", "precise", "scenario", "seconds", "simulated"]
 
-_QUERIES_PER_S = 4e6
+_QUERIES_PER_S = 1e7
 _START_S = 0.3
 
 
@@ -159,15 +159,18 @@ def precise(
         error = result.response_time_s.stderr / result.response_time_s.mean
         if error <= precision:
             break
-        # The error is an estimate too: a fifth more than it asks for, at most eight times as much.
-        factor = min(1.2 * (error / precision) ** 2, 8.0)
+        # The error is an estimate too: a fifth more than it asks for, and no leap in the dark.
+        factor = min(1.2 * (error / precision) ** 2, 20.0)
         queries = min(int(queries * max(factor, 1.5)), most)
         result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
     return result
 
 
-def seconds(queries: float) -> float:
-    """About how long `simulated` takes for so many queries, s."""
+def seconds(queries: float, precision: float | None = None) -> float:
+    """About how long `simulated` takes for so many queries, or to a precision, s."""
+    if precision is not None:
+        # A response time varies about as much as it is long, and five times as much with others.
+        queries = max(queries, (5 / precision) ** 2)
     return _START_S + queries / _QUERIES_PER_S
 
 

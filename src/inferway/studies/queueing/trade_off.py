@@ -48,7 +48,7 @@ def points(settings: Settings) -> list[Point]:
                 "precision": settings.precision,
                 "seed": trial + 1,
             },
-            seconds(settings.queries),
+            seconds(settings.queries, settings.precision),
         )
         for policy in settings.policies
         for trial in range(settings.trials)
@@ -153,7 +153,7 @@ STUDY = Study(
     shows="Faster servers first misses the accuracy, accurate servers first the latency.",
     scales={
         "smoke": replace(_PAPER, queries=20_000, trials=1, warmup=None),
-        "quick": replace(_PAPER, queries=1_000_000, trials=1, warmup=None, precision=0.001),
+        "quick": replace(_PAPER, queries=1_000_000, trials=1, warmup=None, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

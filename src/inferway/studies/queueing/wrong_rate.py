@@ -315,7 +315,7 @@ STUDY = Study(
             around=(-0.1,),
             queries_per_server=20,
         ),
-        "quick": replace(_PAPER, queries_per_server=5_000, precision=0.001),
+        "quick": replace(_PAPER, queries_per_server=5_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,
