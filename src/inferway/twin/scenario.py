@@ -80,8 +80,8 @@ class Scenario:
         if len(self.service) != classes:
             raise ValueError(f"{len(self.service)} service times for {classes} classes")
         for k, time in enumerate(self.service):
-            told = self.fleet.variants[k] not in self.measured_s
-            if told and not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
+            profiled = self.fleet.variants[k] not in self.measured_s
+            if profiled and not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
                 raise ValueError(
                     f"{self.fleet.variants[k]} has a mean service time of {time.mean_s:g} s and a "
                     f"rate of {self.fleet.rate[k]:g}/s, which is not one over it"
@@ -90,6 +90,38 @@ class Scenario:
             raise ValueError(f"{len(self.batches)} batch rules for {classes} classes")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise ValueError(f"a deadline is above 0 s, not {self.deadline_s:g}")
+        if self.window_s is not None and not self.window_s > 0:
+            raise ValueError(f"a window is above 0 s, not {self.window_s:g}")
+        told = self.options.get("rate")
+        if told is not None and not float(told) > 0:
+            raise ValueError(f"the rate that a policy is told is above 0/s, not {float(told):g}")
+        self._check_absences()
+
+    def _check_absences(self) -> None:
+        names = self.fleet.variants
+        listed = ", ".join(names)
+        for name, failure in self.failures.items():
+            if name not in names:
+                raise ValueError(f"failures of {name}, which is none of the classes {listed}")
+            if not (failure.every_s > 0 and failure.for_s > 0):
+                raise ValueError(
+                    f"{name} fails every {failure.every_s:g} s for {failure.for_s:g} s; both are "
+                    "above 0 s"
+                )
+        for outage in self.outages:
+            name = outage.variant
+            if name not in names:
+                raise ValueError(f"an outage of {name}, which is none of the classes {listed}")
+            count = int(self.fleet.count[names.index(name)])
+            if not 0 < outage.count <= count:
+                raise ValueError(
+                    f"an outage of {outage.count} servers of {name}, which has {count}"
+                )
+            if not (outage.at_s >= 0 and outage.for_s > 0):
+                raise ValueError(
+                    f"an outage of {name} at {outage.at_s:g} s for {outage.for_s:g} s; it begins "
+                    "at 0 s or later and lasts for more than 0 s"
+                )
 
     @property
     def capacity_per_s(self) -> float:

@@ -290,8 +290,15 @@ def run(
         raise ValueError(
             f"queries and replications are at least 1, not {queries} and {replications}"
         )
+    if queries % 1 != 0:
+        raise ValueError(f"queries are a whole number, not {queries:g}")
+    queries = int(queries)  # 1e6 is one too
     if warmup is not None and warmup < 0:
         raise ValueError(f"a warm-up is not negative, as {warmup} is")
+    if workers is not None and workers < 1:
+        raise ValueError(f"workers are at least 1, not {workers}")
+    if sample_s is not None and not sample_s > 0:
+        raise ValueError(f"samples are more than 0 s apart, not {sample_s:g}")
     # Compiled once, before several threads ask for it.
     first = engine_of(scenario, seed=seed, kind=engine, records=records is not None)
     first.advance(0)

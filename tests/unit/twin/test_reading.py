@@ -1,0 +1,71 @@
+"""What a policy reads decides how much of the view is kept up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from inferway.deployment import ServiceTime
+from inferway.dispatch import POLICIES
+from inferway.dispatch.table import policy_class
+from inferway.site import HOLD, predicted_wait
+from inferway.twin.engine import kinds_of
+from inferway.twin.reading import names_read, reads_times
+
+
+class Directly(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return int(site.free_s[0] > 0)
+
+
+class ThroughAFunction(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return int(predicted_wait(site, 0) > 0)
+
+
+class InLearn(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return 0
+
+    def learn(self, site: Any, event: Any) -> None:
+        print(event.wait_s)
+
+
+class Inside(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return min(range(3), key=lambda server: site.ends_s[server])
+
+
+class Holding(NamedTuple):
+    def choose(self, site: Any, request: Any, draw: int) -> int:
+        return HOLD if site.queue[0] > 3 else 0
+
+
+@pytest.mark.parametrize("policy", [Directly, ThroughAFunction, InLearn, Inside])
+def test_times_are_noticed(policy: type) -> None:
+    assert reads_times(policy)
+
+
+def test_lengths_are_not_times() -> None:
+    assert not reads_times(Holding)
+    assert "HOLD" in names_read(Holding)
+    lengths_alone = {name for name in POLICIES if not reads_times(policy_class(name)[0])}
+    assert lengths_alone >= {"tad-op", "tad", "priced", "r-jiq", "r-jsq", "r-jsq-d", "jiq-fast"}
+
+
+def test_the_fastest_engine_that_can(tmp_path: Path, scenario: Any) -> None:
+    from dataclasses import replace
+
+    assert kinds_of(scenario) == ("markov", "general")
+    assert kinds_of(scenario, records=True) == ("general",)
+    fixed = tuple(ServiceTime("deterministic", time.mean_s) for time in scenario.service)
+    assert kinds_of(replace(scenario, service=fixed)) == ("ordered", "general")
+    mixed = (fixed[0], scenario.service[1])
+    assert kinds_of(replace(scenario, service=mixed)) == ("general",)
+    for change in ({"deadline_s": 1.0}, {"queue": "central"}):
+        assert kinds_of(replace(scenario, **change)) == ("general",)
+        assert kinds_of(replace(scenario, service=fixed, **change)) == ("ordered", "general")
+    measured = {scenario.fleet.variants[0]: (0.5, 0.9)}
+    assert kinds_of(replace(scenario, measured_s=measured)) == ("general",)

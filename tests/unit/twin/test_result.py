@@ -1,0 +1,52 @@
+"""What a simulation gives, as JSON and as a frame; and what is nothing."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from inferway.twin import Result, Scenario, run
+
+
+def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
+    result = run(scenario, queries=2000, replications=2, seed=1)
+    found = json.loads(json.dumps(Result({"words": result}).to_json(), allow_nan=False))
+    assert found["schema"] == 1
+    task = found["tasks"]["words"]
+    assert task["response_time_s"].keys() == {"mean", "stderr", "p50", "p95", "p99"}
+    assert task["accuracy"].keys() == {"mean", "stderr"}
+    assert task["shares"].keys() == task["classes"].keys() == {"quick", "good"}
+    assert sum(task["shares"].values()) == pytest.approx(1)
+    for ratio in ("rejected", "dropped", "late", "goodput", "violation_ratio"):
+        assert 0 <= task[ratio] <= 1
+        assert task["phases"][0][ratio] == task[ratio]
+    assert task["goodput"] == pytest.approx(task["accuracy"]["mean"])
+    assert task["queries"] == 4000
+    assert task["queries_per_cpu_s"] > 10_000
+    lengths = task["classes"]["good"]["queue_lengths"]
+    assert sum(lengths) == pytest.approx(1, abs=1e-4)
+    assert task["classes"]["good"]["utilization"] == pytest.approx(1 - lengths[0], abs=1e-5)
+    assert (task["engine"], task["stable"], task["complete"]) == ("markov", True, True)
+
+
+def test_a_frame_has_a_row_for_each_task(scenario: Scenario) -> None:
+    result = run(scenario, queries=500, warmup=0)
+    frame = Result({"words": result, "images": result}).to_frame()
+    assert frame["task"].tolist() == ["words", "images"]
+    assert frame["response_time_s.mean"].tolist() == [result.response_time_s.mean] * 2
+    assert frame["shares.good"].iloc[0] == result.shares["good"]
+
+
+def test_where_no_one_is_answered_there_is_no_mean(scenario: Scenario) -> None:
+    """Every server is away from the start on."""
+    from inferway.twin import SetOutage
+
+    outages = (SetOutage("quick", 2, 0.0, 1e6), SetOutage("good", 3, 0.0, 1e6))
+    result = run(replace(scenario, outages=outages), queries=50, warmup=0)
+    assert result.rejected == result.violation_ratio == 1
+    assert result.goodput == 0
+    found = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    assert found["response_time_s"]["mean"] is None
+    assert found["shares"] == {"quick": None, "good": None}

@@ -1,0 +1,202 @@
+"""From a deployment file to a scenario, and what is refused on the way to a run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway.deployment import Batch, ServiceTime
+from inferway.twin import Failures, Scenario, SetOutage, run, scenario_of
+
+FILE = """
+tasks:
+  words:
+    accuracy_target: 0.8
+    deadline: 3 s
+    energy_budget: 5 J
+    variants:
+      slow: {accuracy: 0.9, energy: 6 J, service: {distribution: exponential, mean: 4 s}}
+      fast: {accuracy: 0.7, energy: 1 J, service: {cpu: {mean: 1 s}, tpu: {mean: 100 ms}},
+             batch: {sizes: [1, 2], service: [1 s, 1.5 s]}}
+nodes:
+  here:
+    hardware: cpu
+    instances: {words/slow: 2, words/fast: 3}
+    buffer: 4
+    queue: central
+    late: serve
+    failures: {words/slow: {every: 1 h, for: 60 s}}
+    outages: [{instances: {words/fast: 2}, at: 10 s, for: 5 s}]
+dispatch: {policy: r-jiq, beta: 0.2, window: 30 s}
+workload:
+  words: {arrivals: {process: poisson, load: 0.5}}
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "words.yaml"
+    path.write_text(FILE)
+    return path
+
+
+def test_all_of_a_file(file: Path) -> None:
+    found = scenario_of(inferway.load(file), "words")
+    assert found.fleet.variants == ("fast", "slow")
+    assert found.fleet.rate.tolist() == [1.0, 0.25]
+    assert found.fleet.buffer == 4
+    assert [time.distribution for time in found.service] == ["deterministic", "exponential"]
+    assert found.batches == (Batch((1, 2), (1.0, 1.5), 1, 2), None)
+    assert (found.policy, found.target, found.deadline_s) == ("r-jiq", 0.8, 3.0)
+    assert (found.queue, found.late, found.energy_budget) == ("central", "serve", 5.0)
+    assert found.failures == {"slow": Failures(3600.0, 60.0)}
+    assert found.outages == (SetOutage("fast", 2, 10.0, 5.0),)
+    assert found.window_s == 30
+    assert found.rate_per_s == pytest.approx(0.5 * found.capacity_per_s)
+    # Until the first window is over.
+    assert found.told_rate_per_s == pytest.approx(0.5 * found.capacity_per_s)
+    assert found.build_options() == {"beta": 0.2, "energy_budget": 5.0}
+    assert found.folder == file.parent
+
+
+def test_a_rate_of_its_own(scenario: Scenario) -> None:
+    assert scenario.told_rate_per_s == 3.0
+    assert replace(scenario, options={"rate": 7.0}).told_rate_per_s == 7.0
+    assert replace(scenario, policy="r-jiq", options={"rate": 7.0}).build_options() == {}
+
+
+def test_measured_times_are_predicted_and_not_served(scenario: Scenario) -> None:
+    found = replace(scenario, measured_s={"good": (4.0, 9.0)}).site(0.7, 1)
+    assert found.rate.tolist() == [2.0, 0.25]
+    assert found.row_s[:, 0].tolist() == [0.5, 0.5, 4.0, 4.0, 4.0]
+    assert found.slow_s[:, 0].tolist() == [0.5, 0.5, 9.0, 9.0, 9.0]
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"service": (ServiceTime("exponential", 0.5),)}, "1 service times for 2 classes"),
+        (
+            {"service": (ServiceTime("exponential", 1.0), ServiceTime("exponential", 2.0))},
+            "quick has a mean service time of 1 s and a rate of 2/s, which is not one over it",
+        ),
+        ({"batches": (None,)}, "1 batch rules for 2 classes"),
+        ({"deadline_s": 0.0}, "a deadline is above 0 s, not 0"),
+        ({"deadline_s": float("nan")}, "a deadline is above 0 s, not nan"),
+        (
+            {"failures": {"best": Failures(1.0, 1.0)}},
+            "failures of best, which is none of the classes quick, good",
+        ),
+        (
+            {"failures": {"good": Failures(0.0, 1.0)}},
+            "good fails every 0 s for 1 s; both are above 0 s",
+        ),
+        (
+            {"outages": (SetOutage("best", 1, 0.0, 1.0),)},
+            "an outage of best, which is none of the classes quick, good",
+        ),
+        (
+            {"outages": (SetOutage("good", 4, 0.0, 1.0),)},
+            "an outage of 4 servers of good, which has 3",
+        ),
+        (
+            {"outages": (SetOutage("good", 1, -1.0, 1.0),)},
+            "an outage of good at -1 s for 1 s; it begins at 0 s or later and lasts",
+        ),
+        ({"options": {"window": 0.0}}, "a window is above 0 s, not 0"),
+        ({"options": {"rate": -1.0}}, "the rate that a policy is told is above 0/s, not -1"),
+    ],
+)
+def test_what_does_not_fit_is_refused(
+    scenario: Scenario, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        replace(scenario, **change)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"queries": 0}, "queries and replications are at least 1, not 0 and 1"),
+        ({"queries": 10, "replications": 0}, "queries and replications are at least 1, not 10"),
+        ({"queries": 10.5}, "queries are a whole number, not 10.5"),
+        ({"queries": float("inf")}, "queries are a whole number, not inf"),
+        ({"queries": 10, "warmup": -1}, "a warm-up is not negative, as -1 is"),
+        ({"queries": 10, "sample_s": 0.0}, "samples are more than 0 s apart, not 0"),
+        ({"queries": 10, "workers": 0}, "workers are at least 1, not 0"),
+        (
+            {"queries": 10, "engine": "ordered"},
+            "the engine ordered cannot run this; markov and general can",
+        ),
+    ],
+)
+def test_a_run_that_makes_no_sense(
+    scenario: Scenario, options: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=f"^{sentence}"):
+        run(scenario, **options)
+
+
+def test_a_number_of_queries_may_be_written_with_an_exponent(scenario: Scenario) -> None:
+    found = run(scenario, queries=1e3, warmup=0)  # type: ignore[arg-type]
+    assert found.queries == 1000
+    assert isinstance(found.queries, int)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"policy": "tadop"}, "unknown policy 'tadop'"),
+        ({"target": None}, "policy tad-op tracks an accuracy target"),
+        ({"policy": "r-jiq", "options": {"speed": 3}}, "policy r-jiq: .*'speed'"),
+        ({"target": 0.95}, "the target 0.95 is above the best variant's accuracy 0.9"),
+        ({"policy": "./nowhere.py:Mine"}, "there is no policy file"),
+    ],
+)
+def test_a_policy_that_cannot_be_built(
+    scenario: Scenario, change: dict[str, Any], sentence: str
+) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        run(replace(scenario, **change), queries=10)
+
+
+def test_a_file_without_what_is_needed(file: Path) -> None:
+    deployment = inferway.load(file)
+    with pytest.raises(ValueError, match="unknown task 'images'; the file has words"):
+        inferway.simulate(deployment, tasks=("images",))
+    with pytest.raises(ValueError, match="unknown node 'there'; the file has here"):
+        inferway.simulate(deployment, node="there")
+    file.write_text(FILE.split("workload:", maxsplit=1)[0])
+    with pytest.raises(ValueError, match="no `workload`, so there is nothing to simulate"):
+        inferway.simulate(inferway.load(file))
+    with pytest.raises(ValueError, match=r"workload\.words: there is none, so there is nothing"):
+        scenario_of(inferway.load(file), "words")
+
+
+def test_a_policy_that_does_not_compile(scenario: Scenario, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import NamedTuple\n"
+        "class Mine(NamedTuple):\n"
+        "    classes: int\n"
+        "    @classmethod\n"
+        "    def build(cls, fleet, *, target, rate_per_s):\n"
+        "        return cls(2)\n"
+        "    def choose(self, site, request, draw):\n"
+        "        return site.nothing[0]\n"
+    )
+    wrong = replace(scenario, policy="./mine.py:Mine", folder=tmp_path)
+    with pytest.raises(ValueError, match=r"policy ./mine.py:Mine does not compile: .*nothing"):
+        run(wrong, queries=10)
+
+
+def test_arrivals_that_are_none() -> None:
+    from inferway.deployment.workloads import MapArrivals
+
+    with pytest.raises(ValueError, match="not a MAP: row 0"):
+        MapArrivals(process="map", d0=[[-1.0]], d1=[[2.0]])
+    assert np.isfinite(MapArrivals(process="map", d0=[[-1.0]], d1=[[1.0]]).mean_rate_per_s())
