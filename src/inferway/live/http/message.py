@@ -5,7 +5,7 @@ Unknown keys are ignored, as the protocol's extensions ask; known ones must have
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -141,5 +141,21 @@ class ServerMetadata(msgspec.Struct):
     extensions: list[str]
 
 
+class IndexMessage(msgspec.Struct):
+    """A request for the repository index."""
+
+    ready: bool = False
+
+
+class IndexEntry(msgspec.Struct):
+    """A variant in the repository index; `reason` says why it is not ready."""
+
+    name: str
+    version: str
+    state: Literal["READY", "UNAVAILABLE"]
+    reason: str
+
+
 decode_infer = msgspec.json.Decoder(InferMessage).decode
+decode_index = msgspec.json.Decoder(IndexMessage).decode
 encode = msgspec.json.Encoder().encode

@@ -12,6 +12,8 @@ import msgspec
 from inferway import __version__
 from inferway.live.http.message import (
     AnswerMessage,
+    IndexEntry,
+    IndexMessage,
     InferMessage,
     InputMessage,
     ServerMetadata,
@@ -55,9 +57,11 @@ def document() -> dict[str, Any]:
     many: Any = list
     given = _as_told(InputMessage, data=list[Any])
     asked = _as_told(InferMessage, inputs=many[given])
-    kinds = (asked, AnswerMessage, ServerMetadata, TaskMetadata)
+    kinds = (
+        asked, AnswerMessage, ServerMetadata, TaskMetadata, IndexMessage, list[IndexEntry],
+    )  # fmt: skip
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
-    infer, answer, server, task = schemas
+    infer, answer, server, task, wanted, listed = schemas
     components["Error"] = {
         "type": "object",
         "properties": {"error": {"type": "string"}},
@@ -68,6 +72,7 @@ def document() -> dict[str, Any]:
         "/v2/health/live": _health("Whether the process serves", []),
         "/v2/health/ready": _health("Whether all models are warm and the server stays", []),
         "/v2/openapi.json": _read("This document", {"type": "object"}),
+        "/v2/repository/index": {"parameters": [], "post": _index(wanted, listed)},
         "/v2/models/{task}/explain/{request}": _read(
             "Why a request was answered as it was", {"type": "object"}, [_TASK, _REQUEST]
         ),
@@ -126,6 +131,15 @@ def _health(summary: str, parameters: list[Any]) -> dict[str, Any]:
     if parameters:
         answers |= _refusals(401, 404)
     return {"parameters": parameters, "get": {"summary": summary, "responses": answers}}
+
+
+def _index(wanted: Any, listed: Any) -> dict[str, Any]:
+    found = {"description": "Listed.", "content": {"application/json": {"schema": listed}}}
+    return {
+        "summary": "Every task's variants, and whether they answer",
+        "requestBody": {"required": False, "content": {"application/json": {"schema": wanted}}},
+        "responses": {"200": found} | _refusals(400, 401, 413, 415, 503),
+    }
 
 
 def _infer(infer: Any, answer: Any) -> dict[str, Any]:

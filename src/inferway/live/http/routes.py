@@ -13,6 +13,7 @@ from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import ServerMetadata, TaskMetadata, TensorMetadata, encode
 from inferway.live.http.openapi import document
+from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.site import Site
@@ -133,6 +134,7 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
     routes.read("/v2/openapi.json", lambda exchange: exchange.respond(200, described))
     routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
     routes.read("/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503))
+    routes.post("/v2/repository/index", Index(tasks.values(), ready, limits))
     for site in tasks.values():
         _task_routes(routes, site, ready, limits)
     return routes

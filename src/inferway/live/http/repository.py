@@ -1,0 +1,65 @@
+"""The repository index: which tasks there are, and which variants of them answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from inferway.live.http.compression import decompress
+from inferway.live.http.exchange import Exchange
+from inferway.live.http.limits import Limits
+from inferway.live.http.message import IndexEntry, decode_index, encode
+from inferway.live.http.refusal import RefusalError
+from inferway.live.site import Site
+
+
+class Index:
+    """Answers POST /v2/repository/index: an entry for each variant of each task.
+
+    Parameters
+    ----------
+    sites
+        One per task.
+    ready
+        Whether the server as a whole is.
+    limits
+        Caps on requests.
+    """
+
+    def __init__(self, sites: Iterable[Site], ready: Callable[[], bool], limits: Limits) -> None:
+        self._sites, self._ready, self._limits = tuple(sites), ready, limits
+
+    def __call__(self, exchange: Exchange) -> None:
+        """List all, or what is ready."""
+        body = exchange.body
+        assert isinstance(body, bytes)
+        try:
+            if exchange.encoding is not None:
+                body = decompress(body, exchange.encoding, self._limits.body_bytes)
+            # Clients of Triton send no body at all where they want everything.
+            only_ready = bool(body) and decode_index(body).ready
+        except RefusalError as refusal:
+            exchange.refuse(refusal.status, refusal.reason)
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            exchange.refuse(400, f"the request is not valid: {error}")
+        else:
+            listed = self._entries()
+            if only_ready:
+                listed = [entry for entry in listed if entry.state == "READY"]
+            exchange.respond(200, encode(listed))
+
+    def _entries(self) -> list[IndexEntry]:
+        all_ready = self._ready()
+        entries = []
+        for site in self._sites:
+            for variant in site.variants:
+                reason = ""
+                if not all_ready:
+                    reason = "the server is not ready"
+                elif not site.serves(variant):
+                    reason = "no instance of it is healthy"
+                state: Any = "UNAVAILABLE" if reason else "READY"
+                entries.append(IndexEntry(site.task, variant, state, reason))
+        return entries
