@@ -1,4 +1,4 @@
-"""Which instances take requests: one that fails again and again rests until it answers a probe."""
+"""Which instances take requests: one that fails at whatever it is given rests until it answers."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ LONGEST_WAIT_S = 60.0
 class Health:
     """Knows which instances rest, and probes them.
 
-    An instance rests when it has failed `FAILURES` times in a row. One that is back is on trial:
-    until it has answered a request, one failure sends it away again, and the waits between its
-    probes go on growing.
+    An instance rests when it has failed at `FAILURES` requests in a row and then at zeros. One that
+    is back is on trial: until it has answered a request, one failure and zeros send it away again,
+    and the waits between its probes go on growing.
 
     Parameters
     ----------

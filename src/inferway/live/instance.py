@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,8 +22,8 @@ WARM_UP_RUNS = 3
 
 
 FAILURES = 3
-"""Failures in a row after which an instance takes no more requests. Fewer would let a single
-client with bad inputs take instances out; as many as these are put right by the first probe."""
+"""Failures in a row after which an instance is run on zeros: one that fails at these too takes no
+more requests; one that answers them works, and the requests were at fault."""
 
 
 class WarmUpError(RuntimeError):
@@ -77,8 +77,11 @@ class Instance:
         self._here: deque[int] = deque()
         self._given = self._gone = 0
         self._strikes = 0
+        # Where open axes of length 1 do not fit, the last request answered shows what does.
+        self._unfit = False
+        self._shapes: dict[str, tuple[int, ...]] = {}
         self.resting = False
-        """Whether it has failed too often and takes nothing from its queue; set where it runs."""
+        """Whether it fails at zeros too and takes nothing from its queue; set where it runs."""
         self.proven = False
         """Whether it has answered a request between its last rest and its last failures."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -154,6 +157,7 @@ class Instance:
                 self._pace.begin(self._now() - begun_s)
         except Exception as error:  # whatever a runtime raises, the model cannot serve
             if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
+                self._unfit = True
                 return False
             reason = " ".join(str(error).split())
             raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
@@ -174,13 +178,17 @@ class Instance:
         self._inbox.put(lambda: True)
 
     def _probe(self, told: Callable[[str], None]) -> bool:
+        failure = self._failure()
+        told(failure)
+        return not failure
+
+    def _failure(self) -> str:
+        """Run the model on zeros; why it failed, or an empty string."""
         try:
-            self.runtime.run(zeros(self.runtime.signature))
+            self.runtime.run(zeros(self.runtime.signature, self._shapes))
         except Exception as error:
-            told(" ".join(str(error).split()) or type(error).__name__)
-            return False
-        told("")
-        return True
+            return " ".join(str(error).split()) or type(error).__name__
+        return ""
 
     def _work(self) -> None:
         take, waiting = self._inbox.get, self._waiting
@@ -191,7 +199,7 @@ class Instance:
                 return
             if callable(serial):  # a probe
                 if serial():
-                    # On trial: one more failure is enough, until it has answered.
+                    # On trial: one more failure has it run on zeros, until it has answered.
                     self._strikes, self.resting = FAILURES - 1, False
                 continue
             # What is queued at an instance that rests stays there: the site gives it to others.
@@ -223,15 +231,20 @@ class Instance:
                     request.call.terminate = True
                 request.outputs = run(request.inputs, request.call)
             request.outcome = Outcome.ANSWERED
+            request.service_s = now() - started_s
             self._strikes = 0
+            if self._unfit:
+                self._shapes = {name: array.shape for name, array in request.inputs.items()}
         except Exception as error:  # a failing model must not end its instance
             request.outcome = Outcome.FAILED
             request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
+            request.service_s = now() - started_s
             if not request.abandoned:  # nobody stopped it
                 self.proven |= self._strikes == 0
                 self._strikes += 1
-                self.resting = self._strikes == FAILURES
-        request.service_s = now() - started_s
+                if self._strikes == FAILURES:
+                    self.resting = self._failure() != ""
+                    self._strikes = 0
 
 
 def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]) -> bool:
@@ -241,11 +254,20 @@ def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]
     return all(ended)
 
 
-def zeros(signature: Signature) -> Arrays:
-    """Make one row of zeros (empty strings for BYTES) per input; open axes get length 1."""
+def zeros(signature: Signature, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Arrays:
+    """Make one row of zeros (empty strings for BYTES) per input.
+
+    Parameters
+    ----------
+    signature
+        Of the model.
+    shapes
+        Of inputs that fit, for the open axes; those of others get length 1.
+    """
+    shapes = shapes or {}
     return {
         tensor.name: np.full(
-            [abs(axis) for axis in tensor.shape],
+            [1, *map(abs, shapes.get(tensor.name, tensor.shape)[1:])],
             _nothing(tensor.datatype),
             dtype=tensor.dtype,
         )

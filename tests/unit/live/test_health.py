@@ -29,6 +29,8 @@ class Sick(NullRuntime):
     def __init__(self, signature: Signature = SIGNATURE) -> None:
         super().__init__(signature)
         self.sick = False
+        self.picky = False
+        """Whether it fails at anything but zeros."""
         self.opened = threading.Event()
         self.opened.set()
         self.runs: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -36,7 +38,8 @@ class Sick(NullRuntime):
     def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
         self.runs.put(len(inputs["x"]))
         assert self.opened.wait(LIMIT_S)
-        if self.sick or inputs["x"].size == 1:  # zeros for open axes do not fit
+        if self.sick or inputs["x"].size == 1 or (self.picky and inputs["x"].any()):
+            # Zeros for open axes do not fit.
             raise RuntimeError("out of order")
         return super().run(inputs)
 
@@ -59,9 +62,9 @@ def site_of(
     return site
 
 
-def submit(site: Any, classes: int = -1) -> asyncio.Future[Request]:
+def submit(site: Any, classes: int = -1, value: float = 0.0) -> asyncio.Future[Request]:
     ended: asyncio.Future[Request] = asyncio.get_running_loop().create_future()
-    one = Request({"x": np.zeros((1, 2), np.float32)}, 1, ended.set_result, None, site.now())
+    one = Request({"x": np.full((1, 2), value, np.float32)}, 1, ended.set_result, None, site.now())
     one.classes = classes
     one.id = b"last"
     site.submit(one)
@@ -257,6 +260,38 @@ def test_failures_between_answers_are_borne(run: Any, patient: Any) -> None:
             first.sick = False
             assert (await submit(site)).variant == "tiny"
         assert site.health.healthy == [True, True]
+        await site.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("signature", [SIGNATURE, OPEN], ids=["fixed", "open axes"])
+@pytest.mark.parametrize("brief", [True, False], ids=["in the loop", "in a thread"])
+def test_requests_that_fail_do_not_rest_an_instance_that_works(
+    run: Any, patient: Any, monkeypatch: pytest.MonkeyPatch, signature: Signature, brief: bool
+) -> None:
+    monkeypatch.setattr("inferway.live.turn.Pace.is_brief", lambda *_: brief)
+
+    async def main() -> None:
+        first, second = Sick(signature), Sick(signature)
+        site: Any = site_of(first, second, patient, signature)
+        await site.start()
+        # What is answered shows which zeros fit an open axis.
+        assert (await submit(site)).variant == "tiny"
+        first.picky = True
+        for _ in range(5 * FAILURES):
+            failed = await submit(site, value=1.0)
+            assert (failed.outcome, failed.reason) == (
+                Outcome.FAILED,
+                "task/tiny#0 failed: out of order",
+            )
+        assert site.health.healthy == [True, True]
+        assert site.news.empty()
+        assert (await submit(site)).variant == "tiny"
+        # A model that fails at whatever it is given is found as soon as ever.
+        first.sick = True
+        await fail(site)
+        assert site.health.healthy == [False, True]
         await site.stop()
 
     run(main())
