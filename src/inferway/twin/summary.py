@@ -19,8 +19,9 @@ _BATCHES = 32
 """Batch means per replication; the blocks are joined to as many."""
 _ENOUGH = 8
 """Replications from which on their own spread gives the error."""
-_DRIFT = 6.0
-"""Growth, in square roots of the arrivals, that no stable site shows."""
+_DRIFT, _RISE = 6.0, 1.5
+"""Growth, in square roots of the arrivals, that no stable site shows; and how much longer the
+second half of a run takes to answer where a growth of one such root is none of chance."""
 _PERCENTILES = (0.5, 0.95, 0.99)
 
 
@@ -182,7 +183,8 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tup
     growth = sum(outcome.growth for outcome in outcomes)
     arrivals = sum(outcome.queries for outcome in outcomes)
     steady = len(phases_of(scenario.arrivals, scenario.capacity_per_s)) == 1
-    grows = steady and growth > _DRIFT * math.sqrt(max(arrivals, 1)) + scenario.fleet.servers
+    roots = (growth - scenario.fleet.servers) / math.sqrt(max(arrivals, 1))
+    grows = steady and (roots > _DRIFT or (roots > 1.0 and _rise(outcomes) > _RISE))
     if crowded:
         notes.append(f"unstable: {crowded[0]}, so it was ended there")
     elif grows:
@@ -193,6 +195,17 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tup
     if not all(outcome.complete for outcome in outcomes) and not crowded:
         notes.append(f"ended early: {arrivals:,} requests counted")
     return not (crowded or grows), tuple(notes)
+
+
+def _rise(outcomes: Sequence[Outcome]) -> float:
+    """Mean response time of the second halves of the runs over that of the first halves."""
+    halves = np.zeros((2, 2))
+    for outcome in outcomes:
+        middle = len(outcome.blocks) // 2
+        halves[0] += outcome.blocks[:middle, :2].sum(axis=0)
+        halves[1] += outcome.blocks[middle:, :2].sum(axis=0)
+    (first, first_s), (second, second_s) = halves
+    return _ratio(second_s * first, first_s * second)
 
 
 def _series(accuracy: Floats, outcomes: Sequence[Outcome]) -> Series | None:
