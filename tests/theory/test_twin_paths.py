@@ -22,7 +22,7 @@ from systems import (
     systems,
 )
 
-from inferway.deployment import ServiceTime
+from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.site import Fleet
 from inferway.twin import Failures, Scenario, SetOutage
@@ -133,6 +133,21 @@ def test_everything_at_once() -> None:
         deadline_s=1.0,
     )
     compare(scenario, 200, 1, "general")
+
+
+@pytest.mark.parametrize("mode", [1, 3])
+def test_who_is_served_in_one_batch_is_waited_for_once(mode: int) -> None:
+    """Predicted waits, with batches begun, waited for and broken off."""
+    scenario = two_classes(
+        arrivals=constant(4.0),
+        service=(ServiceTime("deterministic", 0.5), ServiceTime("deterministic", 2.0)),
+        batches=(None, Batch((1, 2, 3), (2.0, 2.5, 3.0), 1, 3)),
+        options={"mode": mode, "least": 2, "most": 4, "stale_s": 2.25},
+        deadline_s=3.5,
+        outages=(SetOutage("b", 1, 4.25, 0.5), SetOutage("a", 1, 6.0, 1.5)),
+    )
+    compare(scenario, 200, 1, "general")
+    compare(replace(scenario, arrivals=poisson(3.0)), 200, 1, "general")
 
 
 @pytest.mark.slow

@@ -102,6 +102,7 @@ def _begin_times(site: Site, server: int, taken: int) -> None:
         for offset in range(1, taken):
             place = (site.head[server] + offset) % site.arrived_s.shape[1]
             ahead_s -= site.expected_s[server, place]
+            site.expected_s[server, place] = 0.0  # served along with the first
         site.started_s[server] = now_s
         site.ends_s[server] = now_s + predicted_service(site, server, taken)
     site.free_s[server] = site.ends_s[server] + ahead_s
