@@ -265,3 +265,24 @@ def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:
     assert len(found) == 3
     assert sum(one.requests for one in found) == len(clients.statuses)
     assert [one.differences for one in found] == [(), (), ()]
+
+
+def test_the_collector_leaves_what_is_applied_alone(
+    serving: Any, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = serving.server.sites[0]
+    settled: list[bool] = []
+    monkeypatch.setattr(
+        "inferway.live.server.settle", lambda: settled.append(serving.server.sites[0] is first)
+    )
+    # Not in a process that is also somebody else's.
+    apply(write(file.parent, target=0.8), serving.admin)
+    assert settled == []
+    first = serving.server.sites[0]
+    serving.server._settles = True
+    apply(write(file.parent, target=0.7), serving.admin)
+    assert settled == [True]  # once, before a request came to what is new
+    write(file.parent, policy="none-such")
+    with pytest.raises(ServeError):
+        apply(file, serving.admin)
+    assert settled == [True]

@@ -146,7 +146,7 @@ def test_driving_nothing_is_said(file: Path) -> None:
 def test_conformance_of_a_served_file(file: Path, tmp_path: Path) -> None:
     with served(file, cwd=tmp_path) as ready:
         url = f"http://127.0.0.1:{ready['http_port']}"
-        command = [sys.executable, "-m", "inferway", "conformance", url, "--task", "digits"]
+        command = [sys.executable, "-m", "inferway", "conformance", url]
         done = subprocess.run([*command, "--json"], capture_output=True, text=True, timeout=120)
         words = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout

@@ -13,15 +13,19 @@ from inferway import __version__
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
 from inferway.live.metrics import registry_of
+from inferway.live.pauses import Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
 
 
 def admin_routes(
-    sites: Sequence[Site], ready: Callable[[], bool], apply: Callable[[Exchange], None]
+    sites: Sequence[Site],
+    ready: Callable[[], bool],
+    apply: Callable[[Exchange], None],
+    pauses: Pauses,
 ) -> Routes:
     """Lay out the admin pages; `apply` answers ``POST /apply``."""
-    registry = registry_of(sites)
+    registry = registry_of(sites, pauses)
     kind = CONTENT_TYPE_LATEST.encode()
     routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
     routes.post("/apply", apply)

@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from inferway.live.counters import LATENCY_BOUNDS_S
+from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
 
@@ -22,11 +23,35 @@ _TASK = ["task"]
 _VARIANT = ["task", "variant"]
 
 
-def registry_of(sites: Sequence[Site]) -> CollectorRegistry:
-    """Make a registry of these sites, to be rendered by ``generate_latest``."""
+def registry_of(sites: Sequence[Site], pauses: Pauses) -> CollectorRegistry:
+    """Make a registry of these sites and the process, to be rendered by ``generate_latest``."""
     registry = CollectorRegistry()
     registry.register(SiteCollector(sites))
+    registry.register(PauseCollector(pauses))
     return registry
+
+
+class PauseCollector(Collector):
+    """Reads the garbage collector's pauses."""
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the histogram of pauses and the longest."""
+        pauses = self._pauses
+        bounds = [*(str(bound) for bound in PAUSE_BOUNDS_S), "+Inf"]
+        buckets = list(zip(bounds, accumulate(pauses.buckets), strict=True))
+        family = HistogramMetricFamily(
+            "inferway_gc_pause_seconds", "Pauses of the process for garbage collection."
+        )
+        family.add_metric([], buckets, pauses.sum_s)
+        yield family
+        yield GaugeMetricFamily(
+            "inferway_gc_pause_longest_seconds",
+            "The longest of them since the start.",
+            value=pauses.longest_s,
+        )
 
 
 class SiteCollector(Collector):

@@ -26,6 +26,8 @@ class Roster:
         Called with the sites that requests go to from now on.
     changed
         Called when a task may have become ready, or not ready, by itself.
+    settle
+        Called when new sites are ready to take over.
     log
         Where events go.
     record
@@ -42,6 +44,7 @@ class Roster:
         self,
         route: Callable[[Sequence[Site]], None],
         changed: Callable[[], None],
+        settle: Callable[[], None],
         log: Any,
         *,
         record: Path | None = None,
@@ -50,7 +53,7 @@ class Roster:
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sites: Sequence[Site] = ()
-        self._route, self._changed, self._log = route, changed, log
+        self._route, self._changed, self._settle, self._log = route, changed, settle, log
         self._record, self._times, self._tracer, self._now = record, times, tracer, now
         self.retiring: dict[Site, asyncio.Task[None]] = {}
         """Replaced sites that still have requests."""
@@ -106,6 +109,7 @@ class Roster:
                 await self._warm_up(sites)
                 if ended():
                     raise ServeError("the server is ending; nothing has been applied")
+                self._settle()
             except BaseException:
                 for site in sites:
                     await site.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +24,7 @@ from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Handler, Routes, inference_routes
 from inferway.live.keys import Keys
 from inferway.live.log import logger
+from inferway.live.pauses import Pauses, settle
 from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.tracing import Tracer
@@ -130,9 +130,12 @@ class Server:
         self._tracer = tracer
         self.ready = False
         self.log = logger(log_level)
+        self._pauses = Pauses()
+        self._settles = False
         self._roster = Roster(
             self._route,
             self._announce,
+            self._settle,
             self.log,
             record=record,
             times=times,
@@ -186,6 +189,7 @@ class Server:
         OSError
             When a port is taken.
         """
+        self._pauses.begin()
         try:
             await self._http.start(self.host, self.http_port, **self._tls_options())
             self.http_port = self._http.port
@@ -223,7 +227,7 @@ class Server:
 
     def _route(self, sites: Sequence[Site]) -> None:
         self._routes = inference_routes(sites, self._is_ready, self.limits)
-        self._admin_routes = admin_routes(sites, self._is_ready, self._applying)
+        self._admin_routes = admin_routes(sites, self._is_ready, self._applying, self._pauses)
         if self._grpc is not None:
             self._grpc.serve(sites)
 
@@ -271,6 +275,7 @@ class Server:
         self._admin.abort()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
+        self._pauses.end()
         if self.sites:
             self.log.info("stopped", unfinished=unfinished)
 
@@ -335,12 +340,16 @@ class Server:
             return
         waiting.cancel()
         starting.result()
-        # What stands now stays: the collector need not look at it again during requests.
-        gc.collect()
-        gc.freeze()
+        settle()
+        self._settles = True
         if ready is not None:
             ready(self)
         await self.ended()
+
+    def _settle(self) -> None:
+        # Only where the process is this server's own: it holds for all that is in it.
+        if self._settles:
+            settle()
 
     def _announce(self) -> None:
         if self._grpc is not None:
