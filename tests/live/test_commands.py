@@ -180,3 +180,39 @@ def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> No
             idle_s=7,
         ),
     ]
+
+
+SLOW = '''
+import pathlib
+import time
+from typing import NamedTuple
+
+class Slow(NamedTuple):
+    """Takes a minute to be built."""
+    last: int
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s):
+        pathlib.Path("building").touch()
+        time.sleep(60)
+        return cls(0)
+
+    def choose(self, site, request, draw):
+        return self.last
+'''
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_while_a_policy_is_loaded_ends_it_at_once(
+    file: Path, tmp_path: Path, until: Any, number: signal.Signals
+) -> None:
+    (tmp_path / "slow.py").write_text(SLOW)
+    command = [sys.executable, "-m", "inferway", "serve", str(file), "--policy", "slow.py:Slow"]
+    command += ["--http-port", "0", "--admin-port", "0"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        until(lambda: (tmp_path / "building").exists())
+        process.send_signal(number)
+        out, errors = process.communicate(timeout=20)
+    assert (process.returncode, out, errors) == (0, "", "")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from enum import StrEnum
 from importlib.util import find_spec
 from pathlib import Path
@@ -106,6 +108,7 @@ def serve(
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
     from inferway import live
+    from inferway.live.aside import working
     from inferway.live.grpc import GRPC_PORT
 
     if (tls_cert is None) != (tls_key is None):
@@ -163,3 +166,8 @@ def serve(
         log_level=log_level,
         ready=ready,
     )
+    if working():
+        # What still compiles for nobody would be minutes of waiting, or a crash at the end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from inferway.live.aside import aside
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
@@ -76,7 +77,7 @@ class Applying:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            tasks = await self._apply(await asyncio.to_thread(_deployment, exchange))
+            tasks = await self._apply(await aside(_deployment, exchange))
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
         except (ValueError, WarmUpError) as error:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferway.live.aside import aside
 from inferway.live.assembly import ServeError, check_served, sites_of
 from inferway.live.site import Site
 from inferway.live.succession import inherit, retire
@@ -138,7 +139,7 @@ class Roster:
         return sites
 
     async def _made(self, deployment: Deployment) -> Sequence[Site]:
-        return await asyncio.to_thread(sites_of, deployment, self._times, self._now)
+        return await aside(sites_of, deployment, self._times, self._now)
 
     async def _warm_up(self, sites: Sequence[Site]) -> None:
         for site in sites:

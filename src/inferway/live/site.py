@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from inferway.live.aside import aside
 from inferway.live.central import HELD_LIMIT, CentralQueue
 from inferway.live.counters import Counters
 from inferway.live.decisions import Decisions
@@ -166,7 +167,7 @@ class Site:
         cold = [
             server
             for server, instance in enumerate(self.instances)
-            if not await asyncio.to_thread(instance.warm_up)
+            if not await aside(instance.warm_up)
         ]
         self.health.start(cold)
         for instance in self.instances:
