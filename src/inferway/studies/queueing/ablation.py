@@ -155,7 +155,13 @@ STUDY = Study(
     shows="TAD-OP without pairs that shuffle, and without singletons.",
     scales={
         "smoke": replace(_PAPER, servers=64, targets=(0.78,), loads=(0.8,), queries=40_000),
-        "quick": replace(_PAPER, queries=1_000_000, precision=0.0015),
+        "quick": replace(
+            _PAPER,
+            targets=(0.72, 0.78),
+            loads=(0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+            queries=1_000_000,
+            precision=0.0015,
+        ),
         "paper": _PAPER,
     },
     points=points,

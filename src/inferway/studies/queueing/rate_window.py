@@ -197,7 +197,7 @@ STUDY = Study(
     shows="R-JIQ that estimates the rate over a window, short and long, steady and changing.",
     scales={
         "smoke": replace(_PAPER, windows_s=(3.0, 1000.0), queries=20_000, estimates=50),
-        "quick": replace(_PAPER, queries=4_000_000, estimates=2_000, precision=0.0015),
+        "quick": replace(_PAPER, queries=4_000_000, estimates=1_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,
