@@ -351,5 +351,20 @@ def test_replay_finds_nothing_or_says_what(
     rows["server"][1] = rows["server"][0]
     rows.tofile(file)
     assert main(["replay", str(tmp_path / "run")]) == 1
-    assert "request 0 at 0.000000 s" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert "request 0 at 0.000000 s" in told.out
+    assert told.err == ""
     assert "holds no recording" in sentence(capsys, "replay", tmp_path / "nothing")
+    # Killed while it wrote, and read by other code.
+    file.write_bytes(rows.tobytes()[:-1])
+    head = tmp_path / "run" / "t" / "recording.json"
+    head.write_text(head.read_text().replace(json.loads(head.read_text())["code"], "older"))
+    assert main(["replay", str(tmp_path / "run")]) == 1
+    cut, other = capsys.readouterr().err.splitlines()
+    assert cut.startswith(f"inferway: warning: t: {file} ends within an event")
+    assert other == (
+        "inferway: warning: t: other code of policies and site than this made the recording; the "
+        "differences may be the code's"
+    )
+    head.write_text("{")
+    assert main(["replay", str(tmp_path / "run")]) == 2

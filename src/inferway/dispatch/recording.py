@@ -21,15 +21,16 @@ from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE = range(6)
-"""Kinds of event: the dispatcher's calls."""
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD = range(7)
+"""Kinds of event: the dispatcher's calls, and a central queue that has another length since the
+last of them; the world keeps that queue, and policies see its length."""
 
 EVENT = np.dtype(
     [
         ("kind", "<u1"),
         ("flag", "<u1"),  # counted, or healthy
         ("priority", "<i2"),
-        ("rows", "<i4"),  # or the position withdrawn, or what `pull` took
+        ("rows", "<i4"),  # or the position withdrawn, what `pull` took, the queue's length
         ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are
         ("floor", "<f8"),
         ("time_s", "<f8"),
@@ -78,6 +79,7 @@ class Recording:
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: BinaryIO | None = None
+        self._held, self._seen_held = memoryview(dispatcher.site.held), 0
         self.error: OSError | None = None
         head = folder / "recording.json"
         if head.exists():
@@ -167,21 +169,29 @@ class Recording:
     def _write(self, *row: float) -> None:
         if self._file is None:
             return
-        _ROW.pack_into(self._buffer, self._used * _ROW.size, *row)
-        self._used += 1
-        self._in_file += 1
-        if self._used == _BUFFERED:
-            self.flush()
-        if self._in_file == self._rows:
+        if (held := self._held[0]) != self._seen_held:
+            # No call changes it, so that it was the same before this one.
+            self._seen_held = held
+            self._pack(HELD, 0, 0, held, 0, 0.0, 0.0, 0, 0.0, 0)
+        self._pack(*row)
+        if self._in_file >= self._rows:
             try:
                 self._next_file()
             except OSError as error:
                 self._give_up(error)
 
+    def _pack(self, *row: float) -> None:
+        _ROW.pack_into(self._buffer, self._used * _ROW.size, *row)
+        self._used += 1
+        self._in_file += 1
+        if self._used == _BUFFERED:
+            self.flush()
+
     def _next_file(self) -> None:
         self.close()
         self._number += 1
         self._in_file = 0
+        self._seen_held = self._held[0]
         name = f"{self._number:06d}"
         state: Any = _state(self._dispatcher)
         np.savez(self._folder / f"{name}.state.npz", **state)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -15,6 +18,7 @@ from inferway.dispatch.recording import (
     ARRIVE,
     EVENT,
     FINISH,
+    HELD,
     MARK,
     PULL,
     RETUNE,
@@ -50,6 +54,8 @@ class Replay:
     differences: tuple[Difference, ...]
     same_code: bool
     """Whether the recording was made by this very code of policies and site."""
+    losses: tuple[str, ...] = ()
+    """What of the recording is not whole and so was left out, a sentence for each."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway replay DIR --json` prints it under ``tasks.NAME``."""
@@ -59,6 +65,7 @@ class Replay:
             "events": self.events,
             "differing": len(self.differences),
             "same_code": self.same_code,
+            "losses": list(self.losses),
             "differences": [vars(difference) for difference in self.differences],
         }
 
@@ -78,16 +85,39 @@ def recordings(folder: Path) -> list[Path]:
     return found
 
 
-def events(folder: Path) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
+def events(
+    folder: Path, losses: list[str] | None = None
+) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Each file's state at its start and its events, `EVENT` rows, in order.
 
-    A last row that was cut off is left out.
+    Parameters
+    ----------
+    folder
+        Of one recording.
+    losses
+        Takes a sentence for whatever is left out because it is not whole, as after a process was
+        killed: a last row that was cut off, a file whose state cannot be read.
+
+    Raises
+    ------
+    ValueError
+        Where a state cannot be read and nobody takes the losses.
     """
     for file in sorted(folder.glob("*.events")):
-        with np.load(file.with_suffix(".state.npz")) as state:
-            arrays = dict(state)
+        beginning = file.with_suffix(".state.npz")
+        try:
+            with np.load(BytesIO(beginning.read_bytes())) as state:
+                arrays = dict(state)
+        except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as wrong:
+            sentence = f"{beginning} cannot be read, and so {file.name} is left out: {wrong}"
+            if losses is None:
+                raise ValueError(sentence) from wrong
+            losses.append(sentence)
+            continue
         content = file.read_bytes()
-        whole = len(content) // EVENT.itemsize
+        whole, rest = divmod(len(content), EVENT.itemsize)
+        if rest and losses is not None:
+            losses.append(f"{file} ends within an event, which is left out; {whole} are whole")
         yield arrays, np.frombuffer(content, EVENT, count=whole)
 
 
@@ -117,7 +147,8 @@ def replay(
     dispatcher = _dispatcher(head)
     compared, handled = 0, 0
     differences = []
-    for state, rows in events(folder):
+    losses: list[str] = []
+    for state, rows in events(folder, losses):
         restore(dispatcher, state)
         for row in rows.tolist():
             handled += 1
@@ -144,6 +175,7 @@ def replay(
         events=handled,
         differences=tuple(differences),
         same_code=head["code"] == fingerprint(dispatcher.sources, __name__),
+        losses=tuple(losses),
     )
 
 
@@ -159,6 +191,8 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
         dispatcher.pull(server, time_s, word)
     elif kind == RETUNE:
         dispatcher.retune(value)
+    elif kind == HELD:
+        dispatcher.site.held[0] = count
 
 
 def header(folder: Path) -> dict[str, Any]:

@@ -84,8 +84,67 @@ def test_files_rotate_and_the_oldest_left_says_where_to_start(tmp_path: Path) ->
 def test_a_row_cut_off_is_left_out(tmp_path: Path) -> None:
     record(tmp_path / "run", "priced", 200)
     (file,) = (tmp_path / "run").glob("*.events")
+    assert replay(tmp_path / "run").losses == ()
     file.write_bytes(file.read_bytes()[:-7])
-    assert replay(tmp_path / "run").differences == ()
+    found = replay(tmp_path / "run")
+    assert found.differences == ()
+    (said,) = found.losses
+    assert said.startswith(f"{file} ends within an event, which is left out; ")
+    assert said.endswith(f" {file.stat().st_size // EVENT.itemsize} are whole")
+
+
+@pytest.mark.parametrize("kept", [0, 30, 900])
+def test_a_state_that_is_not_whole_costs_its_file_only(tmp_path: Path, kept: int) -> None:
+    record(tmp_path / "run", "priced", 2_000, rows=1_000)
+    before = replay(tmp_path / "run", requests=None)
+    second, third = sorted((tmp_path / "run").glob("*.state.npz"))[1:3]
+    second.write_bytes(second.read_bytes()[:kept])
+    third.unlink()
+    found = replay(tmp_path / "run", requests=None)
+    assert found.differences == ()
+    assert before.events - found.events == 2_000
+    assert found.losses[0].startswith(f"{second} cannot be read, and so 000002.events is left out")
+    assert found.losses[1].startswith(f"{third} cannot be read, and so 000003.events is left out")
+    with pytest.raises(ValueError, match="cannot be read"):
+        list(events(tmp_path / "run"))
+
+
+HOLDER = """
+from typing import NamedTuple
+from inferway.site import HOLD
+
+class Longest(NamedTuple):
+    'Holds while fewer than so many wait; what waits by then decides who gets the rest.'
+    most: int
+
+    @classmethod
+    def build(cls, fleet, *, target, rate_per_s):
+        return cls(3)
+
+    def choose(self, site, request, draw):
+        if site.held[0] < self.most:
+            return HOLD
+        return site.held[0] % len(site.queue)
+"""
+
+
+def test_the_central_queues_length_is_part_of_what_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(HOLDER)
+    dispatcher = Dispatcher(FLEET, "mine.py:Longest", target=None, folder=tmp_path)
+    recording = Recording(dispatcher, tmp_path / "run", rows=50)
+    generator = np.random.default_rng(2)
+    servers = set()
+    for step in range(300):
+        server = recording.arrive(float(step), step)
+        servers.add(server)
+        # The world's own book, as the live server keeps it.
+        recording.site.held[0] = generator.integers(12)
+        if server >= 0:
+            recording.finish(server, step + 0.5, 0.1)
+    recording.close()
+    assert len(servers) == FLEET.servers + 1
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.requests, found.differences) == (300, ())
 
 
 def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> None:
