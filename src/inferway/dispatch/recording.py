@@ -79,7 +79,8 @@ class Recording:
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: BinaryIO | None = None
-        self._held, self._seen_held = memoryview(dispatcher.site.held), 0
+        held: Any = dispatcher.site.held
+        self._held, self._seen_held = memoryview(held), 0
         self.error: OSError | None = None
         head = folder / "recording.json"
         if head.exists():
