@@ -255,13 +255,13 @@ def test_a_decision_that_is_none_is_said(without_jit: dict[str, Any], decision: 
 
 
 def interrupting(after: int) -> Callable[[int], None]:
-    """Ctrl-C, as the main thread gets it, once so many queries are done."""
-    done = 0
+    """Ctrl-C, once, as the main thread gets it, when so many queries are done."""
+    done = [0]
 
     def told(more: int) -> None:
-        nonlocal done
-        done += more
-        if done >= after:
+        before = done[0]
+        done[0] += more
+        if before < after <= done[0]:
             _thread.interrupt_main()
 
     return told
@@ -322,21 +322,22 @@ def test_samples_of_the_site_over_time() -> None:
     assert plain.response_time_s.mean == pytest.approx(unsampled.response_time_s.mean, rel=0.1)
 
 
-def test_sampling_changes_no_path_where_events_are_planned(tmp_path: Path) -> None:
+def test_sampling_changes_no_path_where_events_are_planned() -> None:
     scenario = two_classes()
     whole, sampled = (
         run(scenario, queries=5000, warmup=0, engine="general", sample_s=sample_s)
         for sample_s in (None, 0.7)
     )
-    assert numbers(sampled) == numbers(whole)
+    close(numbers(sampled), numbers(whole))
 
 
 def test_the_policy_is_told_the_rate_of_each_window(tmp_path: Path) -> None:
     """From 3 requests a second on it sends them to the last server, below to the first."""
     file = tmp_path / "task.parquet"
-    arrivals = phases((50.0, 1.0, None), (50.0, 6.0, None))
+    site = two_classes(arrivals=phases((50.0, 1.0, None), (50.0, 6.0, None)))
     scenario = replace(
-        two_classes(arrivals=arrivals),
+        site,
+        fleet=replace(site.fleet, buffer=None),
         policy=VERSATILE,
         folder=HERE,
         options={"mode": 5, "window": 10.0},
@@ -344,10 +345,9 @@ def test_the_policy_is_told_the_rate_of_each_window(tmp_path: Path) -> None:
     # Half of the greatest rate until the first window is over.
     assert scenario.told_rate_per_s == scenario.capacity_per_s / 2 == 3.5
     run(scenario, queries=1000, warmup=0, records=file)
-    frame = pq.read_table(file).to_pandas().sort_values("arrived_s")
+    frame = pq.read_table(file).to_pandas()
     cycle = frame.arrived_s.mod(100.0)
-    last = frame.server == 4
-    assert last[frame.arrived_s < 10].mean() > 0.9
-    assert not last[(cycle >= 10) & (cycle < 60) & (frame.arrived_s > 10)].any()
-    assert last[(cycle >= 60) & frame.server.isin([4])].all()
-    assert (frame.server[(cycle >= 60)] == 0).mean() < 0.2
+    high = (frame.arrived_s < 10) | (cycle >= 60) | (cycle < 10)
+    assert set(frame.server[high]) == {4}
+    assert set(frame.server[~high]) == {0}
+    assert 100 < high.sum() < 900
