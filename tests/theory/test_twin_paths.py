@@ -135,6 +135,21 @@ def test_everything_at_once() -> None:
     compare(scenario, 200, 1, "general")
 
 
+def test_a_service_may_begin_at_the_very_deadline() -> None:
+    """Servers are twice as slow as predicted: what was to be done by 4 s begins then."""
+    scenario = Scenario(
+        fleet=Fleet(("a",), np.array([0.5]), np.array([0.9]), np.array([1])),
+        service=(ServiceTime("deterministic", 2.0),),
+        arrivals=constant(1.0),
+        policy=VERSATILE,
+        batches=(Batch((1,), (4.0,), 1, 1),),
+        deadline_s=3.0,
+        folder=HERE,
+    )
+    left = compare(scenario, 40, 1, "general")
+    assert [one.started_s for one in left if one.outcome == LATE][:2] == [0.0, 4.0]
+
+
 @pytest.mark.parametrize("mode", [1, 3])
 def test_who_is_served_in_one_batch_is_waited_for_once(mode: int) -> None:
     """Predicted waits, with batches begun, waited for and broken off."""
