@@ -50,6 +50,8 @@ class Settings:
     trials: int = 50
     warmup: int | None = 0
     precision: float | None = None
+    most_priced: int | None = None
+    """At most so many queries a run of `priced`, which looks through queues when few are idle."""
     smaller: int | None = None
     """A smaller site at which R-JIQ runs at the same loads, for comparison."""
 
@@ -86,7 +88,7 @@ def _point(
     settings: Settings, servers: int, policy: str, target: float, load: float, trial: int
 ) -> Point:
     queries = settings.queries_per_server * servers
-    arguments = {
+    arguments: dict[str, Any] = {
         "system": settings.system.arguments(),
         "servers": servers,
         "target": target,
@@ -98,6 +100,8 @@ def _point(
         "precision": settings.precision,
         "seed": trial + 1,
     }
+    if policy == "priced" and settings.most_priced is not None:
+        arguments["most"] = settings.most_priced
     label = {
         "servers": servers, "policy": policy, "target": target, "load": load, "trial": trial
     }  # fmt: skip
