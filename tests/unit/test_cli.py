@@ -313,6 +313,50 @@ def test_serve_with_and_without_grpc_at_once_is_refused(
     assert "cannot be given together" in sentence(capsys, "serve", file, *options)
 
 
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (["serve", "{file}", "--tls-cert", "c.pem"], "--tls-cert and --tls-key go together"),
+        (["serve", "{file}", "--tls-cert", "c", "--tls-key", "k"], "TLS is not possible with c"),
+        (["serve", "{file}", "--keys", "none"], "the keys cannot be read"),
+        (["serve", "{file}", "--admin-host", "0.0.0.0"], "would be open to the network"),
+        (["serve", "none.yaml"], "there is no file none.yaml"),
+        (["serve", "{file}", "--policy", "./none.py:Mine"], "there is no policy file"),
+        (["apply", "none.yaml"], "there is no file none.yaml"),
+        (["apply", "{file}", "--key-file", "none"], "none cannot be read"),
+        (["apply", "{file}", "--admin-url", "ftp://here"], "ftp://here"),
+        (["drive", "{file}", "--url", "http://here:x"], "http://here:x"),
+        (["conformance", "http://"], "http://"),
+        (["replay", "none"], "holds no recording"),
+        (["replay", "none", "--requests", "-1"], "Invalid value for '--requests'"),
+        (["bund"], "No such command"),
+    ],
+)
+def test_what_makes_no_sense_is_2(
+    capsys: pytest.CaptureFixture[str], examples: Path, words: list[str], why: str
+) -> None:
+    ports = ["--http-port", "0", "--admin-port", "0", "--no-grpc"] * (words[0] == "serve")
+    arguments = [word.format(file=examples / "digits.yaml") for word in words] + ports
+    assert why in sentence(capsys, *arguments)
+    assert main(arguments) == 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["apply", "{file}", "--admin-url", "http://127.0.0.1:9"],
+        ["drive", "{file}", "--url", "http://127.0.0.1:9", "--duration", "0.1"],
+        ["conformance", "http://127.0.0.1:9"],
+    ],
+)
+def test_what_does_not_work_is_1(
+    capsys: pytest.CaptureFixture[str], examples: Path, words: list[str]
+) -> None:
+    arguments = [word.format(file=examples / "digits.yaml") for word in words]
+    assert "127.0.0.1:9" in sentence(capsys, *arguments)
+    assert main(arguments) == 1
+
+
 def test_serve_guesses_a_mistyped_policy(capsys: pytest.CaptureFixture[str], file: Path) -> None:
     assert "did you mean 'tad-op'?" in sentence(capsys, "serve", file, "--policy", "tadop")
     assert "unknown policy" in sentence(capsys, "serve", file, "--policy", "xyz")

@@ -7,9 +7,9 @@ from typing import Annotated
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import address, terminal
 from inferway.cli.failure import FAILED, REFUSED, CommandError
-from inferway.cli.file import File
+from inferway.cli.file import File, existing
 
 
 def apply(
@@ -36,10 +36,14 @@ def apply(
     import inferway
     from inferway import live
 
-    deployment = inferway.load(file)  # what is wrong with it is said here, with its lines
+    admin_url = address.checked(admin_url)
+    deployment = inferway.load(existing(file))  # what is wrong is said here, with its lines
     key = os.environ.get("INFERWAY_KEY")
     if key_file is not None:
-        words = key_file.read_text(encoding="utf-8").split()
+        try:
+            words = key_file.read_text(encoding="utf-8").split()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CommandError(f"{key_file} cannot be read: {error}", REFUSED) from error
         if not words:
             raise CommandError(f"{key_file} holds no key", REFUSED)
         key = words[0]

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import address, terminal
 from inferway.cli.failure import FAILED
 
 
@@ -28,6 +28,7 @@ def conformance(
     """Check a server against the Open Inference Protocol v2, endpoint by endpoint."""
     from inferway import conformance as suite
 
+    url = address.checked(url)
     with terminal.progress() as progress:
         report = suite.run(
             url, task=task, version=version, grpc_url=grpc, seed=seed, progress=progress

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import address, terminal
 from inferway.cli.failure import INTERRUPTED, CommandError
 from inferway.cli.file import File, opened
 
@@ -30,6 +30,7 @@ def drive(
     """Send the file's workload to a server, open-loop, and say what its requests met."""
     from inferway import drive as generator
 
+    url = address.checked(url)
     deployment = opened(file)
     with terminal.progress() as progress:
         records = generator.run(

@@ -141,31 +141,34 @@ def serve(
             print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     deployment = opened(file, policy)
-    live.serve(
-        deployment,
-        host=host,
-        http_port=http_port,
-        grpc_port=grpc_port,
-        admin_port=admin_port,
-        admin_host=admin_host,
-        keys=keys,
-        allow_apply=allow_apply,
-        certificate=None if not (tls_cert and tls_key) else live.Certificate(tls_cert, tls_key),
-        limits=live.Limits(
-            body_bytes=max_body * 1024**2,
-            elements=max_elements,
-            queued_bytes=max_queued * 1024**2,
-            connections=max_connections,
-            receive_s=receive_timeout,
-            idle_s=idle_timeout,
-        ),
-        drain_delay_s=drain_delay,
-        grace_s=grace,
-        record=record,
-        times=None if forget else live.times_file(),
-        log_level=log_level,
-        ready=ready,
-    )
+    try:
+        live.serve(
+            deployment,
+            host=host,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            admin_port=admin_port,
+            admin_host=admin_host,
+            keys=keys,
+            allow_apply=allow_apply,
+            certificate=None if not (tls_cert and tls_key) else live.Certificate(tls_cert, tls_key),
+            limits=live.Limits(
+                body_bytes=max_body * 1024**2,
+                elements=max_elements,
+                queued_bytes=max_queued * 1024**2,
+                connections=max_connections,
+                receive_s=receive_timeout,
+                idle_s=idle_timeout,
+            ),
+            drain_delay_s=drain_delay,
+            grace_s=grace,
+            record=record,
+            times=None if forget else live.times_file(),
+            log_level=log_level,
+            ready=ready,
+        )
+    except live.ServeError as error:  # an option or the file asks for what cannot be
+        raise CommandError(str(error), REFUSED) from error
     if working():
         # What still compiles for nobody would be minutes of waiting, or a crash at the end.
         sys.stdout.flush()

@@ -65,6 +65,10 @@ def apply(
     except HTTPError as error:
         with error:
             said = error.read()
+        if error.code == 404:
+            raise ServeError(
+                f"{admin_url} is no server's admin listener: it has no /apply"
+            ) from None
         try:
             reason = json.loads(said)["error"]
         except (ValueError, KeyError, TypeError):

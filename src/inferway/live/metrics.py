@@ -49,7 +49,7 @@ class PauseCollector(Collector):
         yield family
         yield GaugeMetricFamily(
             "inferway_gc_pause_longest_seconds",
-            "The longest of them since the start.",
+            "The longest of them since the server was ready.",
             value=pauses.longest_s,
         )
 

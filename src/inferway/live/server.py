@@ -189,7 +189,6 @@ class Server:
         OSError
             When a port is taken.
         """
-        self._pauses.begin()
         try:
             await self._http.start(self.host, self.http_port, **self._tls_options())
             self.http_port = self._http.port
@@ -205,6 +204,8 @@ class Server:
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
+        self._settle()
+        self._pauses.begin()
         self.ready = True
         self._announce()
         self.log.info(
@@ -331,6 +332,7 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
+        self._settles = True
         waiting = asyncio.create_task(self._ending.wait())
         starting = asyncio.create_task(self.start())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)
@@ -340,8 +342,6 @@ class Server:
             return
         waiting.cancel()
         starting.result()
-        settle()
-        self._settles = True
         if ready is not None:
             ready(self)
         await self.ended()
