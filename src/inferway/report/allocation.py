@@ -140,7 +140,7 @@ def _draw(axes: Axes, grid: Grid, top: float, *, numbers: bool) -> AxesImage:
     axes.set_title(grid.title, loc="left", fontsize=10)
     if numbers:
         for (row, column), value in np.ndenumerate(grid.values):
-            if value >= 0.02 * top:
+            if value >= 0.05 * top:
                 color = "white" if value > 0.6 * top else "#222222"
                 text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
                 axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)

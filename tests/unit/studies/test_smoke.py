@@ -55,6 +55,40 @@ VERDICTS = {
     "ablation": {"Pairs that shuffle are needed": True},
     "small-optimum": {"On a very small site the LP": True},
     "energy": {"TAD-OP, which knows no budget, overspends": True},
+    "placement-tiers": {
+        "At alpha = 3 INFIDA allocates a considerable amount of small models": True,
+        "The repository runs the second most accurate": True,
+    },
+    "placement-alpha": {
+        "With alpha near 0 INFIDA achieves very low latency": True,
+        "Inaccuracy decreases": True,
+        "Latency increases": True,
+    },
+    "placement-gain": {"The gain decreases": True, "INFIDA gains more than OLAG": True},
+    "refresh-period": {
+        "The longer the refresh period, the fewer": True,
+        "A dynamic period converges faster": True,
+        "Coupled rounding fetches less": True,
+    },
+    "request-rate": {
+        "Static greedy loses about 30 %": False,
+        "INFIDA keeps its gain": True,
+    },
+    "latency-inaccuracy": {
+        "No other policy has both less latency and less inaccuracy than INFIDA-": True
+    },
+    "edge-tiers": {"At alpha = 1 INFIDA allocates": True, "At alpha = 3 more accurate": True},
+    "edge-alpha": {"With alpha near 0": True, "The gain decreases": True},
+    "edge-rate": {"INFIDA gains more than greedy": True},
+    "moved-bytes": {"No refresh period": True},
+    "learning-rate": {"Without tuning": True},
+    "real-topologies": {
+        "INFIDA gains more than greedy": True,
+    },
+    "milp-gap": {
+        "INFIDA's mean gain is at least 1 - 1/e": True,
+        "The MILP is solved": True,
+    },
 }
 
 
