@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
 
 from inferway.dispatch.tuples import RoutingTuple, routing_tuples
 from inferway.site.fleet import Fleet
@@ -171,6 +170,8 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
 def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) -> float:
     unit = float(fleet.capacity.max())
     excess, _ = _excesses(fleet, target, energy_budget)
+    from scipy.optimize import linprog  # half a second, which most uses do not need
+
     solution = linprog(
         -fleet.capacity / unit,  # of each class, the part that is used
         A_ub=excess * fleet.capacity / unit,
@@ -243,6 +244,8 @@ def _optimum(
     service_s = 1.0 / fleet.rate
     unit_s = float(service_s.min())
     excess, units = _excesses(fleet, target, energy_budget)
+    from scipy.optimize import linprog  # half a second, which most uses do not need
+
     solution = linprog(
         service_s / unit_s,
         A_ub=excess,

@@ -154,7 +154,7 @@ class Memory:
 
     def _candidates(self, before: Before, ended: Ended) -> list[dict[str, Any]]:
         rows = ended.rows
-        queue = np.frombuffer(before.queue, np.int64)
+        queue = np.frombuffer(before.queue, np.int32)
         ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
         left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
         wait_s = np.where(queue == 0, 0.0, left_s)

@@ -15,6 +15,8 @@ from inferway.site.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Indices = NDArray[np.int32]
+"""Of servers and what stands at them: at 65,536 servers, halves of words stay in the caches."""
 Flags = NDArray[np.bool_]
 
 REJECT = -1
@@ -39,14 +41,14 @@ class Site(NamedTuple):
     # The fleet.
     first: Ints
     """(K + 1,) first server of each class; the last entry is n."""
-    server_class: Ints
+    server_class: Indices
     """(n,) class of each server."""
     rate: Floats
     """(K,) service rate of one server for requests of one row, 1/s."""
     accuracy: Floats
     """(K,) accuracy, 0..1."""
     # Per server.
-    queue: Ints
+    queue: Indices
     """(n,) requests at the server, the one in service included."""
     head: Ints
     """(n,) place in the buffer of the request in service (the buffer is a ring)."""
@@ -78,10 +80,10 @@ class Site(NamedTuple):
     """(K,) healthy idle servers."""
     busy: Ints
     """(K,) servers with a request in service."""
-    idle_server: Ints
+    idle_server: Indices
     """(n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
     others of the class stand behind them."""
-    idle_place: Ints
+    idle_place: Indices
     """(n,) where a server stands in `idle_server`."""
     idle_classes: Ints
     """(1,) bit k is set when class k has an idle server."""
@@ -156,13 +158,13 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         raise ValueError(f"a site has at most {MAX_CLASSES} server classes, not {classes}")
     if places < 1:
         raise ValueError(f"a server's buffer has at least one place, not {places}")
-    numbers: Any = np.arange(servers, dtype=np.int64)
+    numbers: Any = np.arange(servers, dtype=np.int32)
     return Site(
         first=fleet.first.copy(),
-        server_class=np.repeat(np.arange(classes, dtype=np.int64), fleet.count),
+        server_class=np.repeat(np.arange(classes, dtype=np.int32), fleet.count),
         rate=fleet.rate.copy(),
         accuracy=fleet.accuracy.copy(),
-        queue=np.zeros(servers, np.int64),
+        queue=np.zeros(servers, np.int32),
         head=np.zeros(servers, np.int64),
         started_s=np.full(servers, np.nan),
         ends_s=np.full(servers, np.nan),

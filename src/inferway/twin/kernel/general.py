@@ -109,6 +109,8 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
                         _release_held(world, now_s)
             else:
                 _change(world, item, now_s)
+                if drain and _is_stuck(world):
+                    break
         else:
             phase = phases[at] - uncounted
             at += 1
@@ -119,6 +121,15 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
     site.clock_s[0] = now_s
     tally.area[0] += area
     return ended, at
+
+
+@jit
+def _is_stuck(world: World) -> bool:
+    """Whether what is still there will never leave: every server could serve, and none does."""
+    for server in range(world.serving.batch.size):
+        if world.serving.batch[server] > 0 or not world.bound.site.healthy[server]:
+            return False
+    return True
 
 
 @jit

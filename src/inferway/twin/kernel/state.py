@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferway.site.view import Floats, Ints
+from inferway.site.view import Floats, Indices, Ints
 
 DONE, ROOM, FULL, DEEP, BROKEN = range(5)
 """Why a call of an engine ended: what was asked is done; the pool of requests or the future is
@@ -26,7 +26,7 @@ class Serving(NamedTuple):
 
     since_s: Floats
     """(n,) when the request in service entered the site (the engine of one request at a time)."""
-    phase: Ints
+    phase: Indices
     """(n,) the workload's phase at that time."""
     batch: Ints
     """(n,) requests in service, the first of the server's queue; 0 when there are none."""
@@ -90,7 +90,7 @@ def empty_serving(servers: int) -> Serving:
     """No server does anything."""
     return Serving(
         since_s=np.zeros(servers),
-        phase=np.zeros(servers, np.int64),
+        phase=np.zeros(servers, np.int32),
         batch=np.zeros(servers, np.int64),
         started_s=np.full(servers, np.nan),
         ends_s=np.full(servers, np.inf),
