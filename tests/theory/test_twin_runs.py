@@ -17,10 +17,10 @@ import pyarrow.parquet as pq
 import pytest
 from systems import HERE, VERSATILE, constant, phases, poisson, records
 
-from inferway.deployment import ServiceTime
+from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
 from inferway.site import Fleet
-from inferway.twin import Scenario, run
+from inferway.twin import Failures, Scenario, run
 from inferway.twin.replication import replicate, truncation
 from inferway.twin.simulation import INTERRUPTED
 
@@ -134,6 +134,20 @@ def test_instability_is_said_and_not_invented(seed: int) -> None:
         under = run(one_server(load), queries=100_000, seed=seed, workers=1)
         assert under.stable
         assert under.notes == ()
+
+
+def test_what_never_leaves_does_not_keep_a_run_from_ending() -> None:
+    waits = {"least": 3, "most": 3, "alone": 0.0}
+    fleet = Fleet(("one",), np.ones(1), np.array([0.9]), np.array([2]))
+    failing = replace(
+        one_server(policy=VERSATILE, options=waits, folder=HERE),
+        fleet=fleet,
+        batches=(Batch((1, 3), (1.0, 1.5), 1, 3),),
+        failures={"one": Failures(every_s=50.0, for_s=5.0)},
+    )
+    outcome = replicate(failing, queries=101, seed=1, replication=0, warmup=0)
+    left = int(outcome.tally.answered.sum() + outcome.tally.rejected.sum())
+    assert 0 < 101 - left < 3  # they wait for a third, for ever
 
 
 def test_a_trace_that_ends_early_is_said(tmp_path: Path) -> None:
