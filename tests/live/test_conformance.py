@@ -9,6 +9,7 @@ import pytest
 
 import inferway
 from inferway import conformance
+from inferway.live import Keys
 from inferway.live.grpc import endpoint_class
 from inferway.runtime import DTYPES, NullRuntime, Signature, Tensor
 
@@ -69,3 +70,12 @@ def test_every_datatype_over_http_and_grpc(
     # FP16 has no field among the typed contents; only raw ones hold it.
     assert found == absent
     assert broken == []
+
+
+def test_a_server_with_keys_is_given_one(start: Any, site_of: Any) -> None:
+    running = start(site_of(), keys=Keys(["a-key-of-sixteen-letters"]), grpc_port=0)
+    grpc_url = f"127.0.0.1:{running.server.grpc_port}"
+    report = conformance.run(running.url, grpc_url=grpc_url, key="a-key-of-sixteen-letters")
+    assert report.failures == []
+    with pytest.raises(conformance.ConformanceError):
+        conformance.run(running.url, key="another-key-of-sixteen")

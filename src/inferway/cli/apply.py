@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from inferway.cli import address, terminal
-from inferway.cli.failure import FAILED, REFUSED, CommandError
+from inferway.cli.failure import FAILED, CommandError
 from inferway.cli.file import File, existing
 
 
@@ -17,36 +16,19 @@ def apply(
     admin_url: Annotated[
         str, typer.Option(help="The running server's admin listener.")
     ] = "http://127.0.0.1:8002",
-    key_file: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Holds a key of the server; else INFERWAY_KEY in the environment.",
-            show_default=False,
-        ),
-    ] = None,
+    key_file: address.KeyFile = None,
     timeout: Annotated[
         float, typer.Option(min=1, help="Seconds to wait until what is new is loaded and warm.")
     ] = 300.0,
     json: terminal.Json = False,
 ) -> None:
     """Have a running server serve this file, or the same file changed, without losing a request."""
-    import os
-
     import inferway
     from inferway import live
 
     admin_url = address.checked(admin_url)
     deployment = inferway.load(existing(file))  # what is wrong is said here, with its lines
-    key = os.environ.get("INFERWAY_KEY")
-    if key_file is not None:
-        try:
-            words = key_file.read_text(encoding="utf-8").split()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CommandError(f"{key_file} cannot be read: {error}", REFUSED) from error
-        if not words:
-            raise CommandError(f"{key_file} holds no key", REFUSED)
-        key = words[0]
+    key = address.key(key_file)
     try:
         told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
     except OSError as error:

@@ -22,6 +22,7 @@ def conformance(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Check the same server over gRPC too."),
     ] = None,
+    key_file: address.KeyFile = None,
     seed: Annotated[int, typer.Option(help="Seed of the tensors sent.")] = 1,
     json: terminal.Json = False,
 ) -> None:
@@ -29,9 +30,10 @@ def conformance(
     from inferway import conformance as suite
 
     url = address.checked(url)
+    key = address.key(key_file)
     with terminal.progress() as progress:
         report = suite.run(
-            url, task=task, version=version, grpc_url=grpc, seed=seed, progress=progress
+            url, task=task, version=version, grpc_url=grpc, seed=seed, key=key, progress=progress
         )
     if json:
         terminal.document(report.to_json())

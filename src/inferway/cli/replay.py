@@ -49,7 +49,7 @@ def replay(
     for task, one in found.items():
         for sentence in one.losses:
             terminal.complain(f"warning: {task}: {sentence}")
-        if not one.same_code:
+        if one.requests and not one.same_code:
             terminal.complain(
                 f"warning: {task}: other code of policies and site than this made the recording; "
                 + (

@@ -44,9 +44,11 @@ class Channel:
         `host:port`, or `grpc://host:port`; `grpcs://` for TLS.
     timeout_s
         Longest wait of one call, in seconds.
+    key
+        Sent with every call, if the server asks for one.
     """
 
-    def __init__(self, url: str, timeout_s: float) -> None:
+    def __init__(self, url: str, timeout_s: float, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"grpc://{url}")
         try:
             known = parts.hostname and parts.port
@@ -55,6 +57,7 @@ class Channel:
         if not known or parts.scheme not in ("grpc", "grpcs", "http", "https"):
             raise ConformanceError(f"{url!r} is no gRPC address: write it as 127.0.0.1:8001")
         self._timeout_s = timeout_s
+        self._metadata = () if key is None else (("authorization", f"Bearer {key}"),)
         # No proxy is asked, as over HTTP.
         options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
         if parts.scheme in ("grpcs", "https"):
@@ -92,7 +95,7 @@ class Channel:
         """
         call = self._channel.unary_unary(f"/{service}/{method}")
         try:
-            found = call(request, timeout=self._timeout_s)
+            found = call(request, timeout=self._timeout_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise StatusError(method, error.code().name, error.details() or "") from None
         try:

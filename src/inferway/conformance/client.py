@@ -107,13 +107,16 @@ class Wire:
         The server's.
     timeout_s
         Longest wait of one call, in seconds.
+    key
+        Sent with every call, if the server asks for one.
     """
 
-    def __init__(self, address: Address, timeout_s: float) -> None:
+    def __init__(self, address: Address, timeout_s: float, key: str | None = None) -> None:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
         self._connection = kind(address.host, address.port, timeout=timeout_s)
         self._address = address
         self._timeout_s = timeout_s
+        self._key = key
 
     def __enter__(self) -> Wire:
         return self
@@ -141,7 +144,7 @@ class Wire:
         body
             Bytes are sent with their Content-Length, pieces as chunks.
         headers
-            Besides Host, the only one that is sent unasked.
+            Besides Host and the key, which are sent unasked.
 
         Raises
         ------
@@ -161,6 +164,8 @@ class Wire:
                 connection.putheader("Content-Length", str(len(body)))
             elif body is not None:
                 connection.putheader("Transfer-Encoding", "chunked")
+            if self._key is not None:
+                connection.putheader("Authorization", f"Bearer {self._key}")
             for name, value in (headers or {}).items():
                 connection.putheader(name, value)
             connection.endheaders(body, encode_chunked=not isinstance(body, bytes))

@@ -35,6 +35,7 @@ def run(
     grpc_url: str | None = None,
     seed: int = 1,
     timeout_s: float = 10.0,
+    key: str | None = None,
     checks: Sequence[Check] | None = None,
     progress: Callable[[str, float], None] | None = None,
 ) -> Report:
@@ -54,6 +55,8 @@ def run(
         Of the tensors sent.
     timeout_s
         Longest wait of one call, in seconds.
+    key
+        Sent with every call, for a server that asks for one.
     checks
         Which; by default all over HTTP, and those over gRPC if `grpc_url` is given.
     progress
@@ -75,7 +78,7 @@ def run(
         raise ConformanceError(str(error)) from None
     if checks is None:
         checks = CHECKS if grpc_url is None else (*CHECKS, *grpc_checks(grpc_url))
-    target = find(address, task, version, seed, timeout_s)
+    target = find(address, task, version, seed, timeout_s, key)
     target.grpc_url = grpc_url
     results = []
     gone = ""

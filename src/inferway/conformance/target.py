@@ -45,6 +45,8 @@ class Target:
         Longest wait of one call, in seconds.
     grpc_url
         Where the same server answers over gRPC, if that is asked for.
+    key
+        Sent with every call, for a server that asks for one.
     """
 
     address: Address
@@ -53,12 +55,13 @@ class Target:
     seed: int = 1
     timeout_s: float = 10.0
     grpc_url: str | None = None
+    key: str | None = None
     _draws: int = field(default=0, init=False)
     _answers: dict[bool, Answer] = field(default_factory=dict, init=False)
 
     def wire(self) -> Wire:
         """Connect, for several calls."""
-        return Wire(self.address, self.timeout_s)
+        return Wire(self.address, self.timeout_s, self.key)
 
     def call(self, method: str, path: str, *rest: Any) -> Answer:
         """Call once, on a connection of its own."""
@@ -241,7 +244,12 @@ class Target:
 
 
 def find(
-    address: Address, task: str | None, version: str | None, seed: int, timeout_s: float
+    address: Address,
+    task: str | None,
+    version: str | None,
+    seed: int,
+    timeout_s: float,
+    key: str | None = None,
 ) -> Target:
     """Find the model under test.
 
@@ -253,7 +261,7 @@ def find(
         Its name; without one, the first that the repository index calls ready.
     version
         One of its versions, for servers that answer none of the paths without.
-    seed, timeout_s
+    seed, timeout_s, key
         As in `Target`.
 
     Raises
@@ -261,7 +269,7 @@ def find(
     ConformanceError
         When the server does not answer, or no model is found.
     """
-    server = Target(address, task or "", version, seed, timeout_s)
+    server = Target(address, task or "", version, seed, timeout_s, key=key)
     try:
         server.get("/v2/health/live")
     except ViolationError as error:

@@ -208,7 +208,7 @@ def alive(target: Target) -> str:
 
 def _channel(target: Target) -> Channel:
     assert target.grpc_url is not None
-    return Channel(target.grpc_url, target.timeout_s)
+    return Channel(target.grpc_url, target.timeout_s, target.key)
 
 
 def _model_ready(channel: Channel, name: str) -> bool:
