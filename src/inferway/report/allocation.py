@@ -50,8 +50,8 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
     Parameters
     ----------
     network
-        What the copies are on; repositories are left out. Without tiers each of its nodes is a row,
-        or all together are one where there are many.
+        What the copies are on; repositories are left out. Without tiers each node that holds
+        something is a row, or all together are one where there are many.
     presence
         (P,) share of the time, or probability, of each useful pair.
     title
@@ -68,6 +68,10 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
     np.add.at(counts, (row[here], models.variant[pairs.model][here]), presence[here])
     nodes = np.bincount(group[group >= 0], minlength=len(names))
     values = (counts / np.maximum(nodes, 1)[:, None])[:, order]
+    if len(network.tiers) == 1 and values.any():  # a node that holds nothing needs no row
+        shown = values.any(axis=1)
+        names = [name for name, one in zip(names, shown, strict=True) if one]
+        values = values[shown]
     return Grid(title, names, [network.variants[k] for k in order], values)
 
 

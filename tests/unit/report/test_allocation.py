@@ -14,6 +14,12 @@ from inferway.report.figure import save
 from inferway.report.network_map import MOST_NODES, network_map
 from inferway.report.slots import figures, over_time, served_at
 
+LINKS = """
+tasks: {t: {variants: {a: {accuracy: 0.8, size: 1 GiB, service: {mean: 9 ms}}}}}
+nodes: {cloud: {repository: true}, near: {budget: 4 GiB}, far: {budget: 4 GiB}}
+network: {links: [{between: [near, cloud], rtt: 9 ms}, {between: [far, cloud], rtt: 9 ms}]}
+workload: {t: {arrivals: {process: poisson, rate: 3/s}}}
+"""
 TREE = Path(__file__).parents[3] / "examples" / "topology-1.yaml"
 
 
@@ -93,3 +99,14 @@ def test_gain_over_time_is_the_frame_s(result) -> None:
 def test_all_figures_are_written(deployment, result, tmp_path: Path) -> None:
     found = figures(result, topology_of(deployment), tmp_path)
     assert [one.name for one in found] == ["gain.png", "allocation.png", "map.png"]
+
+
+def test_without_tiers_only_nodes_that_hold_something_are_rows(tmp_path: Path) -> None:
+    file = tmp_path / "links.yaml"
+    file.write_text(LINKS)
+    network = network_of(inferway.load(file))
+    presence = np.where(network.repository[network.pairs.node], 1.0, 0.0)
+    presence[network.pairs.node == network.nodes.index("near")] = 0.5
+    grid = by_tier(network, presence)
+    assert list(grid.rows) == ["near"]
+    assert grid.values.tolist() == [[0.5]]
