@@ -69,9 +69,8 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
     nodes = np.bincount(group[group >= 0], minlength=len(names))
     values = (counts / np.maximum(nodes, 1)[:, None])[:, order]
     if len(network.tiers) == 1 and values.any():  # a node that holds nothing needs no row
-        shown = values.any(axis=1)
-        names = [name for name, one in zip(names, shown, strict=True) if one]
-        values = values[shown]
+        shown = np.flatnonzero(values.any(axis=1))
+        names, values = [names[row] for row in shown], values[shown]
     return Grid(title, names, [network.variants[k] for k in order], values)
 
 
