@@ -52,6 +52,8 @@ class Settings:
     precision: float | None = None
     most_priced: int | None = None
     """At most so many queries a run of `priced`, which looks through queues when few are idle."""
+    brief_priced: tuple[float, int] | None = None
+    """From this load on a run of `priced` has so many queries per server, and as many before."""
     smaller: int | None = None
     """A smaller site at which R-JIQ runs at the same loads, for comparison."""
 
@@ -100,11 +102,17 @@ def _point(
         "precision": settings.precision,
         "seed": trial + 1,
     }
-    if policy == "priced" and settings.most_priced is not None:
-        arguments["most"] = settings.most_priced
     label = {
         "servers": servers, "policy": policy, "target": target, "load": load, "trial": trial
     }  # fmt: skip
+    if policy == "priced" and settings.most_priced is not None:
+        arguments["most"] = settings.most_priced
+    if policy == "priced" and settings.brief_priced is not None:
+        from_load, each = settings.brief_priced
+        if load >= from_load:
+            queries = each * servers
+            brief = {"queries": queries, "warmup": queries, "precision": None}
+            return Point(label, simulated, arguments | brief, 100 * seconds(queries))
     return Point(label, simulated, arguments, seconds(queries, settings.precision))
 
 
