@@ -90,6 +90,14 @@ VERDICTS = {
         "The MILP is solved": True,
     },
 }
+# They compile most policies again, for another engine, or simulate for tens of seconds.
+LONG = {"deterministic-site", "r-jiq-limit", "small-optimum", "wrong-rate", "rate-window"}
+
+
+def by_name(names):
+    """The studies as parameters, the long ones marked."""
+    marks = {True: [pytest.mark.slow], False: []}
+    return [pytest.param(name, marks=marks[name in LONG]) for name in names]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +109,7 @@ def settings_of(name):
     return study(name).scales["smoke"]
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", by_name(STUDIES))
 def test_smoke(name, out):
     one = study(name)
     results = run(one, "smoke", out=out, workers=0)
@@ -115,7 +123,9 @@ def test_smoke(name, out):
         assert found.reproduced is expected, (found.says, found.measured, found.why)
 
 
-@pytest.mark.parametrize("name", ["trade-off", "small-site", "large-site", "deterministic-site"])
+@pytest.mark.parametrize(
+    "name", by_name(["trade-off", "small-site", "large-site", "deterministic-site"])
+)
 def test_who_keeps_the_target_is_not_below_the_bound(name, out):
     rows = run(study(name), "smoke", out=out, workers=0).rows
     kept = [row for row in rows if row["accuracy"] >= row.get("target", 0.76) - 0.0005]
