@@ -15,8 +15,6 @@ os.environ["MPLBACKEND"] = "Agg"
 os.environ["COLUMNS"] = "120"
 os.environ["NO_COLOR"] = "1"
 os.environ.pop("FORCE_COLOR", None)
-# Started in the background by a shell, a process ignores Ctrl-C, and so does all that it starts.
-signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 from hypothesis import settings
@@ -24,6 +22,8 @@ from hypothesis import settings
 # The same examples each time, and no limit on an example's time: machines differ.
 settings.register_profile("inferway", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("inferway")
+# Started in the background by a shell, a process ignores Ctrl-C, and so does all that it starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
