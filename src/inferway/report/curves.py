@@ -21,6 +21,7 @@ __all__ = ["Curve", "Panel", "panels"]
 
 Axis = Literal["linear", "log"]
 _QUIET: Final = "#555555"
+_THEORY: Final = "#000000"
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,19 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
             figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
         if keys:
             figure.legend(
-                handles=list(keys.values()),
+                handles=sorted(keys.values(), key=_rank),
                 loc="outside lower center",
                 ncols=_columns(list(keys), figure.get_figwidth()),
                 frameon=False,
             )
         return figure
+
+
+def _rank(key: Line2D) -> int:
+    """Theory first, what is only marked last."""
+    if key.get_linestyle() == "None":
+        return 2
+    return int(key.get_color() != _THEORY)
 
 
 def _columns(labels: Sequence[str], width: float) -> int:
@@ -172,7 +180,7 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
 
 def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> None:
     theory = curve.color < 0
-    color = "#000000" if theory else COLORS[curve.color % len(COLORS)]
+    color = _THEORY if theory else COLORS[curve.color % len(COLORS)]
     marker = "" if theory or not curve.markers else MARKERS[curve.color % len(MARKERS)]
     x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
     hollow = np.asarray(curve.hollow, bool) if len(curve.hollow) else np.zeros(len(x), bool)

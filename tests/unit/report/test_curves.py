@@ -32,8 +32,8 @@ def test_unstable_points_are_hollow_and_stay_within_the_frame():
     assert solid.get_xdata().tolist() == [0.1]
     assert [text.get_text() for text in figure.legends[0].texts] == [
         "bound",
-        "unstable",
         "policy",
+        "unstable",
     ]
 
 

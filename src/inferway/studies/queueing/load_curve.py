@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from inferway.report.curves import Panel
 
-__all__ = ["DEPARTURES", "Gap", "Settings", "figure", "gaps", "points"]
+__all__ = ["DEPARTURES", "Gap", "Settings", "around", "figure", "gaps", "points"]
 
 PAPERS = ("r-jiq", "tad", "tad-op")
 """The paper's policies."""
@@ -142,11 +142,11 @@ def _accuracy(settings: Settings, results: Results, target: float) -> Panel:
         "accuracy, %",
         [bound_curve(loads, bound), *curves],
         levels=[("target", 100 * target)],
-        limits_up=_around(100 * target, [value for curve in curves for value in curve.y]),
+        limits_up=around(100 * target, [value for curve in curves for value in curve.y]),
     )
 
 
-def _around(target: float, values: Sequence[float]) -> tuple[float, float]:
+def around(target: float, values: Sequence[float]) -> tuple[float, float]:
     """Limits that do not make hundredths of a point look like much."""
     known = [target, *(value for value in values if not math.isnan(value))]
     low, high = min(*known, target - 0.4), max(*known, target + 0.4)
@@ -205,6 +205,22 @@ def _gaps(settings: Settings, results: Results) -> Iterator[Gap]:
             bound_s = results.value("bound_s", target=target, load=load)
             if not math.isnan(response_s) and not math.isnan(bound_s):
                 yield Gap(response_s / bound_s - 1, target, load, response_s)
+
+
+def slowest_share(settings: Settings, results: Results, policy: str, at: Gap) -> str:
+    """What part of the requests the slowest class gets at a point, and the bound's part."""
+    from inferway.dispatch import max_rate, solve
+
+    label = {"servers": settings.servers, "target": at.target, "load": at.load}
+    shares = results.one("shares", policy=policy, **label)
+    if shares is None:
+        return "nothing known of the slowest class"
+    fleet = settings.system.fleet(settings.servers)
+    bound = solve(fleet, at.target, at.load * max_rate(fleet, at.target)).shares
+    return (
+        f"{100 * shares[-1]:.2f} % of the requests go to the slowest class, "
+        f"{100 * bound[-1]:.2f} % in the bound"
+    )
 
 
 def largest(found: Sequence[Gap]) -> Gap:
@@ -301,7 +317,7 @@ def _listed(places: Sequence[tuple[float, float]]) -> str:
 def priced_against(settings: Settings, results: Results) -> list[Claim]:
     """Our own policy beside TAD-OP: as fast, and as accurate."""
     here = results.where(servers=settings.servers, policy="priced")
-    worst, at, short = math.nan, "no point is known", math.nan
+    worst, at, short = math.nan, largest([]), math.nan
     best = math.nan
     for theirs in gaps(settings, results, "tad-op"):
         mine = here.value("response_s", target=theirs.target, load=theirs.load)
@@ -312,7 +328,11 @@ def priced_against(settings: Settings, results: Results) -> list[Claim]:
         short_here = theirs.target - here.value("accuracy", target=theirs.target, load=theirs.load)
         short = short_here if not short_here <= short else short
         if not ratio <= worst:
-            worst, at = ratio, f"{theirs.where()}: {mine:.4f} s against {theirs.response_s:.4f} s"
+            worst, at = ratio, theirs
+    slowest = " and ".join(
+        f"with {policy} {slowest_share(settings, results, policy, at)}"
+        for policy in ("priced", "tad-op")
+    )
     return [
         Claim(
             "ours",
@@ -321,7 +341,8 @@ def priced_against(settings: Settings, results: Results) -> list[Claim]:
             worst,
             at_most=0.005,
             unit="%",
-            why=f"at {at}; at best {100 * best:.1f} %",
+            why=f"worst at {at.where()}: {(1 + worst) * at.response_s:.4f} s against "
+            f"{at.response_s:.4f} s, where {slowest}; at best {100 * best:.1f} %",
         ),
         Claim(
             "ours",

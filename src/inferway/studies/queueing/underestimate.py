@@ -50,7 +50,8 @@ def points(settings: Settings) -> list[Point]:
                 "policy": "r-jiq",
                 "options": options,
                 "queries": settings.queries,
-                "precision": settings.precision,
+                # At the edge of stability no run is long enough for three digits.
+                "precision": settings.precision if routing == "eq. 4" else None,
                 "seed": 1,
             }
             label = {"routing": routing, "told": told}
@@ -173,5 +174,9 @@ STUDY = Study(
     points=points,
     figure=figure,
     claims=claims,
-    departures=("The example names no size: 300 servers are ours.",),
+    departures=(
+        "The example names no size: 300 servers are ours.",
+        "Routing by the LP alone runs at the edge of stability: its means have the errors drawn, "
+        "not three digits.",
+    ),
 )

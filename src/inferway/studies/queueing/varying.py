@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.studies.queueing.load_curve import around
 from inferway.studies.queueing.phases import phased
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds
 from inferway.studies.results import Results
@@ -110,7 +111,15 @@ def figure(settings: Settings, results: Results, title: str) -> Figure:
             )
     return panels(
         [
-            Panel("", "time, s", "accuracy since the last sample, %", accuracy),
+            Panel(
+                "",
+                "time, s",
+                "accuracy since the last sample, %",
+                accuracy,
+                limits_up=around(
+                    max(goal, default=0.0), [value for c in accuracy for value in c.y]
+                ),
+            ),
             Panel("", "time, s", "requests in the system", number),
         ],
         columns=2,
