@@ -105,7 +105,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             )
         )
     title = f"R-JIQ at load {settings.load:g} (paper 002, Fig. 4)"
-    return panels(shown, columns=len(shown), title=title)
+    return panels(shown, columns=2, title=title)
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -199,22 +199,25 @@ def _deterministic_faster(settings: Settings, results: Results, where: str) -> C
     slower, at = math.nan, "no points are known"
     for target in settings.targets:
         for servers in settings.sizes:
-            pair = [
-                _gap(settings, results, distribution, target, servers)
-                for distribution in (_DETERMINISTIC, _EXPONENTIAL)
+            here = [_at(results, law, target, servers) for law in (_DETERMINISTIC, _EXPONENTIAL)]
+            gaps = [
+                _gap(settings, results, law, target, servers)
+                for law in (_DETERMINISTIC, _EXPONENTIAL)
             ]
-            if pair[0] - pair[1] == pair[0] - pair[1] and not pair[0] - pair[1] <= slower:
-                slower = pair[0] - pair[1]
-                at = f"n = {servers}, target {target:g}: {100 * pair[0]:.2f} % deterministic, "
-                at += f"{100 * pair[1]:.2f} % exponential"
+            noise_s = 3 * math.hypot(here[0].stderr, here[1].stderr)
+            beyond = gaps[0] - gaps[1] - noise_s / _bound_s(settings, target)
+            if beyond == beyond and not beyond <= slower:
+                slower = beyond
+                at = f"n = {servers}, target {target:g}: {100 * gaps[0]:.2f} % deterministic, "
+                at += f"{100 * gaps[1]:.2f} % exponential"
     return Claim(
         where,
         "Convergence is faster with deterministic than with exponential service.",
-        "largest gap with deterministic less gap with exponential service",
+        "gap with deterministic less gap with exponential service, beyond three standard errors",
         slower,
-        at_most=0.002,
+        at_most=0.0,
         unit="%",
-        why=at,
+        why=f"nearest at {at}",
     )
 
 
@@ -241,7 +244,7 @@ def _keeps(settings: Settings, results: Results) -> Claim:
 
 def _deviation(settings: Settings, results: Results) -> Claim:
     spread = [
-        (row["response_s_se"] * math.sqrt(row["queries"] / (100_000 * row["servers"])), row)
+        (row["response_s_se"] * math.sqrt(row["queries"] / (50 * 100_000 * row["servers"])), row)
         for row in results.rows
         if row["stable"] and row["response_s_se"] == row["response_s_se"]
     ]
@@ -250,7 +253,7 @@ def _deviation(settings: Settings, results: Results) -> Claim:
     return Claim(
         "Fig. 4, caption",
         "The standard deviation for the plots is of the order 1e-3.",
-        "largest standard deviation of a run of n x 100,000 queries",
+        "largest standard deviation of a mean of 50 runs of n x 100,000 queries",
         worst,
         at_most=5e-3,
         unit="s",

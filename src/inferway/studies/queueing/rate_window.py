@@ -26,7 +26,7 @@ class Settings:
     target: float = 0.76
     load: float = 0.8
     """Of the steady arrivals."""
-    windows_s: tuple[float, ...] = (1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+    windows_s: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
     loads: tuple[float, float] = (0.3, 0.9)
     """Of the arrivals that change."""
     phase_s: float = 300.0
@@ -197,7 +197,7 @@ STUDY = Study(
     shows="R-JIQ that estimates the rate over a window, short and long, steady and changing.",
     scales={
         "smoke": replace(_PAPER, windows_s=(3.0, 1000.0), queries=20_000, estimates=50),
-        "quick": replace(_PAPER, queries=4_000_000, estimates=1_000, precision=0.0015),
+        "quick": replace(_PAPER, queries=4_000_000, estimates=3_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,

@@ -168,7 +168,7 @@ STUDY = Study(
     shows="A rate told 1.25 % too low makes a class unstable.",
     scales={
         "smoke": replace(_PAPER, told=(0.79, 0.82), queries=60_000),
-        "quick": replace(_PAPER, queries=3_000_000, precision=0.0015),
+        "quick": replace(_PAPER, queries=20_000_000, precision=0.0015),
         "paper": _PAPER,
     },
     points=points,
