@@ -126,6 +126,8 @@ class Priced(NamedTuple):
                 cost = (1.0 + self.wait * site.queue[server]) / site.rate[k] - worth
                 if cost < least and request.allowed[server]:
                     best, least = server, cost
+                    if site.queue[server] == 1:
+                        break  # among the busy, no queue is shorter
         return best
 
     def learn(self, site: Site, event: Event) -> None:
