@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -29,7 +30,7 @@ MOST_PRESENT = 1 << 24
 """Requests in the system at which a run is given up: no stable site holds so many."""
 
 
-class Apparatus:
+class Apparatus(ABC):
     """What all kinds share: policy, site, tally and the compiled entry."""
 
     kind: Kind
@@ -83,9 +84,9 @@ class Apparatus:
         )
 
     @property
+    @abstractmethod
     def site(self) -> Site:
         """The view that the policy sees."""
-        raise NotImplementedError
 
     @property
     def now_s(self) -> float:
