@@ -57,17 +57,20 @@ class Deadline(NamedTuple):
         now_s = site.clock_s[0]
         for k in self.order:
             each_s = self.margin * self.slow_s[k]
-            best, earliest_s = REJECT, np.inf
+            best, least = REJECT, np.inf
             for server in range(site.first[k], site.first[k + 1]):
                 if not request.allowed[server]:
                     continue
-                ends_s = now_s + (site.queue[server] + 1) * each_s
+                # In services, not seconds: a server overdue with its last is level with an idle one
+                # but for rounding, which must not decide.
+                ahead = float(site.queue[server])
                 served_s = now_s - site.started_s[server]  # nan where nothing is in service
                 if served_s > 0.0:
-                    ends_s -= min(each_s, served_s)
-                if ends_s < earliest_s:
-                    best, earliest_s = server, ends_s
-            if earliest_s <= request.deadline_s and best != REJECT:
+                    ahead -= min(1.0, served_s / each_s)
+                shorter = best != REJECT and site.queue[server] < site.queue[best]
+                if ahead < least or (ahead == least and shorter):
+                    best, least = server, ahead
+            if best != REJECT and now_s + (least + 1.0) * each_s <= request.deadline_s:
                 return best
         return REJECT
 

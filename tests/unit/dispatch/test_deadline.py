@@ -54,6 +54,16 @@ def test_the_most_accurate_in_time(queues: tuple[int, ...], deadline_s: float, s
     assert asked(loaded(*queues), deadline_s) == server
 
 
+@pytest.mark.parametrize("each_s", [0.040, 0.0403, 0.1 / 3])
+def test_a_server_overdue_is_no_better_than_an_idle_one(each_s: float) -> None:
+    site = loaded(9, 1, 0)
+    site.clock_s[0] = 1.0
+    policy = Deadline.build(FLEET, target=None, rate_per_s=None, margin=1.5)
+    policy.slow_s[1] = each_s
+    request = Request(1.0, 2.0, 0.0, 0, 1, ALL_CLASSES, site.open, False)
+    assert policy.choose(site, request, 1) == OTHER
+
+
 def test_what_has_been_served_counts() -> None:
     site = loaded(9, 1, 1)
     site.clock_s[0] = 0.030

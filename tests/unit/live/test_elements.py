@@ -111,6 +111,12 @@ def test_values_out_of_range(datatype: str, value: float) -> None:
         from_json("x", datatype, (1,), raw([value]))
 
 
+def test_an_integer_of_any_length_is_a_number() -> None:
+    assert from_json("x", "FP32", (2,), raw([0.5, 10**30])).tolist() == [0.5, np.float32(1e30)]
+    with pytest.raises(RefusalError, match="out of the range of INT64"):
+        from_json("x", "INT64", (1,), raw([10**30]))
+
+
 @pytest.mark.parametrize(
     ("datatype", "value"),
     [("INT32", 1.5), ("INT32", True), ("INT32", "1"), ("BOOL", 1), ("BYTES", 1), ("FP64", "1")],

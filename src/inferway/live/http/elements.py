@@ -180,8 +180,8 @@ def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
         if kind == "d":
             with np.errstate(over="raise"):
                 return values.astype(_WIRE[datatype])
-    except (ValueError, TypeError, FloatingPointError):
-        return None
+    except (ValueError, TypeError, RuntimeError, FloatingPointError):
+        return None  # RuntimeError: an integer of more than 64 bits
     narrow = values.astype(_WIRE[datatype])
     return narrow if np.array_equal(narrow, values) else None
 
