@@ -26,6 +26,7 @@ POLICIES = {
     "tad-op": "tad_op:TadOp",
     "priced": "priced:Priced",
     "deadline": "deadline:Deadline",
+    "alias": "alias:Alias",
 }
 
 

@@ -1,0 +1,201 @@
+"""Alias: each request to a server at random, by probabilities that a scheduler sets.
+
+Paper 003, Sec. 3.1.4, with the alias method that it names: one look-up whatever the number of
+servers (Kronmal and Peterson, doi 10.1080/00031305.1979.10482697; the table is filled as Vose does,
+doi 10.1109/32.92917). A request drawn for a full server is lost, as in the paper. Departures: one
+drawn for a server that has failed is drawn again among the others, and one that may not use every
+server, since its deadline, pin or floor forbids some, is drawn among those that it may.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.site import Fleet, Request, Site, any_between, uniform
+from inferway.site.compiled import entry, jit
+from inferway.site.view import Floats, Ints
+
+_ROUNDING = 1e-6
+"""How far from 1 probabilities may sum: float32 networks round so much."""
+
+
+class Alias(NamedTuple):
+    """Probabilistic routing over n servers of K classes, and how each class batches."""
+
+    threshold: Floats
+    """(n,) in 0..1; below it column i means server i."""
+    other: Ints
+    """(n,) the server that column i means above it."""
+    probabilities: Floats
+    """(n,) as they were set."""
+    smallest: Ints
+    """(K,) waiting requests below which a free server waits for more."""
+    largest: Ints
+    """(K,) most requests in a batch."""
+
+    @classmethod
+    def build(
+        cls,
+        fleet: Fleet,
+        *,
+        target: float | None,
+        rate_per_s: float | None,
+        probabilities: Mapping[str, float] | None = None,
+    ) -> Alias:
+        """Begin without batches.
+
+        Parameters
+        ----------
+        probabilities
+            By variant, split evenly over its servers; a variant that is not named has 0. In
+            proportion to the service rates by default.
+
+        Raises
+        ------
+        ValueError
+            For a variant that the fleet has not, or what are no probabilities.
+        """
+        del target, rate_per_s
+        if probabilities is None:
+            share = fleet.capacity / fleet.capacity.sum()
+        else:
+            share = np.zeros(len(fleet.variants))
+            for variant, probability in probabilities.items():
+                if variant not in fleet.variants:
+                    raise ValueError(
+                        f"probabilities of {variant}, which is none of the classes "
+                        f"{', '.join(fleet.variants)}"
+                    )
+                share[fleet.variants.index(variant)] = probability
+        servers, classes = fleet.servers, len(fleet.variants)
+        made = cls(
+            threshold=np.ones(servers),
+            other=np.arange(servers, dtype=np.int64),
+            probabilities=np.zeros(servers),
+            smallest=np.ones(classes, np.int64),
+            largest=np.ones(classes, np.int64),
+        )
+        set_routing(made, np.repeat(share / fleet.count, fleet.count))
+        return made
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The server of the column drawn, or its other."""
+        u = uniform(draw, 0) * self.threshold.size
+        server = int(u)
+        if u - server >= self.threshold[server]:
+            server = self.other[server]
+        if request.narrowed or not site.healthy[server]:
+            return among(self.probabilities, site, request, uniform(draw, 1))
+        return server
+
+    def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
+        """How many of those that wait at a free server make its next batch (003, Sec. 5.2.2).
+
+        None below the smallest batch; the world rounds down to a size that the class offers.
+        """
+        k = site.server_class[server]
+        waiting = site.queue[server]
+        return 0, 0 if waiting < self.smallest[k] else min(waiting, self.largest[k])
+
+
+@jit
+def among(probabilities: np.ndarray, site: Site, request: Request, u: float) -> int:
+    """A server by these probabilities among those that may take the request; -1 for none.
+
+    Where they have probability 0 together, all of them alike.
+    """
+    total = 0.0
+    for server in range(probabilities.size):
+        if request.allowed[server]:
+            total += probabilities[server]
+    if total <= 0.0:
+        return any_between(site, request, 0, probabilities.size, u)
+    left, chosen = u * total, -1
+    for server in range(probabilities.size):
+        if request.allowed[server] and probabilities[server] > 0.0:
+            chosen = server
+            left -= probabilities[server]
+            if left < 0.0:
+                break
+    return chosen
+
+
+def set_routing(
+    alias: Any,
+    probabilities: Floats,
+    smallest: Ints | None = None,
+    largest: Ints | None = None,
+) -> None:
+    """Write what a scheduler has decided into the memory of an alias policy.
+
+    Parameters
+    ----------
+    alias
+        The policy; its arrays are written in place.
+    probabilities
+        (n,) by server; they sum to 1.
+    smallest, largest
+        (K,) batch sizes by class; as they are by default.
+
+    Raises
+    ------
+    ValueError
+        Where these are no probabilities or no batch sizes; nothing is written then.
+    """
+    given = np.asarray(probabilities, np.float64)
+    servers = len(alias.probabilities)
+    if given.shape != (servers,):
+        raise ValueError(f"routing has {given.size} probabilities for {servers} servers")
+    total = float(given.sum())
+    if not (given >= 0.0).all() or not abs(total - 1.0) <= _ROUNDING:  # nan is none either
+        raise ValueError(f"routing probabilities are 0 or more and sum to 1, not {given}")
+    low = alias.smallest if smallest is None else np.asarray(smallest, np.int64)
+    high = alias.largest if largest is None else np.asarray(largest, np.int64)
+    if low.shape != alias.smallest.shape or high.shape != alias.largest.shape:
+        raise ValueError(
+            f"{low.size} and {high.size} batch sizes for {alias.smallest.size} classes"
+        )
+    if (low < 1).any() or (high < low).any():
+        raise ValueError(
+            f"batches of {low} to {high}: the smallest is 1 or more, not over the largest"
+        )
+    np.divide(given, total, out=alias.probabilities)
+    alias.smallest[:], alias.largest[:] = low, high
+    tabulate(alias.probabilities, alias.threshold, alias.other)
+
+
+def _tabulate(probabilities: np.ndarray, threshold: np.ndarray, other: np.ndarray) -> None:
+    n = probabilities.size
+    # One stack from each end: columns below their even share, and those above it.
+    stack = np.empty(n, np.int64)
+    low, high = 0, n
+    for i in range(n):
+        threshold[i] = probabilities[i] * n
+        other[i] = i
+        if threshold[i] < 1.0:
+            stack[low] = i
+            low += 1
+        else:
+            high -= 1
+            stack[high] = i
+    while low > 0 and high < n:
+        low -= 1
+        less, more = stack[low], stack[high]
+        other[less] = more
+        threshold[more] = (threshold[more] + threshold[less]) - 1.0
+        if threshold[more] < 1.0:
+            high += 1
+            stack[low] = more
+            low += 1
+    # These are 1 but for rounding.
+    for place in range(low):
+        threshold[stack[place]] = 1.0
+    for place in range(high, n):
+        threshold[stack[place]] = 1.0
+
+
+tabulate = entry(_tabulate)
+"""``tabulate(probabilities, threshold, other)``: fill an alias table in place, O(n)."""

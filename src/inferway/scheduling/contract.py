@@ -1,0 +1,60 @@
+"""The contract of schedulers: once a slot, look at the site and say how requests are routed.
+
+A controller never sleeps, reads a clock or draws random numbers. A world calls `observe` and then
+`act` at the start of each slot of `slot_s` seconds, the first at time 0, and where `on_rejection`
+is set also after a request was rejected (paper 003, Sec. 6.2); `inferway.scheduling.steer` writes
+what it says into the memory of the dispatch policy.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, Protocol
+
+from inferway.site.view import Floats, Ints, Site
+
+
+class Routing(NamedTuple):
+    """What holds until the next slot, for n servers of K classes."""
+
+    probabilities: Floats
+    """(n,) of each server; they sum to 1."""
+    smallest: Ints
+    """(K,) waiting requests below which a free server waits for more."""
+    largest: Ints
+    """(K,) most requests in a batch."""
+
+
+class Signal(NamedTuple):
+    """What is known of the workload's state."""
+
+    phase: int
+    """The phase that it is in; -1 where that is not known."""
+    since_s: float
+    """Time since it came there, s; nan where that is not known."""
+
+
+UNKNOWN = Signal(-1, math.nan)
+"""All that a live server knows."""
+
+
+class Controller(Protocol):
+    """What decides how requests are routed, slot by slot."""
+
+    @property
+    def slot_s(self) -> float:
+        """Time between two decisions, s; inf where the first one holds for ever."""
+
+    @property
+    def sees_phase(self) -> bool:
+        """Whether it needs the `Signal`, which only the twin can give."""
+
+    @property
+    def on_rejection(self) -> bool:
+        """Whether it decides also after a rejection."""
+
+    def observe(self, site: Site, signal: Signal) -> Any:
+        """What it goes by; the site is only read, and may change once this has returned."""
+
+    def act(self, observation: Any) -> Routing | None:
+        """The routing from now on; None leaves each request to the policy `deadline`."""

@@ -1,0 +1,218 @@
+"""A trained policy as plain arrays: reading it and running it, without PyTorch.
+
+The file is an ``.npz`` of three layers, ``weight_i (inputs, outputs)`` and ``bias_i (outputs,)``,
+float32, and ``about``, a JSON text that says what it was trained for. Nothing in it is pickled.
+"""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from itertools import combinations_with_replacement
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.scheduling.observation import Layout, Vector, layout_of
+from inferway.site.fleet import Fleet
+
+SCHEMA = 1
+LAYERS = 3
+_SAME = 1e-9
+"""Relative difference of two times in seconds that is none."""
+
+
+@dataclass(frozen=True)
+class About:
+    """What a policy was trained for, and by which command."""
+
+    policy: str
+    """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""
+    task: str
+    variants: tuple[str, ...]
+    """K classes, in the fleet's order."""
+    counts: tuple[int, ...]
+    """Servers of each."""
+    accuracies: tuple[float, ...]
+    service_s: tuple[float, ...]
+    """Mean service times of one request."""
+    buffer: int
+    deadline_s: float
+    slot_s: float
+    batch_sizes: tuple[tuple[int, ...], ...] | None = None
+    """By class; None without batches."""
+    batch_service_s: tuple[tuple[float, ...], ...] | None = None
+    """By class, of whole batches of these sizes."""
+    phases: int | None = None
+    """Of the workload, where it sees them."""
+    longest_phase_s: float | None = None
+    """Where phases are periodic, and seen."""
+    slots: int = 0
+    """For how many it was trained."""
+    seed: int = 0
+    command: str = ""
+    result: dict[str, Any] = field(default_factory=dict)
+    """What its evaluation gave, by name."""
+    schema: int = SCHEMA
+
+    def to_json(self) -> str:
+        """As the file holds it."""
+        return json.dumps(asdict(self))
+
+    @property
+    def layout(self) -> Layout:
+        """How its observations are laid out."""
+        return layout_of(
+            counts=self.counts,
+            service_s=self.service_s,
+            buffer=self.buffer,
+            batch_sizes=self.batch_sizes,
+            batch_service_s=self.batch_service_s,
+            phases=self.phases or 0,
+            longest_phase_s=self.longest_phase_s or 0.0,
+        )
+
+    @property
+    def outputs(self) -> int:
+        """How many numbers it says: one per server, then one per pair of batch sizes by class."""
+        pairs = (
+            0 if self.batch_sizes is None else sum(len(pairs_of(one)) for one in self.batch_sizes)
+        )
+        return sum(self.counts) + pairs
+
+
+@dataclass(frozen=True)
+class Network:
+    """A policy network: tanh layers, then what each output means is the controller's business."""
+
+    about: About
+    weights: tuple[NDArray[np.float32], ...]
+    biases: tuple[NDArray[np.float32], ...]
+    path: Path
+
+    def forward(self, observation: Vector) -> Vector:
+        """(outputs,) for an observation, or (m, outputs) for m of them."""
+        values = observation
+        for weight, bias in zip(self.weights[:-1], self.biases[:-1], strict=True):
+            values = np.tanh(values @ weight + bias)
+        return np.asarray(values @ self.weights[-1] + self.biases[-1], np.float32)
+
+
+def pairs_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Smallest and largest batch size, every pair: (1, 1), (1, 3), (1, 5), (3, 3), ..."""
+    return list(combinations_with_replacement(sorted(sizes), 2))
+
+
+def read(path: Path) -> Network:
+    """Read an exported policy.
+
+    Raises
+    ------
+    ValueError
+        Where there is no such file, it is no exported policy, or a number in it is not finite.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}
+    except FileNotFoundError:
+        raise ValueError(f"there is no trained policy {path}") from None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
+        raise ValueError(f"{path} is not a trained policy: {error}") from None
+    wanted = {"about", *(f"{part}_{i}" for part in ("weight", "bias") for i in range(LAYERS))}
+    if not wanted <= arrays.keys():
+        missing = ", ".join(sorted(wanted - arrays.keys()))
+        raise ValueError(f"{path} is not a trained policy: it holds no {missing}")
+    about = _about(path, arrays["about"])
+    weights = tuple(_numbers(path, f"weight_{i}", arrays[f"weight_{i}"], 2) for i in range(LAYERS))
+    biases = tuple(_numbers(path, f"bias_{i}", arrays[f"bias_{i}"], 1) for i in range(LAYERS))
+    _check_shapes(path, about, weights, biases)
+    return Network(about, weights, biases, path)
+
+
+def _about(path: Path, text: NDArray[Any]) -> About:
+    try:
+        said = json.loads(str(text[()]))
+        if said["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {said['schema']}, and {SCHEMA} is what is read")
+        known = {one.name for one in fields(About)}
+        given = {name: _frozen(value) for name, value in said.items() if name in known}
+        about = About(**given)
+        sound = len(about.variants) == len(about.counts) == len(about.service_s)
+        if not sound or min(about.counts) < 1 or not min(about.service_s) > 0:
+            raise ValueError("its classes have no names, counts and service times alike")
+        about.layout, about.outputs  # noqa: B018
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{path} does not say what it was trained for: {error}") from None
+    return about
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+
+
+def _numbers(path: Path, name: str, array: NDArray[Any], axes: int) -> NDArray[np.float32]:
+    if array.ndim != axes or array.dtype.kind != "f":
+        raise ValueError(f"{path} is not a trained policy: {name} is {array.dtype} {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{path} holds numbers in {name} that are not finite: its training failed")
+    return np.ascontiguousarray(array, np.float32)
+
+
+def _check_shapes(path: Path, about: About, weights: Any, biases: Any) -> None:
+    sizes = [weight.shape[0] for weight in weights] + [weights[-1].shape[1]]
+    fits = all(
+        weight.shape[1] == size == len(bias)
+        for weight, bias, size in zip(weights, biases, sizes[1:], strict=True)
+    )
+    if not fits:
+        raise ValueError(f"{path} is not a trained policy: its layers do not fit each other")
+    if (sizes[0], sizes[-1]) != (about.layout.size, about.outputs):
+        raise ValueError(
+            f"{path} takes {sizes[0]} numbers and gives {sizes[-1]}; for what it was trained for, "
+            f"that would be {about.layout.size} and {about.outputs}"
+        )
+
+
+def check(
+    network: Network, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
+) -> None:
+    """Refuse a policy that was trained for something else than what it is to run.
+
+    Service times and accuracies may differ: those of training are estimates.
+
+    Raises
+    ------
+    ValueError
+        For another kind of policy, fleet, buffer, deadline or slot.
+    """
+    about = network.about
+    trained = f"{network.path} was trained"
+    if about.policy != policy:
+        raise ValueError(f"{trained} as {about.policy}, not as {policy}")
+    if (about.variants, about.counts) != (fleet.variants, tuple(map(int, fleet.count))):
+        raise ValueError(
+            f"{trained} for {_written(about.variants, about.counts)}, not for "
+            f"{_written(fleet.variants, fleet.count)}"
+        )
+    if about.buffer != fleet.buffer:
+        here = "no limit" if fleet.buffer is None else f"one of {fleet.buffer}"
+        raise ValueError(f"{trained} for a buffer of {about.buffer}, and the node has {here}")
+    if deadline_s is None or not _same(about.deadline_s, deadline_s):
+        here = "none" if deadline_s is None else f"{deadline_s * 1e3:g} ms"
+        raise ValueError(
+            f"{trained} for a deadline of {about.deadline_s * 1e3:g} ms, and the task has {here}"
+        )
+    if not _same(about.slot_s, slot_s):
+        raise ValueError(f"{trained} with slots of {about.slot_s:g} s, not of {slot_s:g} s")
+
+
+def _same(one: float, other: float) -> bool:
+    return abs(one - other) <= _SAME * max(abs(one), abs(other))
+
+
+def _written(variants: Sequence[str], counts: Any) -> str:
+    return " and ".join(f"{count} {name}" for name, count in zip(variants, counts, strict=True))

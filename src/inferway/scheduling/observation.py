@@ -1,0 +1,156 @@
+"""What a learned scheduler sees of a site: one vector of numbers in 0..1 (paper 003, Sec. 5.1.4).
+
+By server, in the view's order: its queue length one-hot (c + 1 values), the elapsed time of the
+service in progress, the ages of its requests, oldest first (c + 1 values, zeros behind the last).
+With batches, then the size of the batch in service, by server. With full observability, then the
+workload's phase one-hot and, where phases are periodic, the time since the last switch.
+
+The paper leaves open what divides the times. Here an elapsed service is divided by the longest that
+its class has, an age by c mean service times of the slowest class, the time since a switch by the
+length of the longest phase; all are cut off at 1. The last of the c + 1 ages is always 0: the paper
+gives the vectors this length, one more than there are places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.scheduling.contract import Signal
+from inferway.site.view import Floats, Ints, Site
+
+Vector = NDArray[np.float32]
+
+
+class Layout(NamedTuple):
+    """How the vector is laid out, for n servers of K classes."""
+
+    buffer: int
+    """c, places at a server, the one in service included."""
+    elapsed_s: Floats
+    """(n,) longest service time of each server's class, s."""
+    age_s: float
+    """Age that counts as 1, s."""
+    largest: int
+    """Largest batch size offered; 0 where there are no batches to see."""
+    phases: int
+    """m, phases of the workload; 0 where they are not seen."""
+    longest_phase_s: float
+    """Length of the longest phase, s; 0 where phases are not periodic."""
+
+    @property
+    def size(self) -> int:
+        """Length of the vector."""
+        servers = len(self.elapsed_s)
+        batches = servers if self.largest else 0
+        return servers * self.width + batches + self.phases + (self.longest_phase_s > 0)
+
+    @property
+    def width(self) -> int:
+        """Values of one server, without its batch."""
+        return 2 * self.buffer + 3
+
+
+def layout_of(
+    *,
+    counts: Sequence[int] | Ints,
+    service_s: Sequence[float] | Floats,
+    buffer: int,
+    batch_sizes: Sequence[Sequence[int]] | None = None,
+    batch_service_s: Sequence[Sequence[float]] | None = None,
+    phases: int = 0,
+    longest_phase_s: float = 0.0,
+) -> Layout:
+    """The layout for a fleet.
+
+    Parameters
+    ----------
+    counts
+        (K,) servers of each class, in the fleet's order.
+    service_s
+        (K,) mean service time of one request, s.
+    buffer
+        Places at a server.
+    batch_sizes, batch_service_s
+        By class, the sizes offered and the service times of whole batches of them, s; None without
+        batches. Where no times are given, the longest service is that of one request.
+    phases
+        Phases of the workload, where they are seen.
+    longest_phase_s
+        Of a periodic workload, s.
+    """
+    mean_s = np.asarray(service_s, np.float64)
+    longest_s = mean_s
+    if batch_sizes is not None and batch_service_s is not None:
+        longest_s = np.array(
+            [max(one, *times) for one, times in zip(mean_s, batch_service_s, strict=True)]
+        )
+    return Layout(
+        buffer=buffer,
+        elapsed_s=np.repeat(longest_s, np.asarray(counts, np.int64)),
+        age_s=float(buffer * mean_s.max()),
+        largest=0 if batch_sizes is None else max(max(sizes) for sizes in batch_sizes),
+        phases=phases,
+        longest_phase_s=longest_phase_s if phases else 0.0,
+    )
+
+
+def observe(layout: Layout, site: Site, signal: Signal, servers: Ints | None = None) -> Vector:
+    """Write down what a site looks like now.
+
+    Parameters
+    ----------
+    servers
+        (n,) those that the layout is of; all of the site by default.
+
+    Returns
+    -------
+    ndarray, shape (layout.size,)
+    """
+    found = np.zeros(layout.size, np.float32)
+    pick: Any = slice(None) if servers is None else servers
+    count, places, width = len(layout.elapsed_s), layout.buffer, layout.width
+    now_s = site.clock_s[0]
+    queue = np.minimum(site.queue[pick], places)
+    rows = np.arange(count)
+    block = found[: count * width].reshape(count, width)
+    block[rows, queue] = 1.0
+    elapsed_s = now_s - site.started_s[pick]  # nan where nothing is in service
+    share = np.where(np.isnan(elapsed_s), 0.0, elapsed_s) / layout.elapsed_s
+    block[:, places + 1] = share.clip(0.0, 1.0)
+    arrived_s, head = site.arrived_s[pick], site.head[pick]
+    offset = np.arange(places)
+    ring = (head[:, None] + offset) % arrived_s.shape[1]
+    ages = (now_s - arrived_s[rows[:, None], ring]) / layout.age_s
+    block[:, places + 2 : -1] = np.where(offset < queue[:, None], ages.clip(0.0, 1.0), 0.0)
+    at = count * width
+    if layout.largest:
+        found[at : at + count] = batches(site, pick) / layout.largest
+        at += count
+    if layout.phases:
+        if 0 <= signal.phase < layout.phases:
+            found[at + signal.phase] = 1.0
+        at += layout.phases
+    if layout.longest_phase_s > 0:
+        found[at] = min(1.0, max(0.0, signal.since_s / layout.longest_phase_s))
+    return found
+
+
+def batches(site: Site, pick: Any = slice(None)) -> Ints:
+    """(n,) requests in service at each server.
+
+    The view does not hold the number: those that are served along with the first of their batch are
+    the ones behind it without a service time of their own.
+    """
+    places = site.expected_s.shape[1]
+    found = np.zeros(len(site.queue), np.int64)
+    for server in np.flatnonzero(~np.isnan(site.started_s)):
+        head, queue = int(site.head[server]), int(site.queue[server])
+        size = 1
+        while size < queue and site.expected_s[server, (head + size) % places] == 0.0:
+            size += 1
+        found[server] = size
+    return np.asarray(found[pick])
