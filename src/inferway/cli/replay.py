@@ -69,7 +69,7 @@ def _lines(task: str, one: Replay) -> list[str]:
         f"{'s' if len(one.differences) == 1 else ''}"
     ]
     lines += [
-        f"  request {each.request} at {each.time_s:.6f} s: server {each.recorded} then, "
+        f"  request {each.request} at {each.time_s:.6f} s: {each.what} {each.recorded} then, "
         f"{each.replayed} now"
         for each in one.differences[:_SHOWN]
     ]

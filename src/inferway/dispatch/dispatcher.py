@@ -1,6 +1,7 @@
 """The dispatcher: one site and one policy bound together, one compiled call per event.
 
-The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`.
+The world that owns the site calls it: `arrive`, `finish`, `withdraw`, `mark`; where servers take
+batches also `pull` and `begin`.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class Dispatcher:
                 f"policy {policy} does not compile: {compile_reason(error)}"
             ) from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
-        self._mark, self._pull = calls.mark, calls.pull
+        self._mark, self._pull, self._begin = calls.mark, calls.pull, calls.begin
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
@@ -112,7 +113,8 @@ class Dispatcher:
         calls.arrive(spare, *request)
         calls.withdraw(spare, 0, 0, 0.0, True)
         calls.arrive(spare, *request)
-        calls.finish(spare, 0, 0.0, 0.0)
+        calls.begin(spare, 0, 1, 0.0)
+        calls.finish(spare, 0, 0.0, 0.0, 0)
         calls.mark(spare, 0, False, 0.0)
         calls.pull(spare, 0, 0.0, 1)
 
@@ -210,9 +212,25 @@ class Dispatcher:
             self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted, taken
         )
 
-    def finish(self, server: int, now_s: float, service_s: float) -> None:
-        """The request in service is answered after `service_s`; the next in the queue starts."""
-        self._finish(self._bound, server, now_s, service_s)
+    def begin(self, server: int, taken: int, now_s: float) -> None:
+        """The server serves its first `taken` requests as one batch; with 0 it waits for more.
+
+        Called where the world asks `pull`; without it a server serves one request after another.
+        """
+        self._begin(self._bound, server, taken, now_s)
+
+    def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
+        """The first request at the server is answered after `service_s`; the next one starts.
+
+        Parameters
+        ----------
+        server, now_s, service_s
+            Where, when, and how long the service took, s.
+        measured
+            For how many rows the service time is learned: those of the whole batch, for its first
+            answer; 0 for the request's own; below 0 where it has been learned already.
+        """
+        self._finish(self._bound, server, now_s, service_s, measured)
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """A request leaves without an answer; position 0 is in service, 1 the next in the queue."""

@@ -28,6 +28,7 @@ class Entries(NamedTuple):
 
     bind: Callable[..., Any]
     arrive: Callable[..., int]
+    begin: Callable[..., None]
     finish: Callable[..., None]
     withdraw: Callable[..., None]
     mark: Callable[..., None]
@@ -47,6 +48,7 @@ def _entries(sources: tuple[Path, ...], _fingerprint: str) -> Entries:
     return Entries(
         bind=compiled(_bind),
         arrive=compiled(_arrive),
+        begin=compiled(_begin),
         finish=compiled(_finish),
         withdraw=compiled(_withdraw),
         mark=compiled(_mark),
@@ -111,8 +113,12 @@ def _arrive(
     return int(server)
 
 
-def _finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
-    steps.finish(bound, server, now_s, service_s)
+def _begin(bound: Any, server: int, taken: int, now_s: float) -> None:
+    steps.begin(bound, server, taken, now_s)
+
+
+def _finish(bound: Any, server: int, now_s: float, service_s: float, measured: int) -> None:
+    steps.finish(bound, server, now_s, service_s, measured)
 
 
 def _withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool) -> None:

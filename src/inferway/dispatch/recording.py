@@ -21,7 +21,7 @@ from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD = range(7)
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN = range(8)
 """Kinds of event: the dispatcher's calls, and a central queue that has another length since the
 last of them; the world keeps that queue, and policies see its length."""
 
@@ -30,13 +30,13 @@ EVENT = np.dtype(
         ("kind", "<u1"),
         ("flag", "<u1"),  # counted, or healthy
         ("priority", "<i2"),
-        ("rows", "<i4"),  # or the position withdrawn, what `pull` took, the queue's length
+        ("rows", "<i4"),  # or the position withdrawn, what `pull` took or began, rows measured
         ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are
         ("floor", "<f8"),
         ("time_s", "<f8"),
         ("word", "<i8"),
         ("value", "<f8"),  # deadline, service time or rate, s or 1/s
-        ("classes", "<i8"),
+        ("classes", "<i8"),  # or what `pull` dropped
     ]
 )
 _ROW = struct.Struct("<BBhiiddqdq")
@@ -112,10 +112,15 @@ class Recording:
         )
         return server
 
-    def finish(self, server: int, now_s: float, service_s: float) -> None:
+    def begin(self, server: int, taken: int, now_s: float) -> None:
+        """As `Dispatcher.begin`."""
+        self._dispatcher.begin(server, taken, now_s)
+        self._write(BEGIN, 0, 0, taken, server, 0.0, now_s, 0, 0.0, 0)
+
+    def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """As `Dispatcher.finish`."""
-        self._dispatcher.finish(server, now_s, service_s)
-        self._write(FINISH, 0, 0, 0, server, 0.0, now_s, 0, service_s, 0)
+        self._dispatcher.finish(server, now_s, service_s, measured)
+        self._write(FINISH, 0, 0, measured, server, 0.0, now_s, 0, service_s, 0)
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """As `Dispatcher.withdraw`."""

@@ -16,6 +16,7 @@ import numpy as np
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import (
     ARRIVE,
+    BEGIN,
     EVENT,
     FINISH,
     HELD,
@@ -35,11 +36,13 @@ class Difference:
     """A decision that came out otherwise."""
 
     request: int
-    """Which request of the recording, from 0."""
+    """Which request of the recording, from 0; for a batch, the last that had arrived."""
     time_s: float
     recorded: int
-    """Server, REJECT or HOLD."""
+    """Server, REJECT or HOLD; for a batch, requests."""
     replayed: int
+    what: str = "server"
+    """Or what a free server was told to ``drop`` or ``take``."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,8 @@ class Replay:
     """Whether the recording was made by this very code of policies and site."""
     losses: tuple[str, ...] = ()
     """What of the recording is not whole and so was left out, a sentence for each."""
+    batches: int = 0
+    """Times that a free server was told what to drop and take, compared likewise."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway replay DIR --json` prints it under ``tasks.NAME``."""
@@ -63,6 +68,7 @@ class Replay:
             "policy": self.policy,
             "requests": self.requests,
             "events": self.events,
+            "batches": self.batches,
             "differing": len(self.differences),
             "same_code": self.same_code,
             "losses": list(self.losses),
@@ -145,13 +151,17 @@ def replay(
     """
     head = header(folder)
     dispatcher = _dispatcher(head)
-    compared, handled = 0, 0
+    compared, handled, batches = 0, 0, 0
     differences = []
     losses: list[str] = []
     for state, rows in events(folder, losses):
         restore(dispatcher, state)
         for row in rows.tolist():
             handled += 1
+            if row[0] == PULL:
+                differences += _pulled(dispatcher, row, compared - 1)
+                batches += 1
+                continue
             if row[0] != ARRIVE:
                 _repeat(dispatcher, row)
                 continue
@@ -176,19 +186,32 @@ def replay(
         differences=tuple(differences),
         same_code=head["code"] == fingerprint(dispatcher.sources, __name__),
         losses=tuple(losses),
+        batches=batches,
     )
 
 
+def _pulled(dispatcher: Dispatcher, row: tuple[Any, ...], request: int) -> list[Difference]:
+    """Ask again what a free server drops and takes; what comes out otherwise."""
+    _, _, _, take, server, _, time_s, word, _, drop = row
+    drops, takes = dispatcher.pull(server, time_s, word)
+    found = []
+    if drops != drop:
+        found.append(Difference(request, time_s, drop, drops, "drop"))
+    if takes != take:
+        found.append(Difference(request, time_s, take, takes, "take"))
+    return found
+
+
 def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
-    kind, flag, _, count, server, _, time_s, word, value, _ = row
+    kind, flag, _, count, server, _, time_s, _, value, _ = row
     if kind == FINISH:
-        dispatcher.finish(server, time_s, value)
+        dispatcher.finish(server, time_s, value, count)
+    elif kind == BEGIN:
+        dispatcher.begin(server, count, time_s)
     elif kind == WITHDRAW:
         dispatcher.withdraw(server, count, time_s, bool(flag))
     elif kind == MARK:
         dispatcher.mark(server, bool(flag), time_s)
-    elif kind == PULL:
-        dispatcher.pull(server, time_s, word)
     elif kind == RETUNE:
         dispatcher.retune(value)
     elif kind == HELD:

@@ -1,4 +1,7 @@
-"""What a site has measured of its models' service times, kept from one run to the next."""
+"""What a site has measured of its models' service times, kept from one run to the next.
+
+Per instance and size of batch, as running quantiles.
+"""
 
 from __future__ import annotations
 
@@ -46,12 +49,10 @@ def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
         counts = site.measured[servers]
         if variant not in keys or not counts.any():
             continue
-        # The servers of a class run the same model on the same hardware: one row for all.
-        weights = np.maximum(counts, 1e-9)
         held[keys[variant]] = {
-            "row_s": np.average(site.row_s[servers], axis=0, weights=weights).tolist(),
-            "slow_s": np.average(site.slow_s[servers], axis=0, weights=weights).tolist(),
-            "measured": counts.sum(axis=0).tolist(),
+            "row_s": site.row_s[servers].tolist(),
+            "slow_s": site.slow_s[servers].tolist(),
+            "measured": counts.tolist(),
         }
     return held
 
@@ -67,6 +68,9 @@ def _write(file: Path, services: dict[str, Any]) -> None:
 def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[str]:
     """Start a dispatcher from the service times that a file remembers.
 
+    Instances are told apart by their place among those of their variant. One that has measured
+    nothing begins with the mean of the others, weighted by how much they had measured.
+
     Returns
     -------
     list of str
@@ -80,12 +84,20 @@ def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[
         row = held.get(keys.get(variant, ""))
         if row is None:
             continue
-        servers = slice(int(first[k]), int(first[k + 1]))
-        site.row_s[servers] = row["row_s"]
-        site.slow_s[servers] = row["slow_s"]
-        site.measured[servers] = np.minimum(row["measured"], _FORGET)
-        if row["measured"][0]:
-            site.rate[k] = 1.0 / row["row_s"][0]
+        # A row per instance; earlier versions kept one for all.
+        row_s, slow_s, counts = (
+            np.atleast_2d(row[name]).astype(float) for name in ("row_s", "slow_s", "measured")
+        )
+        servers = np.arange(int(first[k]), int(first[k + 1]))
+        known = np.flatnonzero(counts[: len(servers)].any(axis=1))
+        weights = np.maximum(counts, 1e-9)
+        for times_s, held_s in ((site.row_s, row_s), (site.slow_s, slow_s)):
+            times_s[servers] = np.average(held_s, axis=0, weights=weights)
+            times_s[servers[known]] = held_s[known]
+        site.measured[servers] = np.minimum(counts.max(axis=0), _FORGET)
+        site.measured[servers[known]] = np.minimum(counts[known], _FORGET)
+        if counts[:, 0].any():
+            site.rate[k] = 1.0 / float(np.mean(site.row_s[servers, 0]))
         found.append(variant)
     return found
 
@@ -103,8 +115,11 @@ def _read(file: Path) -> dict[str, Any]:
 
 def _sound(row: Any) -> bool:
     try:
-        columns = [np.asarray(row[name], float) for name in ("row_s", "slow_s", "measured")]
+        columns = [
+            np.atleast_2d(np.asarray(row[name], float)) for name in ("row_s", "slow_s", "measured")
+        ]
     except (KeyError, TypeError, ValueError):
         return False
-    whole = all(column.shape == (SIZES,) and np.isfinite(column).all() for column in columns)
-    return whole and bool((columns[0] > 0).all())
+    shape = columns[0].shape
+    whole = all(column.shape == shape and np.isfinite(column).all() for column in columns)
+    return whole and len(shape) == 2 and shape[1] == SIZES and bool((columns[0] > 0).all())

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.dispatch.contract import choose, learn, pull
+from inferway.site import batch
 from inferway.site.compiled import jit
 from inferway.site.selection import predicted_service, predicted_wait
 from inferway.site.transitions import abandon, admit, measure, narrow, release, set_health
@@ -90,6 +91,7 @@ def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
     service_s = predicted_service(site, server, rows)
     bound.decision[PREDICTED_WAIT] = wait_s
     bound.decision[PREDICTED_SERVICE] = service_s
+    batch.ready(site, server)
     admit(site, server, rows)
     if counted:
         site.balance[0] += rows * (site.accuracy[k] - site.target[0])
@@ -97,16 +99,27 @@ def dispatch(bound: Any, server: int, rows: int, counted: bool) -> None:
 
 
 @jit
-def finish(bound: Any, server: int, now_s: float, service_s: float) -> None:
-    """The request in service at the server is answered; the next in its queue starts."""
+def begin(bound: Any, server: int, taken: int, now_s: float) -> None:
+    """The server starts its first requests as one batch, or waits for a larger one with 0."""
+    bound.site.clock_s[0] = now_s
+    batch.begin(bound.site, server, taken)
+
+
+@jit
+def finish(bound: Any, server: int, now_s: float, service_s: float, measured: int) -> None:
+    """The first request at the server is answered; the next in its queue starts.
+
+    The service time is measured for so many rows: those of the batch, for its first answer; 0 for
+    the request's own, and below 0 where it has been measured already.
+    """
     site = bound.site
     site.clock_s[0] = now_s
     place = site.head[server]
     rows = site.rows[server, place]
     wait_s = max(0.0, site.started_s[server] - site.arrived_s[server, place])
     release(site, server)
-    if bound.measures and service_s > 0.0:
-        measure(site, server, rows, service_s)
+    if bound.measures and service_s > 0.0 and measured >= 0:
+        measure(site, server, measured if measured > 0 else rows, service_s)
     learn(bound.policy, site, Event(COMPLETED, server, rows, True, wait_s, service_s))
 
 

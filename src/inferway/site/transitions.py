@@ -186,12 +186,14 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
 
     Each quantile moves by a step in its logarithm, up where the time was longer and down where it
     was shorter, in the proportion that holds it at its level (Robbins and Monro,
-    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. The
-    class's rate follows the medians of its servers at one row.
+    doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. Larger
+    sizes not seen yet move along: a batch keeps the part of its rows' single times that it is
+    known to take. The class's rate follows the medians of its servers at one row.
     """
     size = size_class(rows)
     row_s = service_s / rows
     count = site.measured[server, size]
+    median_s, high_s = site.row_s[server, size], site.slow_s[server, size]
     if count == 0:
         site.row_s[server, size] = row_s
         site.slow_s[server, size] = row_s
@@ -200,17 +202,24 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
         _towards(site.row_s, server, size, row_s, 0.5, step)
         _towards(site.slow_s, server, size, row_s, 0.95, step)
     site.measured[server, size] = count + 1
-    for larger in range(size + 1, SIZES):  # sizes not seen yet are taken to be like this one
+    for larger in range(size + 1, SIZES):
         if site.measured[server, larger] > 0:
             break
-        site.row_s[server, larger] = site.row_s[server, size]
-        site.slow_s[server, larger] = site.slow_s[server, size]
+        _follow(site.row_s, server, larger, median_s, site.row_s[server, size])
+        _follow(site.slow_s, server, larger, high_s, site.slow_s[server, size])
     if size == 0:
         k = site.server_class[server]
         total_s = 0.0
         for other in range(site.first[k], site.first[k + 1]):
             total_s += site.row_s[other, 0]
         site.rate[k] = (site.first[k + 1] - site.first[k]) / total_s
+
+
+@jit
+def _follow(times_s: np.ndarray, server: int, larger: int, before_s: float, after_s: float) -> None:
+    known_s = times_s[server, larger]
+    # Without a division where nothing is known: the same time stays the same.
+    times_s[server, larger] = after_s if known_s == before_s else known_s * (after_s / before_s)
 
 
 @jit

@@ -1,0 +1,67 @@
+"""Batches as a deployment file offers them: sizes, the rule that forms them, and their times.
+
+A policy with `pull` forms its own batches. Without it a free server follows the modified Neuts rule
+of paper 003, Sec. 5.2.2, with the file's `min` and `max`: below the smallest batch it waits for
+more, else it takes what waits, at most the largest.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from inferway.site.selection import size_class
+from inferway.site.view import SIZES, Site
+
+if TYPE_CHECKING:
+    from inferway.deployment import Batch
+
+
+class Rule(NamedTuple):
+    """How the servers of a class take batches."""
+
+    sizes: tuple[int, ...] = (1,)
+    """That are offered, increasing; 1 always is."""
+    smallest: int = 1
+    """Requests below which a free server waits for more."""
+    largest: int = 1
+
+    def take(self, waiting: int) -> int:
+        """How many of those that wait a free server takes, before rounding."""
+        return 0 if waiting < self.smallest else min(waiting, self.largest)
+
+    def rounded(self, rows: int) -> int:
+        """The largest size offered that so many rows fill; 0 for none."""
+        return self.sizes[bisect_right(self.sizes, rows) - 1] if rows > 0 else 0
+
+
+def rule_of(batch: Batch | None) -> Rule:
+    """The rule of a variant; one at a time where the file offers no batches."""
+    if batch is None:
+        return Rule()
+    return Rule(tuple(sorted({1, *batch.sizes})), batch.min, batch.max)
+
+
+def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
+    """Have a site predict the times of batches as the file says them.
+
+    Parameters
+    ----------
+    site
+        Nothing has been measured there.
+    batches
+        (K,) by class; None where none are offered.
+    """
+    for k, batch in enumerate(batches):
+        if batch is None:
+            continue
+        servers = slice(int(site.first[k]), int(site.first[k + 1]))
+        for size, service_s in zip(batch.sizes, batch.service_s, strict=True):
+            # Sizes beyond are taken to be like this one until their own turn comes.
+            beyond = slice(size_class(size), SIZES)
+            for times_s in (site.row_s, site.slow_s):
+                times_s[servers, beyond] = service_s / size
+        site.rate[k] = 1.0 / float(np.mean(site.row_s[servers, 0]))
