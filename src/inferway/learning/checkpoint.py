@@ -1,0 +1,80 @@
+"""Where a training stands, in one file of plain arrays that is replaced whole."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.learning.export import write_npz
+
+__all__ = ["CHECKPOINT", "SCHEMA", "Checkpoint", "alone"]
+
+CHECKPOINT = "checkpoint.npz"
+SCHEMA = 1
+
+
+class Checkpoint:
+    """The file ``checkpoint.npz`` in a folder.
+
+    Parameters
+    ----------
+    folder
+        Made when the first checkpoint is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / CHECKPOINT
+
+    def write(self, about: Mapping[str, Any], state: Mapping[str, NDArray[Any]]) -> None:
+        """Keep a state and what it is one of; on the disk when this returns."""
+        text = json.dumps({"schema": SCHEMA, **about}, allow_nan=False)
+        write_npz(self.path, {"about": np.array(text), **state})
+        folder = os.open(self.path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+
+    def read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
+        """What was written last; None where nothing was.
+
+        Raises
+        ------
+        ValueError
+            Where the file is none of ours, or of another version.
+        """
+        if not self.path.exists():
+            return None
+        try:
+            with np.load(self.path, allow_pickle=False) as file:
+                arrays = {name: file[name] for name in file.files}
+            about = json.loads(str(arrays.pop("about")[()]))
+            schema = about["schema"]
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{self.path} is not a checkpoint: {error}") from None
+        if schema != SCHEMA:
+            raise ValueError(f"{self.path} has schema {schema}, and {SCHEMA} is what is read")
+        return about, arrays
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Hold a folder; RuntimeError where another training does."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise RuntimeError(
+                f"another training writes to {folder}: wait for it, or name another --out"
+            ) from None
+        yield

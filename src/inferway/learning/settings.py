@@ -1,0 +1,122 @@
+"""How a scheduler is trained: the paper's settings, and what may be changed about them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["Settings"]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Proximal policy optimization (doi 10.48550/arXiv.1707.06347) as paper 003 sets it.
+
+    The first part are the paper's settings (Sec. 5.1.4 and 5.1.5) and what it leaves open; the
+    second part is off by default: what is not in the paper, and what helps.
+
+    Raises
+    ------
+    ValueError
+        Where a setting is out of range.
+    """
+
+    slots: int = 250_000_000
+    """To train for, over all sites."""
+    slots_per_update: int = 50_000
+    """T: trajectories collected with one policy, over all sites."""
+    sites: int = 250
+    """E sites in lockstep, T / E slots each per update. The paper has one of T slots; GAE's weights
+    (gamma lambda)^k are below 1 % after 74."""
+    epochs: int = 5
+    minibatch: int = 10_000
+    learning_rate: float = 2.5e-4
+    """Adam's (doi 10.48550/arXiv.1412.6980), of actor and critic."""
+    discount: float = 0.99
+    """gamma"""
+    trace: float = 0.95
+    """lambda of GAE, eq. 11."""
+    clip: float = 0.2
+    """epsilon of eq. 7."""
+    sigma: float = 0.698
+    """Standard deviation of the noise, eq. 8."""
+    hidden: tuple[int, ...] = (90, 60)
+    """tanh units of actor and critic each."""
+    initial: Literal["orthogonal", "uniform"] = "orthogonal"
+    """Weights to begin with; the paper does not say."""
+    actor_gain: float = 0.01
+    """Of the actor's last layer: near 0, routing begins nearly even."""
+
+    baseline: float | None = None
+    """Accuracy g in r - g x arrivals of the slot: arrivals are nobody's doing. -1 is the least
+    accurate class's."""
+    potential: Literal["none", "queues", "outcomes"] = "none"
+    """Shaping gamma P(o') - P(o), which changes no optimal policy
+    (Ng, Harada and Russell, ICML 1999): P as `inferway.learning.rewards` has it."""
+    scale: bool = False
+    """Divide rewards by the running standard deviation of their discounted sums."""
+    symlog: float | None = None
+    """Advantages A become sign(A) log(1 + |A| / this), A in requests: bursts shout less."""
+    standardize: bool = False
+    """Advantages of an update get mean 0 and standard deviation 1."""
+    critic_sees_phase: bool = False
+    """The critic is told the workload's phase in training; the actor is not, and alone is kept."""
+    critic_rate: float | None = None
+    """Learning rate of the critic, if not the actor's."""
+    final_rate: float = 1.0
+    """Learning rates at the end, as a share of the first, reached linearly."""
+    final_sigma: float | None = None
+    """sigma at the end, reached linearly."""
+    norm: float | None = None
+    """Greatest norm of a network's gradient."""
+    kl: float | None = None
+    """Epochs end where old and new policy differ by more, in nats."""
+    entropy: float = 0.0
+    """Bonus for the entropy of batch rules; that of routing follows from sigma."""
+
+    def __post_init__(self) -> None:
+        for name in ("slots", "slots_per_update", "sites", "epochs", "minibatch"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is at least 1, not {getattr(self, name)}")
+        if self.slots_per_update % self.sites:
+            raise ValueError(
+                f"{self.slots_per_update} slots per update are no whole number for each of "
+                f"{self.sites} sites"
+            )
+        for name in ("discount", "trace"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is in 0..1, not {getattr(self, name):g}")
+        above = ("learning_rate", "clip", "sigma", "critic_rate", "final_sigma", "symlog", "norm")
+        for name in (*above, "kl", "actor_gain"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise ValueError(f"{name} is above 0, not {value:g}")
+        for name in ("final_rate", "entropy"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is at least 0, not {getattr(self, name):g}")
+
+    @property
+    def updates(self) -> int:
+        """How many updates `slots` take."""
+        return math.ceil(self.slots / self.slots_per_update)
+
+    @property
+    def scheduled(self) -> bool:
+        """Whether something depends on how much of the training is over."""
+        return self.final_rate != 1.0 or self.final_sigma not in (None, self.sigma)
+
+    def share(self, slots: int) -> float:
+        """How much of the training is over, 0..1."""
+        return min(slots / self.slots, 1.0)
+
+    def rates_at(self, slots: int) -> tuple[float, float]:
+        """Learning rates of actor and critic after so many slots."""
+        left = 1.0 + (self.final_rate - 1.0) * self.share(slots)
+        critic = self.learning_rate if self.critic_rate is None else self.critic_rate
+        return self.learning_rate * left, critic * left
+
+    def sigma_at(self, slots: int) -> float:
+        """Standard deviation of the noise after so many slots."""
+        final = self.sigma if self.final_sigma is None else self.final_sigma
+        return self.sigma + (final - self.sigma) * self.share(slots)

@@ -1,0 +1,95 @@
+"""What came of the requests: the figures that schedulers are compared by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.learning.site import Sites
+
+__all__ = ["Tally"]
+
+
+@dataclass(frozen=True)
+class Tally:
+    """Counts by phase of the workload at arrival, over all sites.
+
+    Attributes
+    ----------
+    arrived, rejected, late
+        (m,); `rejected` counts dropped ones too, `late` those that were answered late.
+    timely
+        (m, K) answered in time.
+    sent
+        (m, K) accepted.
+    accuracy
+        (K,)
+    """
+
+    arrived: NDArray[np.int64]
+    rejected: NDArray[np.int64]
+    late: NDArray[np.int64]
+    timely: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    accuracy: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, sites: Sites) -> Tally:
+        """What sites have counted since they were cleared."""
+        counts = sites.counts
+        return cls(
+            arrived=counts.arrived.sum(axis=0),
+            rejected=(counts.rejected + counts.dropped).sum(axis=0),
+            late=counts.answered[..., 1].sum(axis=(0, 2)),
+            timely=counts.answered[..., 0].sum(axis=0),
+            sent=counts.sent.sum(axis=0),
+            accuracy=np.asarray(sites.control.scenario.fleet.accuracy, np.float64),
+        )
+
+    def __add__(self, other: Tally) -> Tally:
+        return Tally(
+            self.arrived + other.arrived,
+            self.rejected + other.rejected,
+            self.late + other.late,
+            self.timely + other.timely,
+            self.sent + other.sent,
+            self.accuracy,
+        )
+
+    @property
+    def goodput(self) -> NDArray[np.float64]:
+        """(m,) correct answers in time per request; nan in a phase without requests."""
+        return _share(self.timely @ self.accuracy, self.arrived)
+
+    @property
+    def violations(self) -> NDArray[np.float64]:
+        """(m,) share of the requests that were rejected or late."""
+        return _share(self.rejected + self.late, self.arrived)
+
+    @property
+    def heavy(self) -> NDArray[np.float64]:
+        """(m,) share of the accepted requests at the most accurate class."""
+        return _share(self.sent[:, int(self.accuracy.argmax())], self.sent.sum(axis=1))
+
+    @property
+    def overall_goodput(self) -> float:
+        """Mean of the phases with requests: paper 003's overall."""
+        return _mean(self.goodput)
+
+    @property
+    def overall_violations(self) -> float:
+        """As `overall_goodput`."""
+        return _mean(self.violations)
+
+
+def _share(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    answer = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=answer, where=whole > 0)
+    return answer
+
+
+def _mean(shares: NDArray[np.float64]) -> float:
+    known = shares[~np.isnan(shares)]
+    return float(known.mean()) if len(known) else float("nan")

@@ -1,0 +1,395 @@
+"""Training a scheduler: a run that can be interrupted anywhere and goes on to the last digit."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inferway.learning.checkpoint import Checkpoint, alone
+from inferway.learning.curve import Curve
+from inferway.learning.evaluation import evaluate
+from inferway.learning.export import about, save
+from inferway.learning.settings import Settings
+from inferway.learning.site import Control
+from inferway.learning.tally import Tally
+
+if TYPE_CHECKING:
+    from inferway.learning.ppo import Learner, Update
+
+__all__ = ["POLICY", "Progress", "Trained", "train"]
+
+POLICY = "policy.npz"
+"""The trained policy, below the folder of its training."""
+_EVERY_S = 30.0
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a training is."""
+
+    slots: int
+    total: int
+    slots_per_s: float
+    """Since this process began, by the clock on the wall."""
+    goodput: float
+    """Of the last update's trajectories, with the noise of training; mean of the phases."""
+    violations: float
+    seconds_left: float
+
+    @property
+    def share(self) -> float:
+        """Of the training, 0..1."""
+        return self.slots / self.total
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a training came to."""
+
+    policy: Path
+    slots: int
+    finished: bool
+    """False after Ctrl-C; the same call goes on."""
+    tally: Tally
+    """Of the policy as deployed, without noise, over `evaluated` slots."""
+    evaluated: int
+    cpu_s: float
+    """CPU time of this process's part."""
+    slots_per_cpu_s: float
+    """NaN where there was nothing left to do."""
+
+    def to_json(self) -> dict[str, Any]:
+        """As ``inferway train --json`` has it."""
+        tally = self.tally
+        return {
+            "policy": str(self.policy),
+            "slots": self.slots,
+            "finished": self.finished,
+            "evaluated_slots": self.evaluated,
+            "goodput": tally.overall_goodput,
+            "violation_ratio": tally.overall_violations,
+            "phases": [
+                {"goodput": goodput, "violation_ratio": violations, "heavy_share": heavy}
+                for goodput, violations, heavy in zip(
+                    tally.goodput.tolist(),
+                    tally.violations.tolist(),
+                    tally.heavy.tolist(),
+                    strict=True,
+                )
+            ],
+            "cpu_s": self.cpu_s,
+            "slots_per_cpu_s": self.slots_per_cpu_s,
+        }
+
+
+def train(
+    control: Control,
+    settings: Settings,
+    out: Path,
+    *,
+    task: str = "",
+    seed: int = 0,
+    threads: int = 1,
+    tensorboard: bool = True,
+    command: str = "",
+    start: Path | None = None,
+    evaluation_slots: int = 200_000,
+    evaluate_every: int = 0,
+    checkpoint_every_s: float = _EVERY_S,
+    progress: Callable[[Progress], None] | None = None,
+) -> Trained:
+    """Train, or go on with a training.
+
+    Parameters
+    ----------
+    control
+        The sites, as the policy will see them.
+    settings
+        How to train.
+    out
+        Folder: ``checkpoint.npz``, ``policy.npz``, ``curve.csv``, ``tensorboard``. With a
+        checkpoint of the same training in it, that is gone on with; only `Settings.slots` may have
+        changed, and that only where nothing depends on it.
+    task
+        Named in the policy's file, as is `command`.
+    seed
+        Of everything.
+    threads
+        Of PyTorch. NumPy's matrix products take theirs from ``OMP_NUM_THREADS`` at its import.
+    tensorboard
+        Whether to log for TensorBoard.
+    start
+        A policy to begin with in place of random weights, ``policy.npz`` of another training.
+    evaluation_slots
+        For the figures in the result and in the policy's file.
+    evaluate_every
+        Updates between two evaluations without noise in the learning curve; 0 for none.
+    checkpoint_every_s
+        At least so many seconds lie between two checkpoints; the last update always has one.
+    progress
+        Called after each update.
+
+    Returns
+    -------
+    Trained
+
+    Raises
+    ------
+    ValueError
+        Where the folder holds another training.
+    RuntimeError
+        Where another process trains in the folder; `inferway.learning.ppo.Diverged` where a number
+        of the training is none any more: the last checkpoint, from before, is kept.
+    """
+    import torch
+
+    from inferway.learning.ppo import Diverged, Learner
+
+    torch.set_num_threads(threads)
+    with alone(out):
+        identity = _identity(control, settings, task, seed, start)
+        checkpoint = Checkpoint(out)
+        found = checkpoint.read()
+        learner = Learner(control, settings, seed)
+        cpu_before = 0.0
+        if found is not None:
+            _same(found[0], identity, checkpoint.path)
+            learner.restore(found[1])
+            cpu_before = float(found[0].get("cpu_s", 0.0))
+        elif start is not None:
+            _begin_with(learner, start)
+        curve = Curve(out, learner.slots, tensorboard=tensorboard)
+        clock = _Clock(learner.slots, settings.slots)
+        kept_s, kept_slots = time.monotonic(), learner.slots if found else -1
+
+        def keep() -> None:
+            nonlocal kept_s, kept_slots
+            if kept_slots != learner.slots:
+                cpu_s = cpu_before + clock.cpu_s
+                checkpoint.write({"identity": identity, "cpu_s": cpu_s}, learner.state())
+            kept_s, kept_slots = time.monotonic(), learner.slots
+
+        try:
+            with _stoppable() as stopped:
+                while learner.slots < settings.slots and not stopped.is_set():
+                    try:
+                        update = learner.update()
+                    except Diverged as error:
+                        left = (
+                            f"the checkpoint after {kept_slots:,} slots is kept in {checkpoint.path}"
+                            if kept_slots >= 0
+                            else "there was no checkpoint yet"
+                        )
+                        raise Diverged(
+                            f"training failed: {error}; {left}. A lower learning rate, or rewards "
+                            "that are scaled, may help."
+                        ) from None
+                    row = _row(update)
+                    number = learner.slots // settings.slots_per_update
+                    if evaluate_every:
+                        due = number % evaluate_every == 0 or learner.slots >= settings.slots
+                        row |= _evaluated(learner, seed, evaluation_slots if due else 0)
+                    row |= {"cpu_s": cpu_before + clock.cpu_s}
+                    curve.add(row)
+                    if progress is not None:
+                        progress(clock.progress(update))
+                    if time.monotonic() - kept_s >= checkpoint_every_s:
+                        keep()
+                keep()
+        finally:
+            curve.close()
+        tally = _tally(learner, seed, evaluation_slots)
+        trained = Trained(
+            policy=out / POLICY,
+            slots=learner.slots,
+            finished=learner.slots >= settings.slots,
+            tally=tally,
+            evaluated=evaluation_slots,
+            cpu_s=clock.cpu_s,
+            slots_per_cpu_s=clock.slots_per_cpu_s(learner.slots),
+        )
+        told = trained.to_json()
+        names = ("evaluated_slots", "goodput", "violation_ratio")
+        said = about(
+            control,
+            task,
+            slots=learner.slots,
+            seed=seed,
+            command=command,
+            result={name: told[name] for name in names},
+        )
+        save(trained.policy, learner.actor.network.arrays(), said)
+        return trained
+
+
+def _tally(learner: Learner, seed: int, slots: int) -> Tally:
+    actor = learner.actor
+    return evaluate(
+        lambda seen: actor.decisions(actor.best(seen)),
+        learner.control,
+        slots=slots,
+        # Not the seed that the training's own sites have.
+        seed=int(np.random.SeedSequence([seed, 5]).generate_state(1)[0]),
+    )
+
+
+def _evaluated(learner: Learner, seed: int, slots: int) -> dict[str, float]:
+    names = ("evaluated_goodput", "evaluated_violations")
+    if not slots:
+        return dict.fromkeys(names, float("nan"))
+    tally = _tally(learner, seed, slots)
+    return dict(zip(names, (tally.overall_goodput, tally.overall_violations), strict=True))
+
+
+def _row(update: Update) -> dict[str, float]:
+    tally = update.tally
+    row: dict[str, float] = {
+        "slots": update.slots,
+        "goodput": tally.overall_goodput,
+        "violations": tally.overall_violations,
+    }
+    for name in ("goodput", "violations", "heavy"):
+        for phase, value in enumerate(getattr(tally, name).tolist()):
+            row[f"{name}_{phase}"] = value
+    left_out = ("slots", "tally")
+    fields = [field.name for field in dataclasses.fields(update) if field.name not in left_out]
+    return row | {name: float(getattr(update, name)) for name in fields}
+
+
+def _begin_with(learner: Learner, start: Path) -> None:
+    """Take over the weights of a trained policy."""
+    from inferway.scheduling.network import read
+
+    network = read(start)
+    layers = learner.actor.network.arrays()
+    if [weight.shape for weight in network.weights] != [weight.shape for weight, _ in layers]:
+        raise ValueError(f"{start} has layers of other sizes than what is to be trained")
+    for (weight, bias), new_weight, new_bias in zip(
+        layers, network.weights, network.biases, strict=True
+    ):
+        weight[:], bias[:] = new_weight, new_bias
+
+
+def _identity(
+    control: Control, settings: Settings, task: str, seed: int, start: Path | None
+) -> dict[str, Any]:
+    """What makes a training this one and none other."""
+    scenario = control.scenario
+    described = {
+        name: _plain(getattr(control, name))
+        for name in ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
+    }
+    described["gains"] = list(control.reward_gains)
+    described |= {
+        name: _plain(getattr(scenario, name))
+        for name in ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
+    }
+    chosen = dataclasses.asdict(settings)
+    if not settings.scheduled:
+        del chosen["slots"]
+    return {
+        "task": task,
+        "seed": seed,
+        "start": None if start is None else str(start),
+        "settings": _plain(chosen),
+        "sites": described,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """As JSON gives it back; infinities by name."""
+    if dataclasses.is_dataclass(value):
+        fields = dataclasses.fields(value)
+        return {field.name: _plain(getattr(value, field.name)) for field in fields}
+    match value:
+        case np.ndarray() | np.generic():
+            return _plain(value.tolist())
+        case Mapping():
+            return {str(key): _plain(one) for key, one in value.items()}
+        case list() | tuple():
+            return [_plain(one) for one in value]
+        case float() if not np.isfinite(value):
+            return str(value)
+        case None | bool() | int() | float() | str():
+            return value
+        case _:
+            return str(value)
+
+
+def _same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+    if found.get("identity") == wanted:
+        return
+    known = found.get("identity", {})
+    differ = []
+    for part, value in wanted.items():
+        other = known.get(part)
+        if isinstance(value, dict) and isinstance(other, dict):
+            keys = [key for key in value | other if value.get(key) != other.get(key)]
+            differ += [
+                f"{key} ({_short(other.get(key))} there, {_short(value.get(key))} now)"
+                for key in keys
+            ]
+        elif value != other:
+            differ.append(f"{part} ({_short(other)} there, {_short(value)} now)")
+    raise ValueError(
+        f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
+    )
+
+
+def _short(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+@contextmanager
+def _stoppable() -> Iterator[threading.Event]:
+    """Let the first Ctrl-C end the training after the present update, and the second at once."""
+    stopped = threading.Event()
+    if threading.current_thread() is not threading.main_thread():
+        yield stopped
+        return
+
+    def stop(_number: int, _frame: Any) -> None:
+        stopped.set()
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, stop)
+    try:
+        yield stopped
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+class _Clock:
+    """Speed and time left of this process's part."""
+
+    def __init__(self, slots: int, total: int) -> None:
+        self.before, self.total = slots, total
+        self.start_s, self.start_cpu_s = time.monotonic(), time.process_time()
+
+    @property
+    def cpu_s(self) -> float:
+        return time.process_time() - self.start_cpu_s
+
+    def slots_per_cpu_s(self, slots: int) -> float:
+        return (slots - self.before) / self.cpu_s if slots > self.before else float("nan")
+
+    def progress(self, update: Update) -> Progress:
+        pace = (update.slots - self.before) / max(time.monotonic() - self.start_s, 1e-9)
+        return Progress(
+            slots=update.slots,
+            total=self.total,
+            slots_per_s=pace,
+            goodput=update.tally.overall_goodput,
+            violations=update.tally.overall_violations,
+            seconds_left=max(self.total - update.slots, 0) / pace,
+        )
