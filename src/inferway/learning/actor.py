@@ -2,7 +2,7 @@
 
 Its outputs are f of eq. 8, a number per server, and with batches then the logits of each class's
 (smallest, largest) pairs. Given the observation, routing and batch rules are independent, as in
-the hybrid actions of H-PPO (paper 003, ref. 71: Fan et al., IJCAI 2019, doi 10.24963/ijcai.2019/316).
+the hybrid actions of H-PPO (paper 003, ref. 71: doi 10.24963/ijcai.2019/316).
 """
 
 from __future__ import annotations
@@ -59,10 +59,8 @@ class Actor:
     ) -> None:
         self.servers = control.scenario.fleet.servers
         self.features = control.features
-        self.rules = [
-            np.array(pairs_of(sizes), np.int64)
-            for sizes in (control.sizes if control.batches else ())
-        ]
+        offered = control.sizes if control.batches else ()
+        self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
         """By class: (P, 2) the pairs that its logits are of."""
         self.ends = np.cumsum([self.servers, *(len(rule) for rule in self.rules)])
         self.network = Perceptron(

@@ -62,7 +62,7 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
     def expand(self, batch_shape: Any, _instance: Any = None) -> SoftmaxGaussian:
         """Repeat the distribution; as for other distributions of PyTorch."""
         batch = torch.Size(batch_shape)
-        new = self._get_checked_instance(SoftmaxGaussian, _instance)
+        new: SoftmaxGaussian = self._get_checked_instance(SoftmaxGaussian, _instance)
         new.loc = self.loc.expand(*batch, *self.event_shape)
         new.scale = self.scale.expand(batch) if self.scale.dim() else self.scale
         super(SoftmaxGaussian, new).__init__(batch, self.event_shape, validate_args=False)
@@ -98,11 +98,11 @@ class SoftmaxGaussian(Distribution):  # type: ignore[misc]
     def _scale(self) -> Tensor:
         return self.scale.expand(self.batch_shape)
 
-    def rsample(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
         """Draw y, with gradients to `loc` and `scale`."""
         return self.rsample_log(sample_shape).exp()
 
-    def rsample_log(self, sample_shape: Any = torch.Size()) -> Tensor:
+    def rsample_log(self, sample_shape: Any = ()) -> Tensor:
         """Draw log y, which says what y is where y itself would be rounded to zero."""
         shape = self._extended_shape(torch.Size(sample_shape))
         noise = torch.randn(shape, dtype=self.loc.dtype, device=self.loc.device)

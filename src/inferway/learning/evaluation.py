@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,10 +48,8 @@ def evaluate(
         The sites' requests by phase at their arrival.
     """
     run = Sites(control, count=sites, seed=seed)
-    total: Any = None
     for t in range(warmup + -(-slots // sites)):
         if t == warmup:
             run.clear()
         run.step(*decide(run.observation))
-    total = Tally.of(run)
-    return total
+    return Tally.of(run)

@@ -88,7 +88,7 @@ def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_name(f".{path.name}.new")
     with fresh.open("wb") as file:
-        np.savez(file, allow_pickle=False, **arrays)  # type: ignore[arg-type]
+        np.savez(file, allow_pickle=False, **arrays)
         file.flush()
         os.fsync(file.fileno())
     fresh.replace(path)

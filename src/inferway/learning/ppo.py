@@ -28,10 +28,13 @@ from inferway.learning.settings import Settings
 from inferway.learning.site import Control, Sites
 from inferway.learning.tally import Tally
 
-__all__ = ["Diverged", "Learner", "Update"]
+__all__ = ["DivergenceError", "Learner", "Update"]
 
 
-class Diverged(RuntimeError):
+_TOLD = ("surrogate", "value_error", "kl", "clipped")
+
+
+class DivergenceError(RuntimeError):
     """A number of the training is none any more."""
 
 
@@ -108,11 +111,10 @@ class Learner:
         )
         self.baseline = baseline_of(settings, control)
         self.slots = 0
-        steps, count, heads = settings.slots_per_update // settings.sites, settings.sites, 0
-        heads = len(self.actor.rules)
+        steps, count = settings.slots_per_update // settings.sites, settings.sites
         self._seen = np.empty((steps + 1, count, seen.features), np.float32)
         self._log_routing = np.empty((steps, count, self.actor.servers), np.float32)
-        self._pairs = np.empty((steps, count, heads), np.int64)
+        self._pairs = np.empty((steps, count, len(self.actor.rules)), np.int64)
         self._outputs = np.empty((steps, count, int(self.actor.ends[-1])), np.float32)
         self._rewards = np.empty((steps, count))
         self._arrivals = np.empty((steps, count))
@@ -123,7 +125,7 @@ class Learner:
 
         Raises
         ------
-        Diverged
+        DivergenceError
             Where a loss or a weight is not finite any more; this object is then of no use.
         """
         settings = self.settings
@@ -216,9 +218,7 @@ class Learner:
                     sigma,
                 )
             sums /= count
-            told = dict(
-                zip(("surrogate", "value_error", "kl", "clipped"), sums.tolist(), strict=True)
-            )
+            told = dict(zip(_TOLD, sums.tolist(), strict=True))
             if settings.kl is not None and told["kl"] > settings.kl:
                 break
         return told
@@ -261,10 +261,12 @@ class Learner:
         numbers |= {"critic's error": update.value_error}
         for name, value in numbers.items():
             if not math.isfinite(value):
-                raise Diverged(f"the {name} is {value} after {self.slots:,} slots")
+                raise DivergenceError(f"the {name} is {value} after {self.slots:,} slots")
         for name, network in (("actor", self.actor.network), ("critic", self.critic)):
             if not all(np.isfinite(array).all() for layer in network.arrays() for array in layer):
-                raise Diverged(f"a weight of the {name} is not finite after {self.slots:,} slots")
+                raise DivergenceError(
+                    f"a weight of the {name} is not finite after {self.slots:,} slots"
+                )
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that changes, between two updates: with it, training goes on to the last digit."""

@@ -35,11 +35,11 @@ class Tally:
     sent: NDArray[np.int64]
     accuracy: NDArray[np.float64]
 
-    @classmethod
-    def of(cls, sites: Sites) -> Tally:
+    @staticmethod
+    def of(sites: Sites) -> Tally:
         """What sites have counted since they were cleared."""
         counts = sites.counts
-        return cls(
+        return Tally(
             arrived=counts.arrived.sum(axis=0),
             rejected=(counts.rejected + counts.dropped).sum(axis=0),
             late=counts.answered[..., 1].sum(axis=(0, 2)),

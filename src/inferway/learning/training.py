@@ -147,12 +147,12 @@ def train(
     ValueError
         Where the folder holds another training.
     RuntimeError
-        Where another process trains in the folder; `inferway.learning.ppo.Diverged` where a number
+        Where another process trains in the folder; `inferway.learning.ppo.DivergenceError` where a number
         of the training is none any more: the last checkpoint, from before, is kept.
     """
     import torch
 
-    from inferway.learning.ppo import Diverged, Learner
+    from inferway.learning.ppo import DivergenceError, Learner
 
     torch.set_num_threads(threads)
     with alone(out):
@@ -183,13 +183,11 @@ def train(
                 while learner.slots < settings.slots and not stopped.is_set():
                     try:
                         update = learner.update()
-                    except Diverged as error:
-                        left = (
-                            f"the checkpoint after {kept_slots:,} slots is kept in {checkpoint.path}"
-                            if kept_slots >= 0
-                            else "there was no checkpoint yet"
-                        )
-                        raise Diverged(
+                    except DivergenceError as error:
+                        left = "there was no checkpoint yet"
+                        if kept_slots >= 0:
+                            left = f"{checkpoint.path} is kept, of {kept_slots:,} slots"
+                        raise DivergenceError(
                             f"training failed: {error}; {left}. A lower learning rate, or rewards "
                             "that are scaled, may help."
                         ) from None
@@ -375,16 +373,28 @@ class _Clock:
     def __init__(self, slots: int, total: int) -> None:
         self.before, self.total = slots, total
         self.start_s, self.start_cpu_s = time.monotonic(), time.process_time()
+        self.first: tuple[int, float, float] | None = None
+        """Slots, time and CPU time after the first update, in which code is compiled."""
 
     @property
     def cpu_s(self) -> float:
         return time.process_time() - self.start_cpu_s
 
     def slots_per_cpu_s(self, slots: int) -> float:
-        return (slots - self.before) / self.cpu_s if slots > self.before else float("nan")
+        """Without the first update, where there are others."""
+        if slots == self.before:
+            return float("nan")
+        if self.first is None or slots == self.first[0]:
+            return (slots - self.before) / self.cpu_s
+        return (slots - self.first[0]) / (time.process_time() - self.first[2])
 
     def progress(self, update: Update) -> Progress:
-        pace = (update.slots - self.before) / max(time.monotonic() - self.start_s, 1e-9)
+        now_s = time.monotonic()
+        if self.first is None:
+            pace = (update.slots - self.before) / max(now_s - self.start_s, 1e-9)
+            self.first = (update.slots, now_s, time.process_time())
+        else:
+            pace = (update.slots - self.first[0]) / max(now_s - self.first[1], 1e-9)
         return Progress(
             slots=update.slots,
             total=self.total,
