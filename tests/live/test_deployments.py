@@ -123,13 +123,26 @@ def test_a_policy_that_does_not_compile_is_refused(
         serve("./cheapest.py:Cheapest")
 
 
-def test_a_policy_that_forms_batches_is_refused(
+def test_a_policy_that_drops_is_obeyed(
     serve: Callable[..., Any], examples: Path, tmp_path: Path
 ) -> None:
-    batches = "\n    def pull(self, site, server, draw):\n        return 0, 1\n"
-    (tmp_path / "cheapest.py").write_text((examples / "cheapest.py").read_text() + batches)
-    with pytest.raises(ServeError, match=r"tasks\.digits\.dispatch: .* forms no batches"):
-        serve("./cheapest.py:Cheapest")
+    drops = "\n    def pull(self, site, server, draw):\n        return 1, 0\n"
+    (tmp_path / "cheapest.py").write_text((examples / "cheapest.py").read_text() + drops)
+    running = serve("./cheapest.py:Cheapest")
+    image = load_testset().images[:1]
+    body = {
+        "inputs": [
+            {
+                "name": "image",
+                "datatype": "FP32",
+                "shape": list(image.shape),
+                "data": image.ravel().tolist(),
+            }
+        ]
+    }
+    answer = running.infer(body)
+    assert answer.status == 504
+    assert "the policy dropped the request" in answer.json["error"]
 
 
 def test_service_times_are_kept_from_one_run_to_the_next(

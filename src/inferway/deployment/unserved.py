@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from inferway.deployment.deployment import Deployment, Task
+    from inferway.deployment.deployment import Deployment, Node, Task, Variant
 
 __all__ = ["sentences"]
 
@@ -52,11 +52,29 @@ def _of_task(deployment: Deployment, task: Task) -> list[str]:
         has = "have" if len(bare) > 1 else "has"
         found.append(f"{field}.variants: {names} {has} no `model`, so nothing can answer requests")
     found += [
-        f"{field}.variants.{variant.name}.batch: batches are not formed live yet; leave it out"
+        f"{field}.variants.{variant.name}.batch: {reason}"
+        for node in deployment.nodes.values()
         for variant in running
-        if variant.batch is not None
+        if (reason := _unfilled(node, variant))
     ]
     policy = deployment.policy_of(task).policy
     if policy in _STEERED and task.accuracy_target is None:
         found.append(f"{field}.accuracy_target: {policy} needs one to steer to")
     return found
+
+
+def _unfilled(node: Node, variant: Variant) -> str:
+    """Why the batches of a variant would never come about at a node; empty where they would."""
+    if variant.batch is None:
+        return ""
+    if node.queue == "central":
+        return (
+            f"node {node.name} has a central queue, so that each instance holds one request and "
+            "forms no batches; leave out the one or the other"
+        )
+    if node.buffer is not None and variant.batch.min > node.buffer:
+        return (
+            f"instances wait for {variant.batch.min} requests and have room for {node.buffer}; "
+            "lower its `min` or raise the node's `buffer`"
+        )
+    return ""

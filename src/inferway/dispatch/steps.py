@@ -131,6 +131,7 @@ def withdraw(bound: Any, server: int, position: int, now_s: float, counted: bool
     k = site.server_class[server]
     rows = site.rows[server, (site.head[server] + position) % site.arrived_s.shape[1]]
     if position == 0:
+        batch.ready(site, server)
         release(site, server)
     else:
         abandon(site, server, position)

@@ -67,6 +67,7 @@ def sites_of(
 
 def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[[], float]) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
+    from inferway.dispatch.batching import foresee, rule_of
     from inferway.dispatch.deployed import dispatcher_of
     from inferway.dispatch.service_times import recall, remember
 
@@ -75,12 +76,9 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         dispatcher = dispatcher_of(deployment, task.name, node.name)
     except ValueError as error:
         raise ServeError(f"{deployment.path}: tasks.{task.name}.dispatch: {error}") from error
-    if hasattr(dispatcher.policy, "pull"):
-        raise ServeError(
-            f"{deployment.path}: tasks.{task.name}.dispatch: policy {dispatcher.policy_name} has "
-            "`pull`, and `serve` forms no batches; leave `pull` out of the class"
-        )
     fleet = dispatcher.fleet
+    batches = [task.variants[name].batch for name in fleet.variants]
+    foresee(dispatcher.site, batches)
     runtimes: list[OnnxRuntime] = []
     for name, count in zip(fleet.variants, fleet.count, strict=True):
         runtime = _runtime(deployment, task, name)
@@ -112,6 +110,7 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         drop_late=node.late == "drop",
         in_order=central,
         room=room,
+        rules=[rule_of(batch) for batch in batches] if any(batches) else None,
         window_s=None if options.get("rate") else options.get("window"),
         remember=keep,
         now=now,

@@ -12,6 +12,9 @@ LATENCY_BOUNDS_S: Final = (
 )  # fmt: skip
 """Upper ends of the latency histogram's buckets, in seconds; one more bucket has no end."""
 
+BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
+"""Upper ends of the batch sizes' buckets, in rows; one more bucket has no end."""
+
 
 class Counters:
     """Counts of one site, written by the event loop only.
@@ -31,6 +34,10 @@ class Counters:
         Sum over all answers of the profile accuracy of their variant, pinned ones included.
     buckets
         ``buckets[k][i]``: answered requests of class k with a latency in bucket i.
+    batches
+        ``batches[k][i]``: runs of class k's model for so many rows at once that bucket i has them.
+    batch_rows
+        ``batch_rows[k]``: rows of these runs.
     late
         ``late[k]``: of the answers of class k, requests whose deadline had passed.
     latency_sum_s, service_sum_s
@@ -39,6 +46,8 @@ class Counters:
 
     __slots__ = (
         "accuracy_sum",
+        "batch_rows",
+        "batches",
         "buckets",
         "gone_rows",
         "late",
@@ -57,6 +66,8 @@ class Counters:
         self.gone_rows = 0
         self.accuracy_sum = 0.0
         self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
+        self.batches = [[0] * (len(BATCH_BOUNDS) + 1) for _ in range(classes)]
+        self.batch_rows = [0] * classes
         self.late = [0] * classes
         self.latency_sum_s = [0.0] * classes
         self.service_sum_s = [0.0] * classes
@@ -71,6 +82,11 @@ class Counters:
         self.buckets[k][bisect_left(LATENCY_BOUNDS_S, latency_s)] += 1
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
+
+    def ran(self, k: int, rows: int) -> None:
+        """Count a run of class k's model."""
+        self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
+        self.batch_rows[k] += rows
 
     def absorb(self, other: Counters) -> None:
         """Add what another site of the task has counted, class by class of the same name.
@@ -88,8 +104,13 @@ class Counters:
             self.late[mine] += other.late[theirs]
             self.latency_sum_s[mine] += other.latency_sum_s[theirs]
             self.service_sum_s[mine] += other.service_sum_s[theirs]
-            for i, count in enumerate(other.buckets[theirs]):
-                self.buckets[mine][i] += count
+            self.batch_rows[mine] += other.batch_rows[theirs]
+            for own, counts in (
+                (self.buckets[mine], other.buckets[theirs]),
+                (self.batches[mine], other.batches[theirs]),
+            ):
+                for i, count in enumerate(counts):
+                    own[i] += count
         self.gone_rows += other.gone_rows + sum(
             rows
             for name, rows in zip(other.variants, other.rows, strict=True)

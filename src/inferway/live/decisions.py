@@ -14,6 +14,7 @@ class Decisions(Protocol):
     """What a site needs of `inferway.dispatch.Dispatcher`."""
 
     fleet: Fleet
+    policy: Any
     site: Any
     """The view that its policy sees."""
 
@@ -42,8 +43,14 @@ class Decisions(Protocol):
     ) -> int:
         """Choose a server and admit the request there."""
 
-    def finish(self, server: int, now_s: float, service_s: float) -> None:
-        """The request in service has been answered."""
+    def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
+        """How many requests a free server drops and takes."""
+
+    def begin(self, server: int, taken: int, now_s: float) -> None:
+        """A free server serves so many requests together; with 0 it waits for more."""
+
+    def finish(self, server: int, now_s: float, service_s: float, measured: int) -> None:
+        """The first request has been answered; `measured` is of how many rows its service was."""
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool) -> None:
         """A request leaves with no answer, from this place in the server's queue."""

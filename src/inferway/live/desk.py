@@ -93,6 +93,14 @@ class Desk:
             self._queues.join(request, server, now_s)
         return server
 
+    def pull(self, server: int) -> tuple[int, int]:
+        """Ask the policy how many requests a free server drops and takes: (drop, take)."""
+        return self.dispatcher.pull(server, self._now(), self._word(64) - _HALF_WORD)
+
+    def begin(self, server: int, taken: int) -> None:
+        """Say that a server serves its first requests together, or waits for more with 0."""
+        self.dispatcher.begin(server, taken, self._now())
+
     def take_back(self, request: Request) -> None:
         """Undo a decision where no answer is sent: the place is freed and the balance moved back.
 

@@ -39,6 +39,8 @@ class Ended(msgspec.Struct, gc=False):
     before: Before | None
     server: int
     rows: int
+    requests_together: int
+    rows_together: int
     classes: int
     floor: float
     deadline_s: float
@@ -88,6 +90,7 @@ class Memory:
                 request.before,
                 request.server,
                 request.rows,
+                *request.together,
                 request.classes,
                 request.floor,
                 request.deadline_s,
@@ -125,6 +128,7 @@ class Memory:
             "variant": None if chosen is None else self._variants[chosen],
             "instance": None if chosen is None else ended.server - self._first[chosen],
             "rows": ended.rows,
+            "batch": _batch(ended) if outcome is Outcome.ANSWERED else None,
             "pinned": not ended.counted,
             "accuracy_floor": ended.floor or None,
             "priority": ended.priority or None,
@@ -207,6 +211,13 @@ class Memory:
         if server < 0:
             return None
         return next(k for k in range(len(self._variants)) if server < self._first[k + 1])
+
+
+def _batch(ended: Ended) -> dict[str, int]:
+    """What was run at once, the request included."""
+    if not ended.requests_together:
+        return {"requests": 1, "rows": ended.rows}
+    return {"requests": ended.requests_together, "rows": ended.rows_together}
 
 
 def _ms(seconds: float) -> float:

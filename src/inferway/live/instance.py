@@ -6,12 +6,13 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
+from inferway.live.batch import Batch
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
 from inferway.runtime import Runtime, Signature
@@ -24,6 +25,10 @@ WARM_UP_RUNS = 3
 FAILURES = 3
 """Failures in a row after which an instance is run on zeros: one that fails at these too takes no
 more requests; one that answers them works, and the requests were at fault."""
+
+
+Job = Request | Batch
+"""What an instance runs at once."""
 
 
 class WarmUpError(RuntimeError):
@@ -44,31 +49,35 @@ class Instance:
     runtime
         The model.
     finished
-        Called in the instance's thread with each request that has been run, outputs or reason
-        filled in.
+        Called in the instance's thread with each request, or batch, that has been run, outputs or
+        reason filled in.
     drop_late
         Whether a request whose deadline has passed is dropped instead of run.
     now
         The clock of deadlines and service times, seconds.
+    sizes
+        Rows that it may be given together, to be tried while it warms up.
     """
 
     def __init__(
         self,
         name: str,
         runtime: Runtime,
-        finished: Callable[[Request], None],
+        finished: Callable[[Any], None],
         drop_late: bool = True,
         now: Callable[[], float] = time.monotonic,
+        sizes: Sequence[int] = (1,),
     ) -> None:
         self.name = name
         self.runtime = runtime
         self._finished = finished
         self._drop_late = drop_late
         self._now = now
+        self._sizes = sizes
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
         # A dictionary's pop is one atomic step.
-        self._waiting: dict[Any, Request] = {}
+        self._waiting: dict[Any, Job] = {}
         self._serial = 0
         self._pace = Pace(runtime)
         self._turn: Turn | None = None
@@ -91,8 +100,8 @@ class Instance:
         self._turn = turn
         self._thread.start()
 
-    def put(self, request: Request) -> None:
-        """Queue a request; only the event loop does."""
+    def put(self, request: Job) -> None:
+        """Queue a request or a batch; only the event loop does."""
         self._serial = serial = self._serial + 1
         request.serial = serial
         self._waiting[serial] = request
@@ -104,8 +113,8 @@ class Instance:
         self._give_all()
         self._give(serial)
 
-    def run_next(self) -> Request | None:
-        """Run the next request that is the loop's; None where there is none."""
+    def run_next(self) -> Job | None:
+        """Run the next that is the loop's; None where there is none."""
         while self._here and not self.resting:
             request = self._waiting.pop(self._here.popleft(), None)
             if request is not None:
@@ -125,7 +134,7 @@ class Instance:
         self._given += 1
         self._inbox.put(serial)
 
-    def cancel(self, request: Request) -> bool:
+    def cancel(self, request: Job) -> bool:
         """Take a request back; False when its service has begun."""
         return self._waiting.pop(request.serial, None) is not None
 
@@ -147,7 +156,8 @@ class Instance:
         Raises
         ------
         WarmUpError
-            When the model fails on an input that its signature describes completely.
+            When the model fails on an input that its signature describes completely, or answers a
+            batch with another number of rows.
         """
         inputs = zeros(self.runtime.signature)
         try:
@@ -161,7 +171,28 @@ class Instance:
                 return False
             reason = " ".join(str(error).split())
             raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
+        for size in self._sizes:
+            if size > 1:
+                self._warm_up_at(size, inputs)
         return True
+
+    def _warm_up_at(self, rows: int, inputs: Arrays) -> None:
+        # What a model's file says of its first axis need not be so.
+        offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
+        many = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
+        try:
+            outputs = self.runtime.run(many)
+        except Exception as error:
+            reason = " ".join(str(error).split())
+            raise WarmUpError(
+                f"{offer}; export the model with a free first axis: {reason}"
+            ) from error
+        for name, array in outputs.items():
+            if len(array) != rows:
+                raise WarmUpError(
+                    f"{offer}: output {name!r} has {len(array)} rows then; export the model with "
+                    "its batch as the first axis of every output"
+                )
 
     def probe(self, told: Callable[[str], None]) -> None:
         """Run the model on zeros; an instance that rests goes on if it answers.
@@ -213,7 +244,7 @@ class Instance:
             del request
             self._gone += 1
 
-    def _answer(self, request: Request, call: Callable[[], Any] | None) -> None:
+    def _answer(self, request: Job, call: Callable[[], Any] | None) -> None:
         now = self._now
         if self._drop_late and request.deadline_s < now():
             request.outcome = Outcome.EXPIRED

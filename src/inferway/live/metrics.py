@@ -14,7 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from inferway.live.counters import LATENCY_BOUNDS_S
+from inferway.live.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
@@ -67,6 +67,7 @@ class SiteCollector(Collector):
         yield self._late()
         yield self._latency()
         yield self._service()
+        yield self._batches()
         yield from self._queues()
         yield from self._accuracy()
 
@@ -124,6 +125,18 @@ class SiteCollector(Collector):
         for site in self._sites:
             for name, total in zip(site.variants, site.counters.service_sum_s, strict=True):
                 family.add_metric([site.task, name], total)
+        return family
+
+    def _batches(self) -> Any:
+        family = HistogramMetricFamily(
+            "inferway_batch_size", "Rows that a model was run on at once.", labels=_VARIANT
+        )
+        bounds = [*(str(bound) for bound in BATCH_BOUNDS), "+Inf"]
+        for site in self._sites:
+            counters = site.counters
+            for k, name in enumerate(site.variants):
+                buckets = list(zip(bounds, accumulate(counters.batches[k]), strict=True))
+                family.add_metric([site.task, name], buckets, counters.batch_rows[k])
         return family
 
     def _queues(self) -> Iterator[Any]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from inferway.live.central import CentralQueue
-from inferway.live.instance import Instance
 from inferway.live.request import Request
+
+if TYPE_CHECKING:
+    from inferway.live.service import Service
 
 
 class Queues:
@@ -17,8 +20,8 @@ class Queues:
 
     Parameters
     ----------
-    instances
-        One per server.
+    servers
+        How many there are.
     central
         The central queue.
     expired
@@ -28,14 +31,15 @@ class Queues:
 
     def __init__(
         self,
-        instances: Sequence[Instance],
+        servers: int,
         central: CentralQueue,
         expired: Callable[[Request], None] | None,
     ) -> None:
-        self.at: list[deque[Request]] = [deque() for _ in instances]
-        """What each server holds; the first is in service."""
+        self.at: list[deque[Request]] = [deque() for _ in range(servers)]
+        """What each server holds; those in service come first."""
         self.central = central
-        self._instances = instances
+        self.service: Service
+        """Who runs what is at the servers."""
         self._expired = expired
 
     def __len__(self) -> int:
@@ -44,14 +48,12 @@ class Queues:
     def join(self, request: Request, server: int, now_s: float) -> None:
         """Put a request at the end of a server's queue."""
         request.server = server
-        queue = self.at[server]
-        queue.append(request)
-        self._instances[server].put(request)
-        if request.deadline_s < math.inf and len(queue) > 1:
+        self.at[server].append(request)
+        if self.service.hand(request) and request.deadline_s < math.inf:
             self._time(request, now_s)
 
     def leave(self, request: Request) -> int:
-        """Take a request from its server's queue; returns where it stood, 0 for in service."""
+        """Take a request from its server's queue; returns where it stood, 0 for the first."""
         queue = self.at[request.server]
         position = queue.index(request)
         del queue[position]

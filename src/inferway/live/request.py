@@ -67,6 +67,10 @@ class Request:
         False for a pinned request, which does not move the accuracy balance.
     call
         What stops its run, where the runtime can be stopped; None before the run.
+    alone
+        It is run by itself, after a batch that it was in has failed.
+    together
+        Requests, and their rows, that were run at once, this one included; zeros before.
     abandoned
         Nobody waits for its answer: it need not be run, or run to its end.
     id
@@ -98,6 +102,7 @@ class Request:
 
     __slots__ = (
         "abandoned",
+        "alone",
         "balance",
         "before",
         "call",
@@ -126,6 +131,7 @@ class Request:
         "service_s",
         "started_s",
         "timer",
+        "together",
         "variant",
     )
 
@@ -149,6 +155,8 @@ class Request:
         self.counted = True
         self.call: Call | None = None
         self.abandoned = False
+        self.alone = False
+        self.together = (0, 0)
         self.id = b""
         self.identity: Any = None
         self.dispatched_s = 0.0

@@ -256,6 +256,7 @@ class Server:
         self._stopped = True
         self.ready = False
         self._announce()
+        self._flush()
         self._http.close()
         loop = asyncio.get_running_loop()
         grace_s = self.grace_s if grace_s is None else grace_s
@@ -308,6 +309,7 @@ class Server:
         await self._ending.wait()
         self.ready = False
         self._announce()
+        self._flush()
         if not self._undelayed.is_set():
             self.log.info("draining", delay_s=self.drain_delay_s)
             with suppress(TimeoutError):
@@ -350,6 +352,10 @@ class Server:
         # Only where the process is this server's own: it holds for all that is in it.
         if self._settles:
             settle()
+
+    def _flush(self) -> None:
+        for site in self.sites:
+            site.flush()
 
     def _announce(self) -> None:
         if self._grpc is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import islice
 
 from inferway.live.forecast import Forecast
@@ -20,6 +20,7 @@ def rank(request: Request) -> int:
 def at_servers(
     newcomer: Request,
     queues: Sequence[Sequence[Request]],
+    begun: Callable[[int], int],
     class_of: Sequence[int],
     places: int,
     forecast: Forecast,
@@ -35,7 +36,9 @@ def at_servers(
     newcomer
         It states a priority.
     queues
-        What each server holds; the first is in service, which nobody gives up.
+        What each server holds.
+    begun
+        How many of these are in service, which nobody gives up; they stand first.
     class_of
         Class of each server.
     places
@@ -58,7 +61,7 @@ def at_servers(
         if len(queue) < places:
             return None
         behind_s = forecast.wait_s(server) + forecast.service_s(server, newcomer.rows)
-        for queued in islice(queue, 1, None):
+        for queued in islice(queue, begun(server), None):
             stands = rank(queued)
             lower = stands > lowest or (
                 stands == lowest and victim is not None and queued.received_s > victim.received_s

@@ -8,26 +8,33 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from inferway.live.aside import aside
+from inferway.live.batching import Batching
 from inferway.live.central import HELD_LIMIT, CentralQueue
 from inferway.live.counters import Counters
 from inferway.live.decisions import Decisions
+from inferway.live.departures import Departures
 from inferway.live.desk import Desk
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
-from inferway.live.http.refusal import RefusalError
-from inferway.live.instance import EXPIRED, Instance, join
+from inferway.live.instance import Instance, Job, join
 from inferway.live.queues import Queues
 from inferway.live.rejection import GAVE_WAY, rejection
 from inferway.live.request import Outcome, Request
+from inferway.live.service import OneByOne, Service
+from inferway.live.settlement import Settlement
 from inferway.live.shedding import at_servers, in_line
 from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD, REJECT
+
+if TYPE_CHECKING:
+    from inferway.dispatch.batching import Rule
 
 
 class Site:
@@ -61,6 +68,9 @@ class Site:
         for those that the policy holds.
     room
         In the central queue.
+    rules
+        By class, the batches that are offered. None where no batches are formed but, one request
+        at a time, by a policy that has `pull`.
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
@@ -84,6 +94,7 @@ class Site:
         drop_late: bool = True,
         in_order: bool = False,
         room: int = HELD_LIMIT,
+        rules: Sequence[Rule] | None = None,
         window_s: float | None = None,
         remember: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -105,11 +116,12 @@ class Site:
         self.accuracy = [float(value) for value in fleet.accuracy]
         self.rate = [float(value) for value in fleet.rate]
         self.first = first
-        self.counters = Counters(fleet.variants)
         # Per server, as plain Python values.
         self.class_of = [
             k for k in range(len(fleet.variants)) for _ in range(first[k], first[k + 1])
         ]
+        pulls = hasattr(dispatcher.policy, "pull")
+        offered = [(1,)] * len(fleet.variants) if rules is None else [rule.sizes for rule in rules]
         self.instances = [
             Instance(
                 f"{task}/{fleet.variants[k]}#{server - first[k]}",
@@ -117,12 +129,13 @@ class Site:
                 self._finished,
                 drop_late,
                 now,
+                offered[k],
             )
             for (server, k), runtime in zip(enumerate(self.class_of), runtimes, strict=True)
         ]
         view = dispatcher.site
         self._queues = Queues(
-            self.instances, CentralQueue(view.held, room), self._expire if drop_late else None
+            first[-1], CentralQueue(view.held, room), self._expire if drop_late else None
         )
         self.queues = self._queues.at
         self.held = self._queues.central.requests
@@ -138,7 +151,6 @@ class Site:
                 f"task {task!r} has a central queue and {self._places} places at each server; "
                 "there must be one"
             )
-        self._traced: Callable[[str, Request], None] | None = None
         self.told: Callable[[str, bool, str], None] | None = None
         """Told the name of each instance that is healthy no longer, or again, and why not."""
         self.heir: Site | None = None
@@ -146,8 +158,40 @@ class Site:
         self.left_balance = 0.0
         """The balance at that moment."""
         self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
-        self._balance = view.balance
-        self._done: deque[Request] = deque()
+        self._departures = Departures(
+            task, self.class_of, self.accuracy, Counters(fleet.variants), self.memory
+        )
+        batching = None
+        self._service: Service
+        if pulls or rules is not None:
+            self._service = batching = Batching(
+                self.instances,
+                self.queues,
+                self._desk,
+                rules,
+                self.class_of,
+                pulls=pulls,
+                mixed=any(-1 in tensor.shape[1:] for tensor in signature.inputs),
+                late=lambda request: self._left_s(request) < 0.0,
+                dropped=self._departures.drop,
+                untime=self._queues.untime,
+            )
+        else:
+            self._service = OneByOne(self.instances, self.queues, self._desk)
+        self._queues.service = self._service
+        self._settle = Settlement(
+            self._desk,
+            self.queues,
+            batching,
+            self.instances,
+            self.health,
+            self._departures,
+            self.variants,
+            self.class_of,
+            now,
+            self._report,
+        )
+        self._done: deque[Job] = deque()
         self._stopped = False
         self._upkeep = Upkeep(self, window_s, remember)
         self._doorbell: Doorbell | None = None
@@ -199,8 +243,17 @@ class Site:
 
     def trace(self, traced: Callable[[str, Request], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""
-        self._traced = traced
+        self._departures.traced = traced
         self._desk.stamps = True
+
+    @property
+    def counters(self) -> Counters:
+        """What has happened here."""
+        return self._departures.counters
+
+    @counters.setter
+    def counters(self, counters: Counters) -> None:
+        self._departures.counters = counters
 
     @property
     def recorded(self) -> bool:
@@ -213,10 +266,15 @@ class Site:
         self._stopped = True
         self.health.stop()
         self._upkeep.stop()
+        gone = f"task {self.task!r} is no longer served"
         while self.held:
             request = self.held[0]
             self._queues.release(request)
-            self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is no longer served")
+            self._departures.end(request, Outcome.UNAVAILABLE, gone)
+        begun_s = self.now()
+        for request in await self._service.end(limit_s):
+            self._departures.end(request, Outcome.UNAVAILABLE, gone)
+        limit_s = max(0.0, limit_s - (self.now() - begun_s))
         for instance in self.instances:
             instance.stop()
         ended = await asyncio.to_thread(join, self.instances, limit_s, self.now)
@@ -229,6 +287,10 @@ class Site:
             for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
                 runtime.close()
         await self._upkeep.close()
+
+    def flush(self) -> None:
+        """Let no request wait for others to make a batch with, from now on: few more will come."""
+        self._service.flush()
 
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""
@@ -250,7 +312,8 @@ class Site:
     def submit(self, request: Request) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
         if not self.ready:
-            self._end(request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
+            reason = f"task {self.task!r} is not ready"
+            self._departures.end(request, Outcome.UNAVAILABLE, reason)
             return
         self.arrived += request.rows
         if self._in_order and self.held:  # first come, first served
@@ -278,16 +341,10 @@ class Site:
             if request not in self.held:
                 return  # it has ended
             self._queues.release(request)
-        elif self.instances[request.server].cancel(request):
-            self._desk.take_back(request)
-        else:
-            request.abandoned = True
-            if request.call is not None:
-                request.call.terminate = True
+        elif not self._service.recall(request):
+            self._service.abandon(request)
             return
-        request.outcome = Outcome.CANCELED
-        self.counters.ended(Outcome.CANCELED, self._class(request))
-        self.memory.keep(request)
+        self._departures.cancel(request)
         self._pull()
 
     def _left_s(self, request: Request) -> float:
@@ -300,11 +357,9 @@ class Site:
     def _expire(self, request: Request) -> None:
         if request.server < 0:
             self._queues.release(request)
-        elif request.outcome is None and self.instances[request.server].cancel(request):
-            self._desk.take_back(request)
-        else:
+        elif request.outcome is not None or not self._service.recall(request):
             return
-        self._end(request, Outcome.EXPIRED, EXPIRED)
+        self._departures.expire(request)
         self._pull()
 
     def _mark(self, server: int, healthy: bool, reason: str) -> None:
@@ -313,9 +368,8 @@ class Site:
         if self.told is not None:
             self.told(self.instances[server].name, healthy, reason)
         if not healthy:
-            queued = [one for one in self.queues[server] if self.instances[server].cancel(one)]
+            queued = [one for one in list(self.queues[server]) if self._service.recall(one)]
             for request in queued:
-                self._desk.take_back(request)
                 request.server = -1
             for request in queued:
                 self._move(request)
@@ -334,11 +388,16 @@ class Site:
     def _shed(self, request: Request) -> bool:
         left_s = self._left_s(request)
         victim = at_servers(
-            request, self.queues, self.class_of, self._places, self.forecast, left_s
+            request,
+            self.queues,
+            self._service.begun,
+            self.class_of,
+            self._places,
+            self.forecast,
+            left_s,
         )
-        if victim is None or not self.instances[victim.server].cancel(victim):
+        if victim is None or not self._service.recall(victim):
             return False
-        self._desk.take_back(victim)
         placed = self._desk.decide(request, request.classes, request.deadline_s) >= 0
         # The policy may refuse the newcomer all the same; then the place is the victim's again,
         # whose class and deadline have been decided on.
@@ -361,11 +420,11 @@ class Site:
 
     def _give_way(self, victim: Request) -> None:
         victim.retry_after_s = self.forecast.idle_s(self.forecast.mask(victim))
-        self._end(victim, Outcome.REJECTED, GAVE_WAY)
+        self._departures.end(victim, Outcome.REJECTED, GAVE_WAY)
 
-    def _finished(self, request: Request) -> None:
+    def _finished(self, job: Job) -> None:
         # In an instance's thread.
-        self._done.append(request)
+        self._done.append(job)
         assert self._doorbell is not None
         self._doorbell.ring()
 
@@ -378,52 +437,6 @@ class Site:
                 self._report(error)
         if self.held:
             self._pull()
-
-    def _settle(self, request: Request) -> None:
-        now_s = self.now()
-        server = request.server
-        if request.timer is not None:
-            request.timer.cancel()
-            request.timer = None
-        k = self.class_of[server]
-        if request.outcome is Outcome.ANSWERED and not request.abandoned:
-            request.variant = self.variants[k]
-            request.latency_s = latency_s = now_s - request.received_s
-            request.late = now_s > request.deadline_s
-            request.balance = self._balance.item()
-            # Sent before it is counted: what cannot be sent does not count.
-            try:
-                request.deliver(request)
-            except RefusalError as refusal:
-                request.outcome, request.reason = Outcome.INVALID, refusal.reason
-            except Exception as error:
-                request.outcome = Outcome.FAILED
-                request.reason = f"the answer of {self.variants[k]} could not be sent"
-                if not request.abandoned:
-                    self._report(error)
-            else:
-                self.queues[server].popleft()
-                self._desk.dispatcher.finish(server, now_s, request.service_s)
-                if request.late:
-                    self.counters.late[k] += 1
-                self.counters.answered(
-                    k, request.rows, self.accuracy[k], latency_s, request.service_s
-                )
-                self.memory.keep(request)
-                if self._traced is not None:
-                    self._traced(self.task, request)
-                return
-        self._desk.take_back(request)
-        if self.instances[server].resting:
-            self.health.rest(server, request.reason)
-        if request.abandoned:
-            request.outcome = Outcome.CANCELED
-            request.reason = "the client went during the service"
-            self.counters.ended(Outcome.CANCELED, k)
-            self.memory.keep(request)
-            return
-        assert request.outcome is not None
-        self._end(request, request.outcome, request.reason)
 
     def _report(self, error: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
@@ -438,7 +451,7 @@ class Site:
             request = central.take()
             timer, request.timer = request.timer, None
             if self._left_s(request) < 0.0:
-                self._end(request, Outcome.EXPIRED, EXPIRED)
+                self._departures.expire(request)
             else:
                 server = self._decide_again(request, request.deadline_s)
                 if server == HOLD or (server == REJECT and self._falls_open(request)):
@@ -461,16 +474,4 @@ class Site:
         outcome, reason, request.retry_after_s = rejection(
             request, self.task, self.accuracy, self.forecast, self.health, self._left_s(request)
         )
-        self._end(request, outcome, reason)
-
-    def _end(self, request: Request, outcome: Outcome, reason: str) -> None:
-        request.outcome = outcome
-        request.reason = reason
-        self.counters.ended(outcome, self._class(request))
-        self.memory.keep(request)
-        request.deliver(request)
-        if self._traced is not None:
-            self._traced(self.task, request)
-
-    def _class(self, request: Request) -> int:
-        return self.class_of[request.server] if request.server >= 0 else -1
+        self._departures.end(request, outcome, reason)

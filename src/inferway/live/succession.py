@@ -42,6 +42,7 @@ async def retire(old: Site) -> None:
     old
         Nobody gives it requests any more.
     """
+    old.flush()
     while old.in_flight:
         await asyncio.sleep(_POLL_S)
     heir, promised = old.heir, True

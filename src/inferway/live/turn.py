@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from inferway.live.request import Request
 from inferway.runtime import Runtime
 
 if TYPE_CHECKING:
-    from inferway.live.instance import Instance
+    from inferway.live.instance import Instance, Job
 
 BRIEF_S: Final = 50e-6
 """Runs below this are the loop's: to wake a thread and be woken by it takes as long."""
@@ -41,7 +40,7 @@ class Turn:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        ended: Callable[[Request], None],
+        ended: Callable[[Job], None],
         collect: Callable[[], None],
     ) -> None:
         self._loop = loop

@@ -15,7 +15,7 @@ from inferway.site.view import Site
 
 @jit
 def ready(site: Site, server: int) -> None:
-    """Before a request joins the server: where it waits for more, its first one could start now."""
+    """Before one joins the server, or its first leaves: where it waits, that could start now."""
     if site.queue[server] > 0 and np.isnan(site.started_s[server]):
         now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
         site.started_s[server] = now_s

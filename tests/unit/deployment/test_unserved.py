@@ -63,7 +63,23 @@ def test_models_under_a_plain_policy_are_served(write: Write, model: Callable[..
     model("own.onnx")
     text = "tasks: {t: {variants: {a: {model: own.onnx, accuracy: 0.8}}}}\n"
     assert load(write(text + "dispatch: {policy: jiq-fast}\n")).unserved() == []
-    batched = text.replace("0.8}", "0.8, batch: {sizes: [1], service: [1 s]}}")
-    assert load(write(batched + "dispatch: {policy: jiq-fast}\n")).unserved() == [
-        "tasks.t.variants.a.batch: batches are not formed live yet; leave it out"
+
+
+def test_batches_that_never_come_about_are_refused(
+    write: Write, model: Callable[..., Path]
+) -> None:
+    model("own.onnx")
+    text = (
+        "tasks: {t: {variants: {a: {model: own.onnx, accuracy: 0.8, batch: "
+        "{sizes: [1, 3], service: [1 s, 2 s], min: 3}}}}}\n"
+    )
+    node = "nodes: {here: {instances: {t/a: 1}, buffer: %s}}\n"
+    assert load(write(text + node % "3")).unserved() == []
+    assert load(write(text + node % "2")).unserved() == [
+        "tasks.t.variants.a.batch: instances wait for 3 requests and have room for 2; lower its "
+        "`min` or raise the node's `buffer`"
+    ]
+    assert load(write(text + node % "3, queue: central")).unserved() == [
+        "tasks.t.variants.a.batch: node here has a central queue, so that each instance holds one "
+        "request and forms no batches; leave out the one or the other"
     ]
