@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from inferway.dispatch import POLICIES, build_policy, max_rate, routing_tuples
 from inferway.dispatch.contract import choose
 from inferway.dispatch.tad_op import TadOp, scan
-from inferway.site import ALL_CLASSES, Fleet, Request, Site, empty_site
+from inferway.site import ALL_CLASSES, HOLD, REJECT, Fleet, Request, Site, empty_site
 from inferway.site.transitions import admit
 
 PLACES = 6
@@ -67,9 +67,9 @@ def test_only_servers_that_may_take_it(
         if site.queue[0] == 0:
             continue  # an idle server is never full
         server = choose(policy, site, request, word)
-        assert server in allowed or server == -1
+        assert server in allowed or server in (REJECT, HOLD)
         if not allowed:
-            assert server == -1
+            assert server == REJECT
 
 
 @settings(max_examples=200, deadline=None)

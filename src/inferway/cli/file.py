@@ -79,4 +79,4 @@ def _redirected(deployment: Deployment, policy: str) -> Deployment:
         except ValueError as error:
             raise CommandError(str(error), REFUSED) from error
     tasks = {name: replace(task, dispatch=None) for name, task in deployment.tasks.items()}
-    return replace(deployment, tasks=tasks, dispatch=PolicySpec(policy))
+    return replace(deployment, tasks=tasks, dispatch=PolicySpec(policy), scheduling=None)

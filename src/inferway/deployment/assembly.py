@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from inferway.deployment.agreement import check_policies
 from inferway.deployment.column import ColumnError, time_pieces
 from inferway.deployment.complaints import nearest
 from inferway.deployment.deployment import Deployment, Task
@@ -32,6 +33,7 @@ def assemble(document: Document, source: Source) -> Deployment:
     _check_counted_names(resolved, source)
     for name, workload in document.workload.items():
         _check_workload(name, workload, tasks, document, source)
+    check_policies(document, resolved, nodes, source)
     return Deployment(
         path=source.path,
         tasks=resolved,

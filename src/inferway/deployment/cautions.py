@@ -25,9 +25,9 @@ class Caution:
     kind
         ``dominated``, ``oversubscribed``, ``overloaded``, ``above-the-bound``,
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
-        ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers`` or
-        ``no-checkpoint``. ``above-the-bound`` comes from `inferway.dispatch.feasibility`,
-        ``too-large`` from `inferway.network.cautions`.
+        ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
+        ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
+        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.cautions`.
     field, line
         Where in the file; line 0 where no line can be named.
     message
@@ -238,6 +238,9 @@ def _of_network(deployment: Deployment) -> Iterator[Found]:
                 f"there is no tier {tier}, as the network is not a tree",
             )
     if deployment.scheduling is not None:
+        if deployment.dispatch is not None:
+            name = deployment.scheduling.policy
+            yield ("unused-dispatch", "dispatch", f"is not used: scheduling {name} dispatches")
         checkpoint = deployment.scheduling.options.get("checkpoint")
-        if checkpoint is not None and not checkpoint.is_file():
+        if checkpoint is not None and not checkpoint.exists():
             yield ("no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}")

@@ -9,7 +9,12 @@ from typing import Literal
 
 from inferway.deployment.document import Cost
 from inferway.deployment.nodes import Network
-from inferway.deployment.policies import DeadlineDispatch, PolicySpec, PricedDispatch
+from inferway.deployment.policies import (
+    DeadlineDispatch,
+    PolicySpec,
+    PricedDispatch,
+    scheduled_dispatch,
+)
 from inferway.deployment.tasks import WrittenCatalog
 from inferway.deployment.unserved import sentences
 from inferway.deployment.workloads import Workload
@@ -210,16 +215,27 @@ class Deployment:
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.
 
-        The task's own, or the top level's, or else `priced` where there is an accuracy target and
-        `deadline` where there is none.
+        The task's own, or what `scheduling` implies, or the top level's, or else `priced` where
+        there is an accuracy target and `deadline` where there is none.
         """
         task = self.tasks[task] if isinstance(task, str) else task
+        scheduling = self.scheduling_of(task)
+        if scheduling is not None:
+            return scheduled_dispatch(scheduling)
         chosen = task.dispatch or self.dispatch
         if chosen is not None:
             return chosen
         if task.accuracy_target is not None:
             return PricedDispatch(policy="priced").spec()
         return DeadlineDispatch(policy="deadline").spec()
+
+    def scheduling_of(self, task: Task | str) -> PolicySpec | None:
+        """Return the scheduling policy of a task; None where it has a dispatch policy of its own.
+
+        None too where the file has no `scheduling`.
+        """
+        task = self.tasks[task] if isinstance(task, str) else task
+        return self.scheduling if task.dispatch is None else None
 
     def line_of(self, field: str) -> int:
         """Return the line of a field such as ``tasks.digits.deadline``, or of what is around it.

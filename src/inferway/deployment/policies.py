@@ -12,7 +12,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, ValidationInfo, field_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    Tag,
+    TypeAdapter,
+    ValidationInfo,
+    field_validator,
+)
 
 from inferway.deployment.quantities import (
     Count,
@@ -20,12 +28,23 @@ from inferway.deployment.quantities import (
     PositiveNumber,
     PositiveRate,
     PositiveSeconds,
+    Ratio,
     refuse,
 )
-from inferway.deployment.section import Place, Section
+from inferway.deployment.section import Name, Place, Section
 
-__all__ = ["DispatchPolicy", "PlacementPolicy", "PolicySpec", "SchedulingPolicy"]
+__all__ = [
+    "DispatchPolicy",
+    "PlacementPolicy",
+    "PolicySpec",
+    "SchedulingPolicy",
+    "scheduled_dispatch",
+    "scheduling_spec",
+]
 
+OVERLOADED = 5
+"""Requests at a server that make it overloaded, for `infaas`."""
+_ROUNDING = 1e-6
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 
@@ -105,6 +124,35 @@ class DeadlineDispatch(_Policy):
     """Service times are believed to be this much longer than their learned quantile."""
 
 
+class AliasDispatch(_Policy):
+    """Every request to a server at random, by fixed probabilities."""
+
+    policy: Literal["alias"]
+    probabilities: Annotated[dict[Name, Ratio], Field(min_length=1)] | None = None
+    """By variant, split evenly over its instances; in proportion to service rates if not given."""
+
+    @field_validator("probabilities")
+    @classmethod
+    def _sum_to_one(cls, given: dict[str, float] | None) -> dict[str, float] | None:
+        if given is not None and abs(sum(given.values()) - 1.0) > _ROUNDING:
+            raise refuse(f"sum to {sum(given.values()):.6g}, not to 1")
+        return given
+
+
+class SingleQueueDispatch(_Policy):
+    """One queue for all instances of a task: an idle one takes the first that waits."""
+
+    policy: Literal["sq"]
+    ties: Literal["heavy", "uniform"] = "heavy"
+    """Which of several idle instances: one of the most accurate variant, or any."""
+
+
+class EarlyDropDispatch(_Policy):
+    """All to the most accurate variant; requests that cannot be in time leave its queue."""
+
+    policy: Literal["hw-e"]
+
+
 class FileDispatch(_Policy):
     """A class in a Python file of the user's own, with any options."""
 
@@ -173,6 +221,9 @@ DISPATCH_KINDS: tuple[type[_Policy], ...] = (
     RandomizedDispatchD,
     PricedDispatch,
     DeadlineDispatch,
+    AliasDispatch,
+    SingleQueueDispatch,
+    EarlyDropDispatch,
 )
 
 DispatchPolicy = Annotated[
@@ -181,30 +232,109 @@ DispatchPolicy = Annotated[
     | Annotated[RandomizedDispatchD, Tag("RandomizedDispatchD")]
     | Annotated[PricedDispatch, Tag("PricedDispatch")]
     | Annotated[DeadlineDispatch, Tag("DeadlineDispatch")]
+    | Annotated[AliasDispatch, Tag("AliasDispatch")]
+    | Annotated[SingleQueueDispatch, Tag("SingleQueueDispatch")]
+    | Annotated[EarlyDropDispatch, Tag("EarlyDropDispatch")]
     | Annotated[FileDispatch, Tag("FileDispatch")],
     Discriminator(_dispatch_kind),
 ]
 
 
-class LearnedScheduling(_Policy):
+class _Slotted(_Policy):
+    """A controller that sets routing once a slot."""
+
+    slot: PositiveSeconds = 1.0
+    """Time between two decisions."""
+    event: Literal["rejection"] | None = None
+    """Decide also at once after such an event."""
+
+
+class LearnedScheduling(_Slotted):
     """A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot."""
 
     policy: Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"]
     checkpoint: Place
-    """The trained policy, relative to this file."""
-    slot: PositiveSeconds = 1.0
+    """The trained policy, relative to this file; or a folder with one for each set of healthy
+    instances, of which the matching one is used, and `deadline` while there is none."""
+
+
+class FixedScheduling(_Policy):
+    """Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e)."""
+
+    policy: Literal["lw", "hw", "hw-e"]
+
+
+class SingleQueueScheduling(_Policy):
+    """One queue for all instances of a task."""
+
+    policy: Literal["sq"]
+    ties: Literal["heavy", "uniform"] = "heavy"
+    """Which of several idle instances: one of the most accurate variant, or any."""
+
+
+class StationaryScheduling(_Slotted):
+    """The greatest share of the accurate variant that keeps the deadline, by phase."""
+
+    policy: Literal["sa"]
+    violations: Annotated[Ratio, Field(gt=0, lt=1)] = 0.02
+    """Largest share of requests that may be late."""
+
+
+class InfaasScheduling(_Slotted):
+    """Evenly over the instances that are not overloaded."""
+
+    policy: Literal["infaas"]
+    slot: PositiveSeconds = 0.1
     """Time between two decisions."""
+    overloaded: Count = OVERLOADED
+    """Requests at an instance from which on it is overloaded."""
 
 
-class RuleScheduling(_Policy):
-    """A rule that needs no training."""
+class HandScheduling(_Slotted):
+    """A hand rule: all to the accurate variant while it keeps up, else a set share."""
 
-    policy: Literal["lw", "hw", "hw-e", "sq", "sa", "infaas"]
-    slot: PositiveSeconds | None = None
-    """Time between two decisions, for `sa` and `infaas`."""
+    policy: Literal["hand"]
+    share: Ratio = 0.12
+    """Share of the most accurate variant while load is high."""
+    waiting: Count = 3
+    """Requests waiting there from which on load is high."""
 
 
-SchedulingPolicy = Annotated[LearnedScheduling | RuleScheduling, Field(discriminator="policy")]
+SchedulingPolicy = Annotated[
+    LearnedScheduling
+    | FixedScheduling
+    | SingleQueueScheduling
+    | StationaryScheduling
+    | InfaasScheduling
+    | HandScheduling,
+    Field(discriminator="policy"),
+]
+
+
+def scheduling_spec(policy: str, **options: Any) -> PolicySpec:
+    """Return a scheduling policy with these options, as a file would name it, and its defaults.
+
+    Raises
+    ------
+    pydantic.ValidationError
+        For an unknown name or option, or a value that a file may not have.
+    """
+    written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
+    found: _Policy = TypeAdapter(SchedulingPolicy).validate_python({"policy": policy, **written})
+    return found.spec()
+
+
+def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:
+    """Return the dispatch policy that a scheduling policy implies."""
+    match scheduling.policy:
+        case "sq":
+            return PolicySpec("sq", {"ties": scheduling.options["ties"]})
+        case "hw-e":
+            return PolicySpec("hw-e")
+        case name if name.startswith("rl-"):
+            return PolicySpec("steered")
+        case _:
+            return PolicySpec("alias")
 
 
 class InfidaPlacement(_Policy):

@@ -1,10 +1,10 @@
 """Alias: each request to a server at random, by probabilities that a scheduler sets.
 
 Paper 003, Sec. 3.1.4, with the alias method that it names: one look-up whatever the number of
-servers (Kronmal and Peterson, doi 10.1080/00031305.1979.10482697; the table is filled as Vose does,
-doi 10.1109/32.92917). A request drawn for a full server is lost, as in the paper. Departures: one
-drawn for a server that has failed is drawn again among the others, and one that may not use every
-server, since its deadline, pin or floor forbids some, is drawn among those that it may.
+servers (`inferway.dispatch.alias_table`). A request drawn for a full server is lost, as in the
+paper. Departures: one drawn for a server that has failed is drawn again among the others, and one
+that may not use every server, since its deadline, pin or floor forbids some, is drawn among those
+that it may.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferway.site import Fleet, Request, Site, any_between, uniform
+from inferway.dispatch.alias_table import tabulate
+from inferway.site import REJECT, Fleet, Request, Site, any_between, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints
 
@@ -87,9 +88,13 @@ class Alias(NamedTuple):
         server = int(u)
         if u - server >= self.threshold[server]:
             server = self.other[server]
-        if request.narrowed or not site.healthy[server]:
+        if request.narrowed:
             return among(self.probabilities, site, request, uniform(draw, 1))
-        return server
+        if site.open[server]:
+            return server
+        if site.healthy[server]:
+            return REJECT
+        return among(self.probabilities, site, request, uniform(draw, 1))
 
     def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
         """How many of those that wait at a free server make its next batch (003, Sec. 5.2.2).
@@ -164,38 +169,11 @@ def set_routing(
         )
     np.divide(given, total, out=alias.probabilities)
     alias.smallest[:], alias.largest[:] = low, high
-    tabulate(alias.probabilities, alias.threshold, alias.other)
+    _fill_table(alias.probabilities, alias.threshold, alias.other)
 
 
-def _tabulate(probabilities: np.ndarray, threshold: np.ndarray, other: np.ndarray) -> None:
-    n = probabilities.size
-    # One stack from each end: columns below their even share, and those above it.
-    stack = np.empty(n, np.int64)
-    low, high = 0, n
-    for i in range(n):
-        threshold[i] = probabilities[i] * n
-        other[i] = i
-        if threshold[i] < 1.0:
-            stack[low] = i
-            low += 1
-        else:
-            high -= 1
-            stack[high] = i
-    while low > 0 and high < n:
-        low -= 1
-        less, more = stack[low], stack[high]
-        other[less] = more
-        threshold[more] = (threshold[more] + threshold[less]) - 1.0
-        if threshold[more] < 1.0:
-            high += 1
-            stack[low] = more
-            low += 1
-    # These are 1 but for rounding.
-    for place in range(low):
-        threshold[stack[place]] = 1.0
-    for place in range(high, n):
-        threshold[stack[place]] = 1.0
+def _fill(probabilities: np.ndarray, threshold: np.ndarray, other: np.ndarray) -> None:
+    tabulate(probabilities, threshold, other)
 
 
-tabulate = entry(_tabulate)
-"""``tabulate(probabilities, threshold, other)``: fill an alias table in place, O(n)."""
+_fill_table = entry(_fill)

@@ -70,6 +70,9 @@ def dispatcher_of(
     folder = deployment.path.parent if deployment.path else None
     if budget is not None and takes(spec.policy, "energy_budget", folder):
         options["energy_budget"] = budget
+    deadline_s = deployment.tasks[task].deadline_s
+    if deadline_s is not None and takes(spec.policy, "deadline_s", folder):
+        options["deadline_s"] = deadline_s
     return Dispatcher(
         fleet,
         spec.policy,

@@ -27,6 +27,9 @@ POLICIES = {
     "priced": "priced:Priced",
     "deadline": "deadline:Deadline",
     "alias": "alias:Alias",
+    "steered": "steered:Steered",
+    "sq": "single_queue:SingleQueue",
+    "hw-e": "early_drop:EarlyDrop",
 }
 
 

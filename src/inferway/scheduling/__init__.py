@@ -1,8 +1,20 @@
 """Schedulers: what changes the routing of requests once a slot.
 
 - `Controller`, `Routing`, `Signal`, `UNKNOWN`: the contract.
+- `SCHEDULERS`: the names that deployment files use; `controller_of` makes one for `Conditions`.
+- `steer`: writes what a controller says into the memory of the dispatch policy.
 """
 
 from inferway.scheduling.contract import UNKNOWN, Controller, Routing, Signal
+from inferway.scheduling.table import SCHEDULERS, Conditions, controller_of, steer
 
-__all__ = ["UNKNOWN", "Controller", "Routing", "Signal"]
+__all__ = [
+    "SCHEDULERS",
+    "UNKNOWN",
+    "Conditions",
+    "Controller",
+    "Routing",
+    "Signal",
+    "controller_of",
+    "steer",
+]

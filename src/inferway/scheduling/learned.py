@@ -14,35 +14,22 @@ import numpy as np
 from inferway.scheduling.contract import Routing, Signal
 from inferway.scheduling.network import Network, pairs_of
 from inferway.scheduling.observation import Vector, observe
-from inferway.site.view import Floats, Site
+from inferway.site.view import Floats, Ints, Site
 
 
 class Learned:
-    """A trained network as a controller.
+    """A trained network that observes and acts."""
 
-    Parameters
-    ----------
-    network
-        From `inferway.scheduling.network.read`, checked for the fleet.
-    slot_s
-        Time between two decisions, s.
-    on_rejection
-        Whether it decides also after a rejection.
-    """
-
-    def __init__(self, network: Network, slot_s: float, on_rejection: bool = False) -> None:
+    def __init__(self, network: Network) -> None:
         self.network = network
-        self.slot_s = slot_s
-        self.on_rejection = on_rejection
-        self.sees_phase = bool(network.about.phases)
         self._layout = network.about.layout
 
-    def observe(self, site: Site, signal: Signal) -> Vector:
-        """The vector of `inferway.scheduling.observation`."""
-        return observe(self._layout, site, signal)
+    def observe(self, site: Site, signal: Signal, servers: Ints | None = None) -> Vector:
+        """The vector of `inferway.scheduling.observation`, of these servers or of all."""
+        return observe(self._layout, site, signal, servers)
 
     def act(self, observation: Vector) -> Routing:
-        """The network's routing."""
+        """Routing over the servers, and batch sizes of the classes, that it was trained for."""
         return routing_of(self.network, self.network.forward(observation))
 
 

@@ -177,7 +177,7 @@ def _check_shapes(path: Path, about: About, weights: Any, biases: Any) -> None:
         )
 
 
-def check(
+def fits(
     network: Network, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
 ) -> None:
     """Refuse a policy that was trained for something else than what it is to run.

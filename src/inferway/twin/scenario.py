@@ -153,6 +153,8 @@ class Scenario:
         }
         if self.energy_budget is not None and takes(self.policy, "energy_budget", self.folder):
             options["energy_budget"] = self.energy_budget
+        if self.deadline_s is not None and takes(self.policy, "deadline_s", self.folder):
+            options["deadline_s"] = self.deadline_s
         return options
 
     @property

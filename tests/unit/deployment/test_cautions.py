@@ -129,7 +129,6 @@ def test_more_load_than_all_instances_serve(
             "nodes: {n: {instances: {t/fast: 1}}}\n",
             [("target-out-of-reach", 3)],
         ),
-        ("deadline: 9 ms", "", [("deadline-too-short", 3)]),
         ("deadline: 10 ms", "", []),
         (
             "count: 1",
@@ -142,6 +141,11 @@ def test_more_load_than_all_instances_serve(
             [("undescribed-node", 7)],
         ),
         ("count: 1", "scheduling: {policy: rl-po, checkpoint: p.npz}\n", [("no-checkpoint", 7)]),
+        (
+            "count: 1",
+            "dispatch: {policy: alias}\nscheduling: {policy: lw}\n",
+            [("unused-dispatch", 7)],
+        ),
     ],
 )
 def test_other_advice(write: Write, task: str, more: str, found: list[tuple[str, int]]) -> None:
@@ -156,3 +160,11 @@ def test_models_without_a_service_time(write: Write, model: Callable[..., Path])
 
 def test_cores_are_counted() -> None:
     assert cores() >= 1
+
+
+def test_a_deadline_that_a_model_may_yet_meet(write: Write) -> None:
+    text = (
+        "tasks:\n  digits:\n    deadline: 1 us\n    variants:\n"
+        "      tiny: {model: zoo://digits/tiny}\n"
+    )
+    assert kinds(write, text) == [("deadline-too-short", 3)]

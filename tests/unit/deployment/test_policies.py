@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,6 +26,9 @@ TASK = "tasks: {t: {variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}}}\n"
         ("r-jsq-d, beta: 0.25", {"rate": None, "window": None, "beta": 0.25, "d": 2}),
         ("priced, price: 0", {"price": 0.0, "step": None, "wait": 3.0}),
         ("deadline", {"margin": 1.5}),
+        ("alias", {"probabilities": None}),
+        ("sq, ties: uniform", {"ties": "uniform"}),
+        ("hw-e", {}),
     ],
 )
 def test_dispatch(write: Write, written: str, options: dict[str, object]) -> None:
@@ -45,15 +49,46 @@ def test_placement(write: Write, name: str) -> None:
 @pytest.mark.parametrize("name", ["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"])
 def test_learned_scheduling(write: Write, name: str) -> None:
     path = write(f"{TASK}scheduling: {{policy: {name}, checkpoint: p.npz}}\n")
-    assert load(path).scheduling == PolicySpec(
-        name, {"checkpoint": path.resolve().parent / "p.npz", "slot": 1.0}
-    )
+    here = path.resolve().parent
+    options = {"checkpoint": here / "p.npz", "slot": 1.0, "event": None}
+    assert load(path).scheduling == PolicySpec(name, options)
 
 
-@pytest.mark.parametrize("name", ["lw", "hw", "hw-e", "sq", "sa", "infaas"])
-def test_scheduling_by_rule(write: Write, name: str) -> None:
-    scheduling = load(write(f"{TASK}scheduling: {{policy: {name}}}\n")).scheduling
-    assert scheduling == PolicySpec(name, {"slot": None})
+@pytest.mark.parametrize(
+    ("written", "options", "implied"),
+    [
+        ("lw", {}, PolicySpec("alias")),
+        ("hw", {}, PolicySpec("alias")),
+        ("hw-e", {}, PolicySpec("hw-e")),
+        ("sq", {"ties": "heavy"}, PolicySpec("sq", {"ties": "heavy"})),
+        ("sq, ties: uniform", {"ties": "uniform"}, PolicySpec("sq", {"ties": "uniform"})),
+        ("sa", {"slot": 1.0, "event": None, "violations": 0.02}, PolicySpec("alias")),
+        ("infaas", {"slot": 0.1, "event": None, "overloaded": 5}, PolicySpec("alias")),
+        (
+            "hand, slot: 2 s, event: rejection",
+            {"slot": 2.0, "event": "rejection", "share": 0.12, "waiting": 3},
+            PolicySpec("alias"),
+        ),
+    ],
+)
+def test_scheduling_by_rule(
+    write: Write, written: str, options: dict[str, Any], implied: PolicySpec
+) -> None:
+    found = load(write(f"{TASK}dispatch: {{policy: jiq-fast}}\nscheduling: {{policy: {written}}}\n"))
+    assert found.scheduling == PolicySpec(written.partition(",")[0], options)
+    assert found.policy_of("t") == implied
+
+
+def test_a_task_with_a_dispatch_policy_of_its_own_is_not_scheduled(write: Write) -> None:
+    own = TASK.replace("tasks: {t: {", "tasks: {t: {dispatch: {policy: jiq-fast}, ")
+    found = load(write(f"{own}scheduling: {{policy: lw}}\n"))
+    assert found.scheduling_of("t") is None
+    assert found.policy_of("t").policy == "jiq-fast"
+
+
+def test_alias_by_variant(write: Write) -> None:
+    text = f"{TASK}dispatch: {{policy: alias, probabilities: {{a: 100 %}}}}\n"
+    assert load(write(text)).dispatch == PolicySpec("alias", {"probabilities": {"a": 1.0}})
 
 
 MINE = "from typing import NamedTuple\n\nclass Cheapest(NamedTuple):\n    cap: float = 1.0\n"

@@ -87,6 +87,11 @@ MISTAKES: list[tuple[str, str]] = [
         "3: tasks.t.deadline: 0 ms is refused: a time must be above 0, such as 300 ms",
     ),
     (
+        task("{deadline: 9 ms, variants: {a: {" + V + "}}}"),
+        "3: tasks.t.deadline: 9 ms is shorter than every service time, so no request could be "
+        "answered in time; the shortest mean is 10 ms",
+    ),
+    (
         task("{deadline: -1 s, variants: {a: {" + V + "}}}"),
         "3: tasks.t.deadline: -1 s is refused: a time must be above 0, such as 300 ms",
     ),
@@ -418,7 +423,23 @@ MISTAKES: list[tuple[str, str]] = [
     (
         after("scheduling: {policy: rl}\n"),
         "6: scheduling.policy: there is no policy rl; known here: rl-po, rl-fo, rl-po-b, rl-fo-b, "
-        "lw, hw, hw-e, sq, sa, infaas",
+        "lw, hw, hw-e, sq, sa, infaas, hand",
+    ),
+    (
+        after("scheduling: {policy: lw, slot: 1 s}\n"),
+        "6: scheduling.slot: unknown key; known here: policy",
+    ),
+    (
+        after("scheduling: {policy: sa, violations: 0}\n"),
+        "6: scheduling.violations: must be above 0, not 0",
+    ),
+    (
+        after("dispatch: {policy: alias, probabilities: {v: 0.4}}\n"),
+        "6: dispatch.probabilities: sum to 0.4, not to 1",
+    ),
+    (
+        after("dispatch: {policy: alias, probabilities: {wrong: 1}}\n"),
+        "6: dispatch.probabilities: task t has no variant wrong; known here: a, b",
     ),
     (
         after("placement: {policy: infda}\n"),
@@ -481,7 +502,7 @@ MISTAKES: list[tuple[str, str]] = [
     (
         after("dispatch: {policy: [priced]}\n"),
         "6: dispatch.policy: expected one of fastest-only, most-accurate-only, jiq-fast, "
-        "jiq-accurate, tad, tad-op, r-jiq, r-jsq, r-jsq-d, priced, deadline, got a list",
+        "jiq-accurate, tad, tad-op, r-jiq, r-jsq, r-jsq-d, priced, deadline, alias, sq, hw-e, got a list",
     ),
     (after("cost: {alpha: .nan}\n"), "6: cost.alpha: expected a plain number, got nan"),
     # workloads

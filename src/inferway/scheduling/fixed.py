@@ -1,0 +1,60 @@
+"""Fixed routing (LW and HW): all to one class, evenly over its servers (paper 003, Sec. 5.1.7).
+
+The paper gives these baselines four instances of their variant; here they use those of that class
+that the site has.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from inferway.scheduling.contract import Routing, Signal
+from inferway.site.fleet import Fleet
+from inferway.site.view import Floats, Site
+
+
+class Fixed:
+    """The same routing for ever.
+
+    Parameters
+    ----------
+    share
+        (K,) probability of each class of the fleet.
+    """
+
+    slot_s = math.inf
+    sees_phase = False
+    on_rejection = False
+
+    def __init__(self, fleet: Fleet, share: Floats) -> None:
+        self._routing = even(fleet, share)
+
+    def observe(self, site: Site, signal: Signal) -> None:
+        """Nothing."""
+
+    def act(self, observation: None) -> Routing:
+        """What it was made with."""
+        return self._routing
+
+
+def even(fleet: Fleet, share: Floats) -> Routing:
+    """Routing with (K,) probabilities by class, each split evenly over its servers, no batches."""
+    ones = np.ones(len(fleet.rate), np.int64)
+    return Routing(np.repeat(np.asarray(share) / fleet.count, fleet.count), ones, ones)
+
+
+def only(fleet: Fleet, k: int) -> Floats:
+    """(K,) all to class k."""
+    return np.asarray(np.eye(len(fleet.rate))[k])
+
+
+def lightest(fleet: Fleet) -> int:
+    """The least accurate class; of equal ones the fastest."""
+    return int(np.argmin(fleet.accuracy))
+
+
+def heaviest(fleet: Fleet) -> int:
+    """The most accurate class; of equal ones the fastest."""
+    return int(np.argmax(fleet.accuracy))

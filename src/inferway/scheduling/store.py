@@ -1,0 +1,138 @@
+"""A store of trained policies, one for each set of instances that faults may leave (003, Sec. 6.3).
+
+At each slot the policy for the servers that are healthy now decides; it sees and routes to these
+alone. Where the store has none for them, no routing is set and each request is left to `deadline`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from inferway.scheduling.contract import Routing, Signal
+from inferway.scheduling.learned import Learned
+from inferway.scheduling.network import Network, fits, read
+from inferway.scheduling.observation import Vector
+from inferway.site.fleet import Fleet
+from inferway.site.view import Ints, Site
+
+
+class Seen(NamedTuple):
+    """What a store observes."""
+
+    policy: Learned | None
+    """The policy for the present servers."""
+    vector: Vector
+    servers: Ints
+    """The present servers."""
+
+
+class Store:
+    """Trained policies by the number of healthy servers of each class.
+
+    Parameters
+    ----------
+    networks
+        Checked for the fleet but for the counts of servers; see `networks_of`.
+    fleet
+        All servers.
+    slot_s
+        Time between two decisions, s.
+    on_rejection
+        Whether it decides also after a rejection.
+    """
+
+    def __init__(
+        self, networks: Sequence[Network], fleet: Fleet, slot_s: float, on_rejection: bool = False
+    ) -> None:
+        self.slot_s = slot_s
+        self.on_rejection = on_rejection
+        self.sees_phase = any(bool(network.about.phases) for network in networks)
+        self._classes = len(fleet.variants)
+        self._servers = fleet.servers
+        self._place = {variant: k for k, variant in enumerate(fleet.variants)}
+        self._by_counts: dict[tuple[int, ...], Learned] = {}
+        for network in networks:
+            counts = dict(zip(network.about.variants, network.about.counts, strict=True))
+            key = tuple(counts.get(variant, 0) for variant in fleet.variants)
+            self._by_counts[key] = Learned(network)
+
+    def observe(self, site: Site, signal: Signal) -> Seen:
+        """The healthy servers, as the policy for them sees them."""
+        present = np.flatnonzero(site.healthy)
+        counts = np.bincount(site.server_class[present], minlength=self._classes)
+        policy = self._by_counts.get(tuple(counts.tolist()))
+        if policy is None:
+            return Seen(None, np.zeros(0, np.float32), present)
+        everywhere = len(present) == self._servers
+        vector = policy.observe(site, signal, None if everywhere else present)
+        return Seen(policy, vector, present)
+
+    def act(self, observation: Seen) -> Routing | None:
+        """The routing over all servers; None where there is no policy for those that are left."""
+        policy, vector, servers = observation
+        if policy is None:
+            return None
+        found = policy.act(vector)
+        probabilities = np.zeros(self._servers)
+        probabilities[servers] = found.probabilities
+        # A class without a server left has no batches to form.
+        smallest, largest = np.ones(self._classes, np.int64), np.ones(self._classes, np.int64)
+        present = [self._place[variant] for variant in policy.network.about.variants]
+        smallest[present], largest[present] = found.smallest, found.largest
+        return Routing(probabilities, smallest, largest)
+
+
+def networks_of(
+    place: Path, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
+) -> list[Network]:
+    """The policies at a path: one file, or all ``.npz`` files of a folder.
+
+    Raises
+    ------
+    ValueError
+        Where there is none, or one was trained for something else: another kind of policy, buffer,
+        deadline or slot, or servers that the fleet has not.
+    """
+    if not place.is_dir():
+        network = read(place)
+        fits(network, fleet, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
+        return [network]
+    found = [read(file) for file in sorted(place.glob("*.npz"))]
+    if not found:
+        raise ValueError(f"{place} holds no trained policy: there is no .npz file in it")
+    by_counts: dict[tuple[tuple[str, int], ...], Network] = {}
+    for network in found:
+        part = part_of(fleet, network)
+        fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
+        key = tuple(zip(network.about.variants, network.about.counts, strict=True))
+        if key in by_counts:
+            raise ValueError(
+                f"{network.path} and {by_counts[key].path} were trained for the same servers"
+            )
+        by_counts[key] = network
+    return found
+
+
+def part_of(fleet: Fleet, network: Network) -> Fleet:
+    """The servers of a fleet that a policy was trained for; all where the fleet has not these."""
+    counts = dict(zip(network.about.variants, network.about.counts, strict=True))
+    inside = all(
+        variant in fleet.variants and count <= fleet.count[fleet.variants.index(variant)]
+        for variant, count in counts.items()
+    )
+    if not inside:
+        return fleet
+    kept = [k for k, variant in enumerate(fleet.variants) if variant in counts]
+    return Fleet(
+        variants=tuple(fleet.variants[k] for k in kept),
+        rate=fleet.rate[kept],
+        accuracy=fleet.accuracy[kept],
+        count=np.array([counts[fleet.variants[k]] for k in kept]),
+        buffer=fleet.buffer,
+        task=fleet.task,
+        node=fleet.node,
+    )
