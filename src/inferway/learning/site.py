@@ -22,7 +22,9 @@ from inferway.deployment.workloads import (
     TraceArrivals,
 )
 from inferway.site.compiled import entry
+from inferway.twin.kernel import flow as flows
 from inferway.twin.kernel import routed
+from inferway.twin.kernel import sites as kernel
 from inferway.twin.kernel.chance import streams
 from inferway.twin.kernel.laws import laws
 from inferway.twin.scenario import Scenario
@@ -154,8 +156,8 @@ class Sites:
         self.control = control
         self.count = count
         self._sites = _sites(control, count)
-        self._entries = _entries()
-        self._bound = self._entries[0](self._sites)
+        bind, self._advance, self._look = _entries()
+        self._bound = bind(self._sites)
         self._own_batches = np.array(
             [
                 [(1, 1) if batch is None else (batch.min, batch.max) for batch in self._offers]
@@ -178,7 +180,7 @@ class Sites:
         return scenario.batches or (None,) * len(scenario.fleet.rate)
 
     @property
-    def counts(self) -> routed.Counted:
+    def counts(self) -> kernel.Counted:
         """Counts of the requests since `clear`, by site and phase of arrival."""
         return self._sites.counted
 
@@ -196,19 +198,17 @@ class Sites:
         """Empty all sites, or one, at time 0, the workload somewhere in its long run."""
         for e in range(self.count) if site is None else (site,):
             self._restart(e, seed)
-        self._entries[2](self._bound)
+        self._look(self._bound)
 
     def _restart(self, e: int, seed: int) -> None:
-        sites, servers = self._sites, self._sites.servers
-        servers.queue[e] = 0
-        servers.taken[e] = 0
-        servers.head[e] = 0
-        servers.free_s[e] = 0.0
+        sites = self._sites
+        for array in sites.servers:
+            array[e] = 0
         sites.clock_s[e] = 0.0
         sites.reward[e] = 0.0
         sites.states[e] = streams(seed, e, 3)
-        for counted in sites.counted:
-            counted[e] = 0
+        for counts in sites.counted:
+            counts[e] = 0
         chance = np.random.default_rng(streams(seed, e, 4)[3])
         _begin(sites.flow, e, self.control.scenario.arrivals, chance)
 
@@ -227,13 +227,13 @@ class Sites:
         (E,) rewards, in place as `rewards`.
         """
         rules = self._own_batches if batches is None else batches
-        self._entries[1](self._bound, probabilities, rules, self.control.slot_s)
+        self._advance(self._bound, probabilities, rules, self.control.slot_s)
         return self.rewards
 
     def clear(self) -> None:
         """Count anew."""
-        for counted in self._sites.counted:
-            counted[:] = 0
+        for counts in self._sites.counted:
+            counts[:] = 0
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All that changes, for `restore`."""
@@ -263,14 +263,14 @@ class Sites:
 
 @cache
 def _entries() -> tuple[Any, Any, Any]:
-    return entry(routed.bind), entry(routed.advance), entry(routed.look)
+    return entry(kernel.bind), entry(routed.advance), entry(routed.look)
 
 
-def _sites(control: Control, count: int) -> routed.Sites:
+def _sites(control: Control, count: int) -> kernel.Sites:
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
-    places = 1 << (fleet.buffer - 1).bit_length()
+    places = 1 << fleet.buffer.bit_length()
     rule = laws(scenario.service, scenario.batches or (None,) * classes)
     longest_s = rule.batch_s.max(axis=1)
     deadline_s = np.inf if scenario.deadline_s is None else scenario.deadline_s
@@ -278,25 +278,25 @@ def _sites(control: Control, count: int) -> routed.Sites:
     drops = scenario.late == "drop" and scenario.deadline_s is not None
     batched = any(batch is not None for batch in scenario.batches)
     gains = control.accuracy_weight * np.array(control.reward_gains)
-    return routed.Sites(
-        servers=routed.Servers(
-            queue=np.zeros((count, n), np.int64),
-            taken=np.zeros((count, n), np.int64),
-            head=np.zeros((count, n), np.int64),
+    return kernel.Sites(
+        servers=kernel.Servers(
+            queue=np.zeros((count, n), np.uint32),
+            tail=np.zeros((count, n), np.uint32),
+            taken=np.zeros((count, n), np.uint32),
+            started_s=np.zeros((count, n)),
             free_s=np.zeros((count, n)),
             arrived_s=np.zeros((count, n, places)),
-            started_s=np.zeros((count, n, places)),
             ends_s=np.zeros((count, n, places)),
-            phase=np.zeros((count, n, places), np.int64),
+            phase=np.zeros((count, n, places), np.uint8),
         ),
         flow=_flow(scenario.arrivals, scenario.capacity_per_s, count),
-        routed=routed.Routed(
+        routed=kernel.Routed(
             threshold=np.ones((count, n)),
-            other=np.zeros((count, n), np.int64),
+            other=np.zeros((count, n), np.uint32),
             smallest=np.ones((count, classes), np.int64),
             largest=np.ones((count, classes), np.int64),
         ),
-        counted=routed.Counted(
+        counted=kernel.Counted(
             arrived=np.zeros((count, phases), np.int64),
             rejected=np.zeros((count, phases), np.int64),
             dropped=np.zeros((count, phases), np.int64),
@@ -305,14 +305,14 @@ def _sites(control: Control, count: int) -> routed.Sites:
             batches=np.zeros(by_class, np.int64),
             slot=np.zeros(count, np.int64),
         ),
-        terms=routed.Terms(
-            server_class=np.repeat(np.arange(classes), fleet.count),
+        terms=kernel.Terms(
+            server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),
             capacity=fleet.buffer,
             deadline_s=deadline_s,
             drops=drops,
             eager=not batched and not drops,
             worth=np.stack([gains, np.full(classes, -1.0)], axis=1),
-            loss=np.array([1.0, control.rejected_weight, control.rejected_weight]),
+            loss=control.rejected_weight,
             service_s=longest_s,
             age_s=fleet.buffer * float(rule.batch_s[:, 1].max()),
             sees_phase=control.sees_phase,
@@ -326,8 +326,8 @@ def _sites(control: Control, count: int) -> routed.Sites:
     )
 
 
-def _flow(arrivals: Arrivals, capacity_per_s: float, count: int) -> routed.Flow:
-    kind, mean_s, lasts_s = routed.MAP, np.ones(1), np.full(1, np.inf)
+def _flow(arrivals: Arrivals, capacity_per_s: float, count: int) -> flows.Flow:
+    kind, mean_s, lasts_s = flows.MAP, np.ones(1), np.full(1, np.inf)
     after, along, times_s = np.full((1, 1), np.inf), np.empty((1, 0)), np.zeros(1)
     match arrivals:
         case MapArrivals():
@@ -340,13 +340,13 @@ def _flow(arrivals: Arrivals, capacity_per_s: float, count: int) -> routed.Flow:
             if (d1 != np.diag(np.diag(d1))).any():
                 along = _cumulative(d1)
         case PhasedArrivals(phases=phases):
-            kind = routed.PHASES
+            kind = flows.PHASES
             mean_s = np.array([1.0 / one.mean_rate_per_s(capacity_per_s) for one in phases])
             lasts_s = np.array([one.for_ for one in phases])
             after = _cumulative(np.roll(np.eye(len(phases)), 1, axis=1))
             along = np.empty((len(phases), 0))
         case TraceArrivals(file=file, speed=speed):
-            kind = routed.TRACE
+            kind = flows.TRACE
             pieces = list(time_pieces(file, _CHUNK))
             listed = np.concatenate(pieces)[:_LONGEST_TRACE] / speed
             if len(listed) < 2 or listed[0] == listed[-1]:
@@ -358,7 +358,7 @@ def _flow(arrivals: Arrivals, capacity_per_s: float, count: int) -> routed.Flow:
             mean_s = np.array([1.0 / arrivals.mean_rate_per_s(capacity_per_s)])
         case _:
             raise AssertionError(arrivals)
-    return routed.Flow(
+    return flows.Flow(
         kind=kind,
         mean_s=mean_s,
         lasts_s=lasts_s,
@@ -383,7 +383,7 @@ def _cumulative(rates: Floats) -> Floats:
     return found
 
 
-def _begin(flow: routed.Flow, e: int, arrivals: Arrivals, chance: np.random.Generator) -> None:
+def _begin(flow: flows.Flow, e: int, arrivals: Arrivals, chance: np.random.Generator) -> None:
     """The workload at a random time of its long run; the first site's trace at its beginning."""
     flow.phase[e] = 0
     flow.switch_s[e] = 0.0

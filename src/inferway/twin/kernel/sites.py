@@ -1,0 +1,158 @@
+"""Many sites side by side: what the kernels of slotted control share, and how Python hands it over.
+
+A slot takes a microsecond; to unpack forty arrays at each call would take twenty.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from numba.core import types
+from numba.experimental import structref
+from numba.extending import intrinsic
+
+from inferway.site.handle import Handle
+from inferway.site.view import Floats, Ints
+from inferway.twin.kernel.flow import Flow
+from inferway.twin.kernel.laws import Laws
+
+
+class Servers(NamedTuple):
+    """What stands at n servers of each site; C places each, a power of two above the capacity.
+
+    Integers are unsigned: an index that may be negative costs a comparison at every use.
+    """
+
+    queue: np.ndarray
+    """(E, n) uint32: requests, those in service included; between slots, where `Terms.eager`."""
+    tail: np.ndarray
+    """(E, n) uint32: requests accepted so far; modulo C, the place of the next."""
+    taken: np.ndarray
+    """(E, n) uint32: requests in service, 0 where the server waits for more; unless eager."""
+    started_s: Floats
+    """(E, n) when the service began; between slots, where eager."""
+    free_s: Floats
+    """(E, n) when it ends; unless eager."""
+    arrived_s: Floats
+    """(E, n, C) by place: when a request came,"""
+    ends_s: Floats
+    """(E, n, C) where eager, when its service ends,"""
+    phase: np.ndarray
+    """(E, n, C) uint8: and the workload's phase when it came."""
+
+
+class Routed(NamedTuple):
+    """Routing and batch rules of the slot."""
+
+    threshold: Floats
+    """(E, n) alias tables."""
+    other: np.ndarray
+    """(E, n) uint32"""
+    smallest: Ints
+    """(E, K) batches that are waited for."""
+    largest: Ints
+    """(E, K) batches that are not exceeded."""
+
+
+class Counted(NamedTuple):
+    """Counts by the phase in which a request arrived, since they were last cleared."""
+
+    arrived: Ints
+    """(E, m)"""
+    rejected: Ints
+    """(E, m)"""
+    dropped: Ints
+    """(E, m)"""
+    sent: Ints
+    """(E, m, K) accepted and not dropped."""
+    answered: Ints
+    """(E, m, K, 2) answered in time and late."""
+    batches: Ints
+    """(E, m, K) batches begun, by the workload's phase when the next request came there."""
+    slot: Ints
+    """(E,) arrivals of the last slot."""
+
+
+class Terms(NamedTuple):
+    """What is the same at all sites."""
+
+    server_class: np.ndarray
+    """(n,) uint32"""
+    capacity: int
+    """Places at a server, the one in service included."""
+    deadline_s: float
+    drops: bool
+    """Whether a request is dropped that would start after its deadline."""
+    eager: bool
+    """Whether a request's times are known as soon as it comes: one at a time, none dropped."""
+    worth: Floats
+    """(K, 2) reward of an answer in time, beta g of eq. 2, and of a late one."""
+    loss: float
+    """Cost of a rejected or dropped request, alpha of eq. 2."""
+    service_s: Floats
+    """(K,) longest service time, by which the time served is divided in observations."""
+    age_s: float
+    """By which ages are divided."""
+    sees_phase: bool
+    batches: bool
+    """Whether observations say the sizes of the batches in service."""
+
+
+class Sites(NamedTuple):
+    """Everything that the kernels share."""
+
+    servers: Servers
+    flow: Flow
+    routed: Routed
+    counted: Counted
+    terms: Terms
+    laws: Laws
+    clock_s: Floats
+    """(E,)"""
+    reward: Floats
+    """(E,) of the last slot, eq. 2."""
+    observation: np.ndarray
+    """(E, d) float32."""
+    states: np.ndarray
+    """(E, 3) streams: of decisions, of service times, of arrivals."""
+
+
+@structref.register
+class _BoundType(types.StructRef):  # type: ignore[misc, name-defined]
+    """`Sites` behind one pointer."""
+
+
+@intrinsic
+def _lent(_context: Any, bound: Any) -> Any:
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        held = structref._Utils(context, builder, bound).get_data_struct(args[0])
+        return held._get_ptr_by_name("sites")
+
+    return Handle(bound.field_dict["sites"])(bound), code
+
+
+if numba.config.DISABLE_JIT:
+
+    def bind(sites: Sites) -> Any:
+        """What Python hands to the compiled entries."""
+        return sites
+
+    def lent(bound: Any) -> Any:
+        """The sites."""
+        return bound
+
+else:
+
+    class _Bound(structref.StructRefProxy):  # type: ignore[misc]
+        pass
+
+    structref.define_proxy(_Bound, _BoundType, ["sites"])
+
+    def bind(sites: Sites) -> Any:
+        """What Python hands to the compiled entries: a pointer, made once."""
+        return _Bound(sites)
+
+    lent = _lent
+    """``lent(bound)``: a handle to the sites, valid while the entry runs that was given `bound`."""
