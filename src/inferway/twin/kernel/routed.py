@@ -100,8 +100,8 @@ def _drawn(threshold: Floats, other: np.ndarray, state: Any) -> Any:
     """The server that a word of the stream of decisions means."""
     u = uniform(word(state), 0) * threshold.size
     column = np.uint32(u)
-    # Nobody could predict a branch.
-    return column if u - column < threshold[column] else other[column]
+    # Nobody could predict a branch, so there is none.
+    return column ^ (np.uint32(u - column >= threshold[column]) * (column ^ other[column]))
 
 
 @jit
