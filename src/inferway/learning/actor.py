@@ -17,6 +17,7 @@ from torch import Tensor
 
 from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.networks import Initial, Perceptron
+from inferway.learning.rows import Rows
 from inferway.learning.site import Control
 from inferway.scheduling.network import pairs_of
 
@@ -33,8 +34,6 @@ class Actions(NamedTuple):
     """(B, n) log y: eq. 8 in logarithms, as y may be rounded to 0."""
     pairs: Ints
     """(B, K) which pair of batch sizes; (B, 0) without batches."""
-    outputs: NDArray[np.float32]
-    """(B, outputs) of the network."""
 
 
 class Actor:
@@ -58,13 +57,12 @@ class Actor:
         generator: torch.Generator | None = None,
     ) -> None:
         self.servers = control.scenario.fleet.servers
-        self.features = control.features
         offered = control.sizes if control.batches else ()
         self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
         """By class: (P, 2) the pairs that its logits are of."""
         self.ends = np.cumsum([self.servers, *(len(rule) for rule in self.rules)])
         self.network = Perceptron(
-            self.features,
+            control.features,
             int(self.ends[-1]),
             hidden=hidden,
             initial=initial,
@@ -78,32 +76,29 @@ class Actor:
         return len(self.ends)
 
     def draw(
-        self, observation: NDArray[np.float32], sigma: float, random: np.random.Generator
+        self, outputs: NDArray[np.float32], sigma: float, random: np.random.Generator
     ) -> Actions:
-        """Draw an action for each of (B, d) observations."""
-        outputs = self.network.answer(observation[:, : self.features])
+        """Draw an action for each of the network's (B, outputs)."""
         f = outputs[:, : self.servers]
         z = random.standard_normal(f.shape, np.float32)
         z *= np.float32(sigma)
         z += f
-        z -= z.max(axis=1, keepdims=True)
-        z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
         pairs = np.empty((len(f), len(self.rules)), np.int64)
         for k, logits in enumerate(self._logits(outputs)):
             # The greatest of logits with Gumbel noise has the probabilities of their softmax.
             pairs[:, k] = (logits + random.gumbel(size=logits.shape)).argmax(axis=1)
-        return Actions(z, pairs, outputs)
+        return Actions(_log_softmax(z), pairs)
 
-    def best(self, observation: NDArray[np.float32]) -> Actions:
+    def best(self, outputs: NDArray[np.float32]) -> Actions:
         """What a deployed policy does: sigma = 0, and the likeliest batch rules."""
-        outputs = self.network.answer(observation[:, : self.features])
-        f = outputs[:, : self.servers]
-        z = f - f.max(axis=1, keepdims=True)
-        z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
-        pairs = np.empty((len(f), len(self.rules)), np.int64)
+        pairs = np.empty((len(outputs), len(self.rules)), np.int64)
         for k, logits in enumerate(self._logits(outputs)):
             pairs[:, k] = logits.argmax(axis=1)
-        return Actions(z, pairs, outputs)
+        return Actions(_log_softmax(outputs[:, : self.servers].copy()), pairs)
+
+    def deployed(self, observation: NDArray[np.float32]) -> tuple[Floats, Ints | None]:
+        """Decide as `best` for (B, d) observations."""
+        return self.decisions(self.best(self.network.answer(Rows.of(observation))))
 
     def decisions(self, actions: Actions) -> tuple[Floats, Ints | None]:
         """(B, n) probabilities and (B, K, 2) batch rules, as sites take them."""
@@ -134,3 +129,10 @@ class Actor:
 
     def _logits(self, outputs: Any) -> list[Any]:
         return [outputs[:, self.ends[k] : self.ends[k + 1]] for k in range(len(self.rules))]
+
+
+def _log_softmax(z: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Of (B, n), in place."""
+    z -= z.max(axis=1, keepdims=True)
+    z -= np.log(np.exp(z).sum(axis=1, keepdims=True))
+    return z

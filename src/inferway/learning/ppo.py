@@ -24,6 +24,7 @@ from inferway.learning.rewards import (
     baseline_of,
     symlog,
 )
+from inferway.learning.rows import Rows
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, Sites
 from inferway.learning.tally import Tally
@@ -112,13 +113,13 @@ class Learner:
         self.baseline = baseline_of(settings, control)
         self.slots = 0
         steps, count = settings.slots_per_update // settings.sites, settings.sites
-        self._seen = np.empty((steps + 1, count, seen.features), np.float32)
+        self._seen = Rows((steps + 1) * count, seen.features)
+        self._worth = np.zeros((steps + 1, count))
         self._log_routing = np.empty((steps, count, self.actor.servers), np.float32)
         self._pairs = np.empty((steps, count, len(self.actor.rules)), np.int64)
         self._outputs = np.empty((steps, count, int(self.actor.ends[-1])), np.float32)
         self._rewards = np.empty((steps, count))
         self._arrivals = np.empty((steps, count))
-        self._rows = np.empty((min(settings.minibatch, steps * count), seen.features), np.float32)
 
     def update(self) -> Update:
         """Collect trajectories and learn from them.
@@ -139,8 +140,7 @@ class Learner:
         if settings.scale:
             self.scale.see(paid)
         scale = self.scale.value if settings.scale else 1.0
-        rows = self._seen.reshape(-1, self._seen.shape[2])
-        values = self.critic.answer(rows).astype(np.float64).reshape(self._seen.shape[:2])
+        values = self.critic.answer(self._seen).astype(np.float64).reshape(self._worth.shape)
         advantages = advantages_of(paid / scale, values, settings.discount, settings.trace)
         targets = advantages + values[:-1]
         spread = float(targets.var())
@@ -165,25 +165,30 @@ class Learner:
         return update
 
     def _collect(self, sigma: float) -> None:
-        sites, actor = self.sites, self.actor
+        sites, actor, count = self.sites, self.actor, self.sites.count
         sites.clear()
+        self._seen.clear()
+        self._look(0)
         for t in range(len(self._rewards)):
-            self._seen[t] = sites.observation
-            actions = actor.draw(self._seen[t], sigma, self.random)
+            latest = np.arange(t * count, (t + 1) * count)
+            self._outputs[t] = actor.network.answer(self._seen, latest)
+            actions = actor.draw(self._outputs[t], sigma, self.random)
             self._log_routing[t] = actions.log_routing
             self._pairs[t] = actions.pairs
-            self._outputs[t] = actions.outputs
             self._rewards[t] = sites.step(*actor.decisions(actions))
             self._arrivals[t] = sites.arrivals
-        self._seen[-1] = sites.observation
+            self._look(t + 1)
+
+    def _look(self, t: int) -> None:
+        self._seen.append(self.sites.observation)
+        if self.potential is not None:
+            self._worth[t] = self.potential.of(self.sites.observation)
 
     def _paid(self) -> NDArray[np.float64]:
         """(T, E) rewards less what is exogenous, shaped."""
         paid = self._rewards - self.baseline * self._arrivals
         if self.potential is not None:
-            flat = self._seen.reshape(-1, self._seen.shape[2])
-            worth = self.potential.of(flat).reshape(self._seen.shape[:2])
-            paid += self.settings.discount * worth[1:] - worth[:-1]
+            paid += self.settings.discount * self._worth[1:] - self._worth[:-1]
         return paid
 
     def _learn(
@@ -191,7 +196,6 @@ class Learner:
     ) -> dict[str, float]:
         settings, actor = self.settings, self.actor
         count = advantages.size
-        rows = self._seen[:-1].reshape(count, -1)
         log_routing = _tensor(self._log_routing.reshape(count, -1))
         pairs = _tensor(self._pairs.reshape(count, -1))
         gain = _tensor(advantages.reshape(count).astype(np.float32))
@@ -206,10 +210,9 @@ class Learner:
             order = self.random.permutation(count)
             for start in range(0, count, settings.minibatch):
                 some = order[start : start + settings.minibatch]
-                taken = np.take(rows, some, axis=0, out=self._rows[: len(some)], mode="clip")
                 chosen = torch.from_numpy(some)
                 sums += len(some) * self._descend(
-                    _tensor(taken),
+                    some,
                     log_routing[chosen],
                     pairs[chosen],
                     old[chosen],
@@ -225,7 +228,7 @@ class Learner:
 
     def _descend(
         self,
-        rows: Any,
+        some: NDArray[np.int64],
         log_routing: Any,
         pairs: Any,
         old: Any,
@@ -235,12 +238,12 @@ class Learner:
     ) -> NDArray[np.float64]:
         """One step of Adam on a minibatch."""
         settings, actor = self.settings, self.actor
-        outputs = actor.network(rows[:, : actor.features])
+        outputs = actor.network(self._seen, some)
         change = actor.log_probs(outputs, log_routing, pairs, sigma) - old
         weight = change.exp()
         limited = weight.clamp(1 - settings.clip, 1 + settings.clip)
         surrogate = torch.minimum(weight * gain[:, None], limited * gain[:, None]).sum(1).mean()
-        error = torch.nn.functional.mse_loss(self.critic(rows)[:, 0], target)
+        error = torch.nn.functional.mse_loss(self.critic(self._seen, some)[:, 0], target)
         loss = error - surrogate
         if settings.entropy and actor.rules:
             loss = loss - settings.entropy * actor.rule_entropy(outputs).mean()

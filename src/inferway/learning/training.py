@@ -147,8 +147,8 @@ def train(
     ValueError
         Where the folder holds another training.
     RuntimeError
-        Where another process trains in the folder; `inferway.learning.ppo.DivergenceError` where a number
-        of the training is none any more: the last checkpoint, from before, is kept.
+        Where another process trains in the folder; a `inferway.learning.ppo.DivergenceError` where
+        a number of the training is none any more: the last checkpoint, from before, is kept.
     """
     import torch
 
@@ -230,9 +230,8 @@ def train(
 
 
 def _tally(learner: Learner, seed: int, slots: int) -> Tally:
-    actor = learner.actor
     return evaluate(
-        lambda seen: actor.decisions(actor.best(seen)),
+        learner.actor.deployed,
         learner.control,
         slots=slots,
         # Not the seed that the training's own sites have.
