@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 __all__ = ["sentences"]
 
+_SIGHTED = {"rl-fo", "rl-fo-b", "sa"}
 # Policies that steer by the accuracy balance: without a target there is nothing to steer to.
 _STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}
 
@@ -23,7 +24,10 @@ def sentences(deployment: Deployment) -> list[str]:
         found.append(f"nodes: {names} are several nodes; one node is served, without a network")
     if deployment.scheduling is not None:
         name = deployment.scheduling.policy
-        found.append(f"scheduling: {name} is not run live yet; use `dispatch` alone")
+        if name in _SIGHTED:
+            found.append(
+                f"scheduling: {name} goes by the workload's state, which a live server cannot see"
+            )
     if deployment.placement is not None:
         name = deployment.placement.policy
         found.append(f"placement: {name} is not run live yet; list `instances` under the node")

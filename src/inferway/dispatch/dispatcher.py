@@ -13,14 +13,18 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
+from inferway.dispatch.alias import set_routing
 from inferway.dispatch.entries import AS_DECIDED, Entries, entries
 from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
 from inferway.dispatch.table import build_policy, policy_class
 from inferway.site.fleet import Fleet
-from inferway.site.view import ALL_CLASSES, Site, empty_site
+from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
 
 UNBOUNDED_PLACES = 1024
 """Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
+
+
+_ON = (1,)
 
 
 class PolicyError(RuntimeError):
@@ -117,6 +121,8 @@ class Dispatcher:
         calls.finish(spare, 0, 0.0, 0.0, 0)
         calls.mark(spare, 0, False, 0.0)
         calls.pull(spare, 0, 0.0, 1)
+        if self.routed:
+            set_routing(self.policy, self.policy.probabilities)
 
     def _spare(self) -> Binding:
         """A binding of the same types with memory of its own."""
@@ -243,6 +249,44 @@ class Dispatcher:
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
         return self._pull(self._bound, server, now_s, draw)
+
+    def route(
+        self,
+        probabilities: Floats | None,
+        smallest: Ints | None = None,
+        largest: Ints | None = None,
+    ) -> None:
+        """Have a policy that a scheduler steers route so from now on.
+
+        Parameters
+        ----------
+        probabilities
+            (n,) by server; None leaves the decisions to the policy that `steered` falls back to.
+        smallest, largest
+            (K,) batch sizes by class; as they are by default.
+
+        Raises
+        ------
+        ValueError
+            Where these are no probabilities or no batch sizes; nothing has happened then.
+        """
+        if probabilities is not None:
+            set_routing(self.policy, probabilities, smallest, largest)
+        if hasattr(self.policy, "steered"):
+            self.policy.steered[0] = probabilities is not None
+
+    @property
+    def routed(self) -> bool:
+        """Whether the policy has an alias table, which a scheduler can set."""
+        return hasattr(self.policy, "threshold")
+
+    @property
+    def routing(self) -> Floats | None:
+        """(n,) probabilities that requests are routed by; None where the policy goes by others."""
+        if not self.routed or not getattr(self.policy, "steered", _ON)[0]:
+            return None
+        found: Floats = self.policy.probabilities
+        return found
 
     def retune(self, rate_per_s: float) -> None:
         """Tell the policy another arrival rate, if it wants one: `plan` and `adopt` in one."""

@@ -19,24 +19,26 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
-from inferway.site.view import ALL_CLASSES, Site
+from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN = range(8)
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE = range(9)
 """Kinds of event: the dispatcher's calls, and a central queue that has another length since the
-last of them; the world keeps that queue, and policies see its length."""
+last of them; the world keeps that queue, and policies see its length. A routing has a row for each
+server, or class where there are more of these."""
 
 EVENT = np.dtype(
     [
         ("kind", "<u1"),
-        ("flag", "<u1"),  # counted, or healthy
+        ("flag", "<u1"),  # counted, or healthy, or the last row of a routing
         ("priority", "<i2"),
-        ("rows", "<i4"),  # or the position withdrawn, what `pull` took or began, rows measured
-        ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are
+        # Or the position withdrawn, what `pull` took or began, rows measured, a smallest batch.
+        ("rows", "<i4"),
+        ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are; -1 for no routing
         ("floor", "<f8"),
         ("time_s", "<f8"),
         ("word", "<i8"),
-        ("value", "<f8"),  # deadline, service time or rate, s or 1/s
-        ("classes", "<i8"),  # or what `pull` dropped
+        ("value", "<f8"),  # deadline, service time or rate, s or 1/s; a probability
+        ("classes", "<i8"),  # or what `pull` dropped, a largest batch
     ]
 )
 _ROW = struct.Struct("<BBhiiddqdq")
@@ -147,6 +149,26 @@ class Recording:
         self._dispatcher.adopt(plan)
         self._write(RETUNE, 0, 0, 0, 0, 0.0, 0.0, 0, plan.rate_per_s, 0)
 
+    def route(
+        self,
+        probabilities: Floats | None,
+        smallest: Ints | None = None,
+        largest: Ints | None = None,
+    ) -> None:
+        """As `Dispatcher.route`."""
+        self._dispatcher.route(probabilities, smallest, largest)
+        if probabilities is None:
+            self._write(ROUTE, 1, 0, 0, -1, 0.0, 0.0, 0, 0.0, 0)
+            return
+        policy = self._dispatcher.policy
+        sizes = list(zip(policy.smallest.tolist(), policy.largest.tolist(), strict=True))
+        shares = np.asarray(probabilities, np.float64).tolist()
+        last = max(len(shares), len(sizes)) - 1
+        for i in range(last + 1):
+            least, most = sizes[i] if i < len(sizes) else (0, 0)
+            share = shares[i] if i < len(shares) else 0.0
+            self._write(ROUTE, i == last, 0, least, i, 0.0, 0.0, 0, share, most)
+
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
         if self._file is None:
@@ -180,7 +202,8 @@ class Recording:
             self._seen_held = held
             self._pack(HELD, 0, 0, held, 0, 0.0, 0.0, 0, 0.0, 0)
         self._pack(*row)
-        if self._in_file >= self._rows:
+        # A routing is not divided: what begins a file is whole.
+        if self._in_file >= self._rows and (row[0] != ROUTE or row[1]):
             try:
                 self._next_file()
             except OSError as error:

@@ -23,6 +23,7 @@ from inferway.dispatch.recording import (
     MARK,
     PULL,
     RETUNE,
+    ROUTE,
     SCHEMA,
     WITHDRAW,
     restore,
@@ -154,6 +155,7 @@ def replay(
     compared, handled, batches = 0, 0, 0
     differences = []
     losses: list[str] = []
+    routing: list[tuple[Any, ...]] = []
     for state, rows in events(folder, losses):
         restore(dispatcher, state)
         for row in rows.tolist():
@@ -161,6 +163,12 @@ def replay(
             if row[0] == PULL:
                 differences += _pulled(dispatcher, row, compared - 1)
                 batches += 1
+                continue
+            if row[0] == ROUTE:
+                routing.append(row)
+                if row[1]:
+                    _route(dispatcher, routing)
+                    routing.clear()
                 continue
             if row[0] != ARRIVE:
                 _repeat(dispatcher, row)
@@ -200,6 +208,19 @@ def _pulled(dispatcher: Dispatcher, row: tuple[Any, ...], request: int) -> list[
     if takes != take:
         found.append(Difference(request, time_s, take, takes, "take"))
     return found
+
+
+def _route(dispatcher: Dispatcher, rows: list[tuple[Any, ...]]) -> None:
+    """Route as recorded, a row for each server or class."""
+    if rows[0][4] < 0:
+        dispatcher.route(None)
+        return
+    servers, classes = len(dispatcher.site.queue), len(dispatcher.site.rate)
+    dispatcher.route(
+        np.array([row[8] for row in rows[:servers]]),
+        np.array([row[3] for row in rows[:classes]]),
+        np.array([row[9] for row in rows[:classes]]),
+    )
 
 
 def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:

@@ -65,6 +65,7 @@ def _task(site: Site) -> dict[str, Any]:
             "queue": [len(queue) for queue in queues],
             "answers": counters.rows[k],
         }
+    routing = site.dispatcher.routing
     return {
         "ready": site.ready,
         "accuracy_target": site.target,
@@ -72,5 +73,7 @@ def _task(site: Site) -> dict[str, Any]:
         "accuracy_balance": site.dispatcher.balance,
         "requests": {outcome.name.lower(): counters.total(outcome) for outcome in Outcome},
         "held": len(site.held),
+        "slots": None if site.steering is None else site.steering.slots,
+        "routing": None if routing is None else routing.tolist(),
         "variants": variants,
     }

@@ -14,7 +14,9 @@ from inferway.live.site import Site
 from inferway.runtime import ArtifactError, OnnxRuntime
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, Task
+    from inferway.deployment import Batch, Deployment, Task
+    from inferway.scheduling import Controller
+    from inferway.site import Fleet
 
 
 class ServeError(ValueError):
@@ -79,6 +81,7 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
     fleet = dispatcher.fleet
     batches = [task.variants[name].batch for name in fleet.variants]
     foresee(dispatcher.site, batches)
+    controller = _controller(deployment, task, fleet, batches)
     runtimes: list[OnnxRuntime] = []
     for name, count in zip(fleet.variants, fleet.count, strict=True):
         runtime = _runtime(deployment, task, name)
@@ -110,11 +113,27 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         drop_late=node.late == "drop",
         in_order=central,
         room=room,
+        controller=controller,
         rules=[rule_of(batch) for batch in batches] if any(batches) else None,
         window_s=None if options.get("rate") else options.get("window"),
         remember=keep,
         now=now,
     )
+
+
+def _controller(
+    deployment: Deployment, task: Task, fleet: Fleet, batches: list[Batch | None]
+) -> Controller | None:
+    spec = deployment.scheduling_of(task)
+    if spec is None:
+        return None
+    from inferway.scheduling import Conditions, controller_of
+
+    told = Conditions(fleet, task.deadline_s, batches=batches)
+    try:
+        return controller_of(spec, told)
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: scheduling: {error}") from error
 
 
 def _identity(task: Task, name: str, hardware: str) -> str:

@@ -58,6 +58,17 @@ class Decisions(Protocol):
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """The server takes requests from now on, or does not."""
 
+    @property
+    def routed(self) -> bool:
+        """Whether a scheduler can set the routing."""
+
+    @property
+    def routing(self) -> Any:
+        """(n,) probabilities that requests are routed by; None where they are not."""
+
+    def route(self, probabilities: Any, smallest: Any = None, largest: Any = None) -> None:
+        """Route so from now on; None leaves it to the policy."""
+
     def plan(self, rate_per_s: float) -> Plan:
         """What the policy would keep at another arrival rate; may be called in any thread."""
 

@@ -47,6 +47,7 @@ class Desk:
         view = dispatcher.site
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self._balance = view.row_s, view.balance
+        self._routed = dispatcher.routed
 
     def decide(self, request: Request, classes: int, deadline_s: float) -> int:
         """Have a request decided on; one that gets a server goes there.
@@ -75,6 +76,7 @@ class Desk:
             self._free_s.tobytes(),
             self._row_s.tobytes(),
             self._health.flags,
+            self._shares(),
         )
         server = dispatcher.arrive(
             now_s,
@@ -92,6 +94,10 @@ class Desk:
             request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
             self._queues.join(request, server, now_s)
         return server
+
+    def _shares(self) -> bytes:
+        routing = self.dispatcher.routing if self._routed else None
+        return b"" if routing is None else routing.tobytes()
 
     def pull(self, server: int) -> tuple[int, int]:
         """Ask the policy how many requests a free server drops and takes: (drop, take)."""

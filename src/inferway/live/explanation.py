@@ -30,6 +30,8 @@ class Before(msgspec.Struct, gc=False):
     free_s: bytes
     row_s: bytes
     healthy: bytes
+    shares: bytes
+    """Probability of each server; empty where requests are not routed by probabilities."""
 
 
 class Ended(msgspec.Struct, gc=False):
@@ -165,6 +167,7 @@ class Memory:
         row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
         service_s = rows * row_s[:, min(SIZES - 1, (rows - 1).bit_length())]
         healthy = np.frombuffer(before.healthy, np.bool_)
+        shares = np.frombuffer(before.shares)
         found = []
         for k, name in enumerate(self._variants):
             own = slice(self._first[k], self._first[k + 1])
@@ -182,6 +185,7 @@ class Memory:
                     "idle": int(np.count_nonzero(healthy[own] & (queue[own] == 0))),
                     "full": int(np.count_nonzero(queue[own] >= self._places)),
                     "queue": queue[own].tolist(),
+                    "probability": [round(p, 6) for p in shares[own].tolist()] or None,
                     "predicted_wait_ms": _ms(float(wait_s[first])),
                     "predicted_service_ms": _ms(float(service_s[first])),
                 }
@@ -197,6 +201,9 @@ class Memory:
             return (
                 f"{name} was the only variant that was allowed, healthy and predicted to be in time"
             )
+        if told["candidates"][chosen]["probability"] is not None:
+            shares = ", ".join(f"{sum(one['probability']):.3g} {one['variant']}" for one in fit)
+            return f"the scheduler's probabilities drew {name}; they were {shares}"
         idle = [one["variant"] for one in fit if one["idle"]]
         state = f"idle were {', '.join(idle)}" if idle else "none was idle"
         if self._target is None:

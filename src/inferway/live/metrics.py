@@ -70,6 +70,7 @@ class SiteCollector(Collector):
         yield self._batches()
         yield from self._queues()
         yield from self._accuracy()
+        yield from self._scheduling()
 
     def _requests(self) -> Any:
         family = CounterMetricFamily(
@@ -193,3 +194,35 @@ class SiteCollector(Collector):
                 target.add_metric([site.task], site.target)
             balance.add_metric([site.task], site.dispatcher.balance)
         yield from (mean, target, balance)
+
+    def _scheduling(self) -> Iterator[Any]:
+        share = GaugeMetricFamily(
+            "inferway_routing_probability_ratio",
+            "Probability that a request is routed to an instance, where a scheduler says so.",
+            labels=[*_VARIANT, "instance"],
+        )
+        slots = CounterMetricFamily(
+            "inferway_scheduling_slots", "Slots of the scheduler that have begun.", labels=_TASK
+        )
+        spent = CounterMetricFamily(
+            "inferway_scheduling_seconds",
+            "Time of the event loop that the scheduler's decisions have taken.",
+            labels=_TASK,
+        )
+        longest = GaugeMetricFamily(
+            "inferway_scheduling_longest_seconds",
+            "The longest of these decisions.",
+            labels=_TASK,
+        )
+        for site in self._sites:
+            routing = site.dispatcher.routing
+            if routing is not None:
+                for server, probability in enumerate(routing.tolist()):
+                    k = site.class_of[server]
+                    number = str(server - site.first[k])
+                    share.add_metric([site.task, site.variants[k], number], probability)
+            if site.steering is not None:
+                slots.add_metric([site.task], site.steering.slots)
+                spent.add_metric([site.task], site.steering.spent_s)
+                longest.add_metric([site.task], site.steering.longest_s)
+        yield from (share, slots, spent, longest)

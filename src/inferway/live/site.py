@@ -23,11 +23,12 @@ from inferway.live.forecast import Forecast
 from inferway.live.health import Health
 from inferway.live.instance import Instance, Job, join
 from inferway.live.queues import Queues
-from inferway.live.rejection import GAVE_WAY, rejection
+from inferway.live.rejection import rejection
 from inferway.live.request import Outcome, Request
 from inferway.live.service import OneByOne, Service
 from inferway.live.settlement import Settlement
-from inferway.live.shedding import at_servers, in_line
+from inferway.live.shedding import Shedding
+from inferway.live.steering import Steering
 from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
@@ -35,6 +36,7 @@ from inferway.site import HOLD, REJECT
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
+    from inferway.scheduling import Controller
 
 
 class Site:
@@ -71,6 +73,8 @@ class Site:
     rules
         By class, the batches that are offered. None where no batches are formed but, one request
         at a time, by a policy that has `pull`.
+    controller
+        Sets the routing of the policy once a slot; None leaves it as it is.
     window_s
         Over which the arrival rate is estimated for the policy, again and again; None where the
         policy needs none or has it from the file.
@@ -95,6 +99,7 @@ class Site:
         in_order: bool = False,
         room: int = HELD_LIMIT,
         rules: Sequence[Rule] | None = None,
+        controller: Controller | None = None,
         window_s: float | None = None,
         remember: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -179,6 +184,16 @@ class Site:
         else:
             self._service = OneByOne(self.instances, self.queues, self._desk)
         self._queues.service = self._service
+        self._shedding = Shedding(
+            self._queues,
+            self._service,
+            self._desk,
+            self._departures,
+            self.forecast,
+            self.class_of,
+            self._places,
+            self._left_s,
+        )
         self._settle = Settlement(
             self._desk,
             self.queues,
@@ -190,6 +205,9 @@ class Site:
             self.class_of,
             now,
             self._report,
+        )
+        self.steering = (
+            None if controller is None else Steering(controller, self._desk, now, self._report)
         )
         self._done: deque[Job] = deque()
         self._stopped = False
@@ -216,6 +234,8 @@ class Site:
         self.health.start(cold)
         for instance in self.instances:
             instance.start(turn)
+        if self.steering is not None:
+            self.steering.begin()
         self.ready = True
         self._upkeep.begin()
         return [self.instances[server].name for server in cold]
@@ -266,6 +286,8 @@ class Site:
         self._stopped = True
         self.health.stop()
         self._upkeep.stop()
+        if self.steering is not None:
+            self.steering.stop()
         gone = f"task {self.task!r} is no longer served"
         while self.held:
             request = self.held[0]
@@ -324,10 +346,10 @@ class Site:
                 return
             waits = server == HOLD or (self._in_order and self._falls_open(request))
         if waits:
-            if not self._queues.central.full or self._shed_held(request):
+            if not self._queues.central.full or self._shedding.in_line(request):
                 self._queues.hold(request, self.now())
                 return
-        elif request.priority and self._shed(request):
+        elif request.priority and self._shedding.at_servers(request):
             return
         self._reject(request)
 
@@ -364,6 +386,8 @@ class Site:
 
     def _mark(self, server: int, healthy: bool, reason: str) -> None:
         self.dispatcher.mark(server, healthy, self.now())
+        if self.steering is not None:
+            self.steering.again()
         self.ready = any(self.health.healthy) and not self._stopped
         if self.told is not None:
             self.told(self.instances[server].name, healthy, reason)
@@ -384,43 +408,6 @@ class Site:
             self._queues.hold(request, self.now())
         else:
             self._reject(request)
-
-    def _shed(self, request: Request) -> bool:
-        left_s = self._left_s(request)
-        victim = at_servers(
-            request,
-            self.queues,
-            self._service.begun,
-            self.class_of,
-            self._places,
-            self.forecast,
-            left_s,
-        )
-        if victim is None or not self._service.recall(victim):
-            return False
-        placed = self._desk.decide(request, request.classes, request.deadline_s) >= 0
-        # The policy may refuse the newcomer all the same; then the place is the victim's again,
-        # whose class and deadline have been decided on.
-        if not placed:
-            k = self.class_of[victim.server]
-            victim.server = -1
-            if self._desk.decide(victim, 1 << k, math.inf) >= 0:
-                return False
-        victim.server = -1
-        self._give_way(victim)
-        return placed
-
-    def _shed_held(self, request: Request) -> bool:
-        victim = in_line(request, self.held)
-        if victim is None:
-            return False
-        self._queues.release(victim)
-        self._give_way(victim)
-        return True
-
-    def _give_way(self, victim: Request) -> None:
-        victim.retry_after_s = self.forecast.idle_s(self.forecast.mask(victim))
-        self._departures.end(victim, Outcome.REJECTED, GAVE_WAY)
 
     def _finished(self, job: Job) -> None:
         # In an instance's thread.
@@ -474,4 +461,6 @@ class Site:
         outcome, reason, request.retry_after_s = rejection(
             request, self.task, self.accuracy, self.forecast, self.health, self._left_s(request)
         )
+        if self.steering is not None and outcome is Outcome.REJECTED:
+            self.steering.rejected()
         self._departures.end(request, outcome, reason)

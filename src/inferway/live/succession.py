@@ -30,6 +30,8 @@ def inherit(new: Site, old: Site) -> None:
     if new.target == old.target:
         new.dispatcher.site.balance[0] = old.left_balance
         _teach(new.dispatcher, old.dispatcher)
+        if new.steering is not None:
+            new.steering.again()  # what was taught holds the old routing
 
 
 async def retire(old: Site) -> None:

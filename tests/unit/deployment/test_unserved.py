@@ -48,7 +48,11 @@ def test_what_later_parts_bring_is_refused_in_a_sentence(
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ("scheduling: {policy: sq}\n", "scheduling: sq is not run live yet"),
+        ("scheduling: {policy: sa}\n", "scheduling: sa goes by the workload's state, which a"),
+        (
+            "scheduling: {policy: rl-fo, checkpoint: a.npz}\n",
+            "scheduling: rl-fo goes by the workload's state, which a live server cannot see",
+        ),
         ("nodes: {m: {}, n: {}}\n", "nodes: m, n are several nodes"),
         ("nodes: {m: {instances: {}}}\n", "tasks.t: no node has an instance"),
         ("dispatch: {policy: tad-op}\n", "tasks.t.accuracy_target: tad-op needs one to steer to"),

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "live"))
+sys.path.insert(0, str(Path(__file__).parent))
 
 from patient import Patient
 

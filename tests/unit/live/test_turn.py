@@ -52,7 +52,7 @@ class Loop:
 
     def __init__(self, model: Model, clock: Clock) -> None:
         self.loop = asyncio.new_event_loop()
-        self.done: list[Request] = []
+        self.done: list[Any] = []
         self.collected: list[int] = []
         self.threaded = threading.Semaphore(0)
         self.instance = Instance("task/tiny#0", model, self._finished, True, clock)

@@ -1,0 +1,111 @@
+"""The scheduler at work: once a slot it looks at the real queues and sets how requests are routed.
+
+Also at once when an instance fails or returns, so that the policy for those that are left takes
+over, and after a rejection where the controller asks for it (paper 003, Sec. 6.2 and 6.3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferway.live.desk import Desk
+    from inferway.scheduling import Controller
+
+
+class Steering:
+    """Calls a controller and has its routing kept.
+
+    Parameters
+    ----------
+    controller
+        It gets no `Signal`: a live server does not see the workload's state.
+    desk
+        Whose dispatcher is told.
+    now
+        The clock of the view, seconds.
+    report
+        Told of an error of the controller; the routing stays as it is then.
+    """
+
+    def __init__(
+        self,
+        controller: Controller,
+        desk: Desk,
+        now: Callable[[], float],
+        report: Callable[[Exception], None],
+    ) -> None:
+        self._controller, self._desk, self._now, self._report = controller, desk, now, report
+        self.slots = 0
+        """Slots that have begun."""
+        self.decisions = 0
+        """Times that the controller was called, for slots and for events."""
+        self.spent_s, self.longest_s = 0.0, 0.0
+        """What its calls took of the event loop's time, together and the longest."""
+        self._timer: asyncio.TimerHandle | None = None
+        self._soon: asyncio.Handle | None = None
+        self._begun_s = math.nan
+
+    def begin(self) -> None:
+        """Begin the first slot."""
+        # The first call of each function is no measure of what a slot costs.
+        self._decide()
+        self.slots, self.decisions, self.spent_s, self.longest_s = 0, 0, 0.0, 0.0
+        self._begun_s = asyncio.get_running_loop().time()
+        self._slot()
+
+    def stop(self) -> None:
+        """Begin no more slots."""
+        for handle in (self._timer, self._soon):
+            if handle is not None:
+                handle.cancel()
+        self._begun_s = math.nan
+
+    def again(self) -> None:
+        """Decide at once: the site is another than it was."""
+        if not math.isnan(self._begun_s):
+            self._decide()
+
+    def rejected(self) -> None:
+        """A request has been rejected; all of one pass of the event loop are one event."""
+        if self._controller.on_rejection and self._soon is None and not math.isnan(self._begun_s):
+            self._soon = asyncio.get_running_loop().call_soon(self._after_rejection)
+
+    def _after_rejection(self) -> None:
+        self._soon = None
+        self._decide()
+
+    def _slot(self) -> None:
+        slot_s = self._controller.slot_s
+        if slot_s < math.inf:
+            loop = asyncio.get_running_loop()
+            # A loop that was held up goes on with the slot that it is now.
+            number = math.floor((loop.time() - self._begun_s) / slot_s + 1e-9)
+            self._timer = loop.call_at(self._begun_s + (number + 1) * slot_s, self._slot)
+        self.slots += 1
+        self._decide()
+
+    def _decide(self) -> None:
+        began_s = perf_counter()
+        dispatcher: Any = self._desk.dispatcher
+        try:
+            view = dispatcher.site
+            view.clock_s[0] = self._now()
+            routing = self._controller.act(self._controller.observe(view, _unknown()))
+            dispatcher.route(*((None,) if routing is None else routing))
+        except Exception as error:  # a controller that breaks must not end the slots
+            self._report(error)
+        took_s = perf_counter() - began_s
+        self.decisions += 1
+        self.spent_s += took_s
+        self.longest_s = max(self.longest_s, took_s)
+
+
+def _unknown() -> Any:
+    from inferway.scheduling.contract import UNKNOWN
+
+    return UNKNOWN

@@ -1,0 +1,197 @@
+"""Schedulers on real servers: slots, files that change them, instances that fail."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway.catalog import testset as load_testset
+from inferway.dispatch.replay import replay
+from inferway.live import ServeError
+from inferway.scheduling.network import About
+
+FILE = """
+tasks:
+  digits:
+    deadline: 300 ms
+    variants:
+      tiny: {{model: zoo://digits/tiny, service: {{mean: 1 ms}}{batch}}}
+      large: {{model: zoo://digits/large, service: {{mean: 4 ms}}{batch}}}
+nodes:
+  here: {{instances: {{digits/tiny: 1, digits/large: 2}}, buffer: 15, late: {late}}}
+scheduling: {scheduling}
+"""
+BATCH = ", batch: {sizes: [1, 3], service: [4 ms, 9 ms]}"
+VARIANTS = ("tiny", "large")
+
+
+def trained(place: Path, counts: tuple[int, ...] = (1, 2), favorite: int = 0, **more: Any) -> Path:
+    """A network that says the same whatever it sees: nearly all to one server, pairs of 3."""
+    about = About(
+        policy=more.pop("policy", "rl-po"),
+        task="digits",
+        variants=tuple(name for name, count in zip(VARIANTS, counts, strict=True) if count),
+        counts=tuple(count for count in counts if count),
+        accuracies=(0.0,) * sum(count > 0 for count in counts),
+        service_s=(1e-3, 4e-3)[: sum(count > 0 for count in counts)],
+        buffer=15,
+        deadline_s=0.3,
+        slot_s=1.0,
+        **more,
+    )
+    inputs, outputs = about.layout.size, about.outputs
+    sizes = [(inputs, 90), (90, 60), (60, outputs)]
+    arrays: dict[str, Any] = {
+        f"weight_{i}": np.zeros(size, np.float32) for i, size in enumerate(sizes)
+    }
+    arrays |= {f"bias_{i}": np.zeros(size[1], np.float32) for i, size in enumerate(sizes)}
+    arrays["bias_2"][favorite] = 50.0
+    for first in range(sum(counts), outputs, 3):  # (1, 1), (1, 3), (3, 3)
+        arrays["bias_2"][first + 2] = 1.0
+    np.savez(place, about=np.array(about.to_json()), **arrays)
+    return place
+
+
+@pytest.fixture
+def deployment(tmp_path: Path) -> Callable[..., inferway.Deployment]:
+    def write(scheduling: str, batch: str = "", late: str = "drop") -> inferway.Deployment:
+        file = tmp_path / "digits.yaml"
+        file.write_text(FILE.format(scheduling=scheduling, batch=batch, late=late))
+        return inferway.load(file)
+
+    return write
+
+
+def ask(running: Any, count: int = 1) -> list[str]:
+    """Which variant answered each of so many requests, one after the other."""
+    image = load_testset().images[:1]
+    tensor = {
+        "name": "image",
+        "datatype": "FP32",
+        "shape": list(image.shape),
+        "parameters": {"binary_data_size": image.nbytes},
+    }
+    text = json.dumps({"inputs": [tensor]}).encode()
+    head = f"Inference-Header-Content-Length: {len(text)}\r\nX-Request-Id: last\r\n"
+    answers = [running.infer(text + image.tobytes(), head) for _ in range(count)]
+    assert {answer.status for answer in answers} == {200}, answers[0].body
+    return [answer.json["model_version"] for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("scheduling", "variants"),
+    [
+        ("{policy: lw}", {"tiny"}),
+        ("{policy: hw}", {"large"}),
+        ("{policy: hw-e}", {"large"}),
+        ("{policy: sq}", {"large"}),
+        ("{policy: hand, slot: 10 ms}", {"large"}),
+        ("{policy: infaas}", {"tiny", "large"}),
+    ],
+)
+def test_every_rule_serves(
+    start: Any, deployment: Any, scheduling: str, variants: set[str]
+) -> None:
+    running = start(deployment=deployment(scheduling))
+    found = set(ask(running, 30))
+    assert found == variants
+    status = running.get("/status", admin=True).json["tasks"]["digits"]
+    if "hw-e" in scheduling or "sq" in scheduling:
+        assert (status["slots"], status["routing"]) == (None, None)
+    else:
+        assert status["slots"] >= 1
+        assert sum(status["routing"]) == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("scheduling", ["{policy: sa}", "{policy: rl-fo, checkpoint: x.npz}"])
+def test_what_goes_by_the_workloads_state_is_refused(
+    start: Any, deployment: Any, scheduling: str
+) -> None:
+    with pytest.raises(ServeError, match=r"goes by the workload.s state, which a live"):
+        start(deployment=deployment(scheduling))
+
+
+def test_a_trained_policy_serves_and_another_is_applied(
+    start: Any, deployment: Any, tmp_path: Path
+) -> None:
+    trained(tmp_path / "tiny.npz")
+    trained(tmp_path / "large.npz", favorite=2)
+    learned = "{policy: rl-po, checkpoint: %s}"
+    running = start(deployment=deployment(learned % "tiny.npz"))
+    assert set(ask(running, 10)) == {"tiny"}
+    told = running.get("/v2/models/digits/explain/last").json
+    assert [each["probability"] for each in told["candidates"]] == [[1.0], [0.0, 0.0]]
+    assert "the scheduler's probabilities drew tiny" in told["reason"]
+    text = running.get("/metrics", admin=True).body.decode()
+    line = r'inferway_routing_probability_ratio\{instance="0",task="digits",variant="tiny"\} (\S+)'
+    found = re.search(line, text)
+    assert found is not None
+    assert float(found[1]) == pytest.approx(1.0)
+    assert 'inferway_scheduling_slots_total{task="digits"}' in text
+    # The scheduler of a running server changes, with no request lost: another checkpoint, a rule.
+    running.wait(running.server.apply(deployment(learned % "large.npz")))
+    assert set(ask(running, 10)) == {"large"}
+    running.wait(running.server.apply(deployment("{policy: lw}")))
+    assert set(ask(running, 10)) == {"tiny"}
+    wrong = trained(tmp_path / "wrong.npz", counts=(1, 1))
+    with pytest.raises(ServeError, match=rf"scheduling: .*{wrong.name}"):
+        running.wait(running.server.apply(deployment(learned % "wrong.npz")))
+    assert set(ask(running, 10)) == {"tiny"}
+
+
+def test_a_store_follows_failures(start: Any, deployment: Any, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    trained(tmp_path / "store" / "all.npz")
+    trained(tmp_path / "store" / "fewer.npz", counts=(1, 1), favorite=1)
+    running = start(deployment=deployment("{policy: rl-po, checkpoint: store}"))
+    (site,) = running.server.sites
+
+    def mark(server: int, healthy: bool) -> Any:
+        running.call(lambda: site._mark(server, healthy, "test"))
+        return running.call(lambda: site.dispatcher.routing)
+
+    assert mark(0, True) == pytest.approx([1, 0, 0])
+    # One of the two large ones fails: the policy for one and one takes over.
+    assert mark(2, False) == pytest.approx([0, 1, 0])
+    assert set(ask(running, 5)) == {"large"}
+    # For none of these is there a policy.
+    assert mark(1, False) is None
+    assert set(ask(running, 5)) == {"tiny"}
+    mark(1, True)
+    assert mark(2, True) == pytest.approx([1, 0, 0])
+
+
+def test_learned_batch_sizes_are_followed(
+    start: Any, deployment: Any, tmp_path: Path, until: Any
+) -> None:
+    trained(
+        tmp_path / "b.npz",
+        policy="rl-po-b",
+        favorite=1,
+        batch_sizes=((1, 3), (1, 3)),
+        batch_service_s=((4e-3, 9e-3), (4e-3, 9e-3)),
+    )
+    scheduled = deployment("{policy: rl-po-b, checkpoint: b.npz}", BATCH, "serve")
+    running = start(deployment=scheduled, record=tmp_path / "run")
+    (site,) = running.server.sites
+    wires = [running.wire() for _ in range(3)]
+    image = load_testset().images[:1]
+    shape = list(image.shape)
+    data = image.ravel().tolist()
+    tensor = {"name": "image", "datatype": "FP32", "shape": shape, "data": data}
+    for wire in wires[:2]:
+        wire.send(running.post({"inputs": [tensor]}))
+    until(lambda: running.call(lambda: site.in_flight) == 2)
+    wires[2].send(running.post({"inputs": [tensor]}))
+    assert [wire.read().status for wire in wires] == [200] * 3
+    assert site.counters.batches[1][2] == 1
+    running.wait(running.server.stop())
+    found = replay(tmp_path / "run" / "digits", requests=None)
+    assert (found.requests, found.batches, found.differences) == (3, 3, ())
