@@ -24,6 +24,7 @@ from inferway.cli import (
     serve,
     simulate,
     study,
+    train,
     zoo,
 )
 
@@ -62,6 +63,7 @@ app.command()(check.check)
 app.command()(simulate.simulate)
 app.command()(place.place)
 app.command()(plan.plan)
+app.command()(train.train)
 app.command()(replay.replay)
 app.command()(schema.schema)
 app.command()(conformance.conformance)

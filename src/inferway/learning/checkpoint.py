@@ -55,11 +55,20 @@ class Checkpoint:
         if not self.path.exists():
             return None
         try:
-            with np.load(self.path, allow_pickle=False) as file:
+            # NumPy leaves a file that is no archive open.
+            with self.path.open("rb") as bytes_, np.load(bytes_, allow_pickle=False) as file:
                 arrays = {name: file[name] for name in file.files}
             about = json.loads(str(arrays.pop("about")[()]))
             schema = about["schema"]
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        except (
+            OSError,
+            ValueError,
+            KeyError,
+            TypeError,
+            AttributeError,
+            EOFError,
+            zipfile.BadZipFile,
+        ) as error:
             raise ValueError(f"{self.path} is not a checkpoint: {error}") from None
         if schema != SCHEMA:
             raise ValueError(f"{self.path} has schema {schema}, and {SCHEMA} is what is read")

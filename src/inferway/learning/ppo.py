@@ -149,7 +149,8 @@ class Learner:
             advantages = symlog(advantages * scale, settings.symlog)
         if settings.standardize:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        told = self._learn(sigma, advantages, targets)
+        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at
+            told = self._learn(sigma, advantages, targets)
         self.slots += settings.slots_per_update
         update = Update(
             slots=self.slots,

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Settings"]
+__all__ = ["TUNED", "Settings"]
 
 
 @dataclass(frozen=True)
@@ -120,3 +120,14 @@ class Settings:
         """Standard deviation of the noise after so many slots."""
         final = self.sigma if self.final_sigma is None else self.final_sigma
         return self.sigma + (final - self.sigma) * self.share(slots)
+
+
+TUNED = Settings(
+    slots=25_000_000,
+    baseline=-1.0,
+    potential="outcomes",
+    scale=True,
+    symlog=1.0,
+    standardize=True,
+)
+"""What `inferway train` does unless told to do as the paper does."""

@@ -1,0 +1,214 @@
+"""``inferway train``: a scheduler for the deployment's own fleet, workload and deadline."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from inferway.cli import failure, terminal
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import File, opened
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from rich.text import Text
+
+    from inferway.learning.settings import Settings
+    from inferway.learning.training import Progress, Trained
+
+
+def _slots(text: str) -> int:
+    """Read a number of slots, such as 25e6."""
+    try:
+        value = float(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is not a number such as 25e6") from None
+    if not (1 <= value < 1e12 and value == int(value)):
+        raise typer.BadParameter(f"{text} is not a whole number of at least 1")
+    return int(value)
+
+
+def train(
+    file: File,
+    policy: Annotated[
+        Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"] | None,
+        typer.Option(
+            help="fo sees the workload's phase, po does not; b sets batch sizes, too.  "
+            "[default: the file's, else rl-po]",
+            show_default=False,
+        ),
+    ] = None,
+    slots: Annotated[
+        int | None,
+        typer.Option(
+            parser=_slots,
+            metavar="NUMBER",
+            help="To train for.  [default: 25e6; 250e6 with --paper]",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for policy, checkpoint and curves.  [default: out/train/POLICY]",
+            show_default=False,
+        ),
+    ] = None,
+    task: Annotated[
+        str | None, typer.Option(help="Which, where the file has several.", show_default=False)
+    ] = None,
+    node: Annotated[
+        str | None,
+        typer.Option(help="Whose instances, where there are several nodes.", show_default=False),
+    ] = None,
+    paper: Annotated[
+        bool, typer.Option("--paper", help="The paper's settings, without what helps.")
+    ] = False,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting of inferway.learning.settings, such as sigma=0.5. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    start: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A trained policy to begin with.", show_default=False),
+    ] = None,
+    threads: Annotated[int, typer.Option(min=1, help="Threads; one is best.")] = 1,
+    json: terminal.Json = False,
+) -> None:
+    """Train a scheduler for the file's fleet, workload and deadline (needs the extra `learn`).
+
+    A folder with a checkpoint of the same training is gone on with; Ctrl-C keeps what is there.
+    """
+    # Before NumPy and PyTorch are imported: threads that wait actively take the cores from those
+    # that compute.
+    os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+    for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ[name] = str(threads)
+    for module in ("torch", "tensorboard"):
+        if find_spec(module) is None:
+            raise CommandError(
+                f"training needs {module}, which is in the extra `learn`: "
+                "pip install 'inferway[learn]'"
+            )
+    from inferway.learning import deployed, training
+
+    deployment = opened(file)
+    try:
+        name = deployed.task_of(deployment, task)
+        chosen = deployed.policy_of(deployment, policy)
+        control = deployed.control_of(deployment, name, chosen, node=node)
+        wanted = _settings(paper, slots, settings or [])
+    except ValueError as error:
+        raise CommandError(str(error), REFUSED) from error
+    number = deployment.seed if seed is None else seed
+    folder = out or Path("out/train", chosen)
+    with terminal.progress() as told:
+        trained = training.train(
+            control,
+            wanted,
+            folder,
+            task=name,
+            seed=number,
+            threads=threads,
+            command=_command(file, chosen, wanted, number, paper, settings or [], start),
+            start=start,
+            progress=_telling(told),
+        )
+    if json:
+        terminal.document({"schema": 1, "tasks": {name: trained.to_json()}, "network": None})
+    else:
+        terminal.show(*_lines(chosen, trained))
+    if not trained.finished:
+        terminal.complain(f"interrupted after {trained.slots:,} slots; the same command goes on")
+        raise typer.Exit(failure.INTERRUPTED)
+
+
+def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
+    import ast
+    from dataclasses import fields, replace
+
+    from inferway.learning.settings import TUNED, Settings
+
+    known = {field.name for field in fields(Settings)}
+    changes: dict[str, Any] = {} if slots is None else {"slots": slots}
+    for one in written:
+        name, equals, text = one.partition("=")
+        if not equals or name not in known:
+            raise ValueError(
+                f"--set {one}: expected NAME=VALUE, NAME one of {', '.join(sorted(known))}"
+            )
+        try:
+            changes[name] = ast.literal_eval(text)
+        except (ValueError, SyntaxError):
+            changes[name] = text
+    try:
+        return replace(Settings() if paper else TUNED, **changes)
+    except TypeError as error:
+        raise ValueError(f"--set: {error}") from None
+
+
+def _command(
+    file: Path,
+    policy: str,
+    wanted: Settings,
+    seed: int,
+    paper: bool,
+    written: list[str],
+    start: Path | None,
+) -> str:
+    """What makes this policy again; the policy's file says it."""
+    parts = [f"inferway train {file} --policy {policy} --slots {wanted.slots} --seed {seed}"]
+    parts += ["--paper"] if paper else []
+    parts += [f"--set {one}" for one in written]
+    parts += [f"--start {start}"] if start else []
+    return " ".join(parts)
+
+
+def _telling(told: Callable[[str, float], None]) -> Callable[[Progress], None]:
+    def tell(now: Progress) -> None:
+        left = timedelta(seconds=round(now.seconds_left))
+        told(
+            f"{now.slots:,} of {now.total:,} slots, {now.slots_per_s:,.0f}/s, "
+            f"goodput {now.goodput:.2%}, violations {now.violations:.2%}, {left} left",
+            now.share,
+        )
+
+    return tell
+
+
+def _lines(policy: str, trained: Trained) -> list[Text]:
+    from rich.text import Text
+
+    tally = trained.tally
+    lines = [
+        Text.assemble((policy, "bold"), f" after {trained.slots:,} slots: {trained.policy}"),
+        Text(
+            f"  goodput {tally.overall_goodput:.2%}, violations {tally.overall_violations:.2%} "
+            f"(without noise, over {trained.evaluated:,} slots)"
+        ),
+    ]
+    phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
+    for place, (goodput, violations, heavy) in enumerate(phases):
+        lines.append(
+            Text(
+                f"  phase {place}: goodput {goodput:.2%}, violations {violations:.2%}, "
+                f"most accurate variant {heavy:.2%}"
+            )
+        )
+    if trained.slots_per_cpu_s == trained.slots_per_cpu_s:  # some were trained now
+        speed = f"  {trained.slots_per_cpu_s:,.0f} slots per CPU second"
+        lines.append(Text(speed, style="dim"))
+    return lines

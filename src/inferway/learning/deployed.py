@@ -1,0 +1,82 @@
+"""The sites that a deployment file's scheduler is trained on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+from inferway.learning.site import Control
+from inferway.twin.scenario import scenario_of
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+__all__ = ["POLICIES", "control_of", "policy_of", "task_of"]
+
+POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
+"""What can be trained: fo sees the workload's phase, po does not; b sets batch sizes, too."""
+
+
+def task_of(deployment: Deployment, task: str | None = None) -> str:
+    """The task that is meant; ValueError where that is not clear."""
+    if task is None:
+        if len(deployment.tasks) != 1:
+            raise ValueError(f"name one of the tasks {', '.join(deployment.tasks)}")
+        return next(iter(deployment.tasks))
+    if task not in deployment.tasks:
+        raise ValueError(f"unknown task {task!r}; the file has {', '.join(deployment.tasks)}")
+    return task
+
+
+def policy_of(deployment: Deployment, policy: str | None = None) -> str:
+    """The policy to train: the one named, the file's where that is learned, else ``rl-po``."""
+    if policy is None:
+        spec = deployment.scheduling
+        return spec.policy if spec is not None and spec.policy in POLICIES else "rl-po"
+    if policy not in POLICIES:
+        raise ValueError(f"{policy!r} cannot be trained; {', '.join(POLICIES)} can")
+    return policy
+
+
+def control_of(
+    deployment: Deployment,
+    task: str | None = None,
+    policy: str | None = None,
+    *,
+    node: str | None = None,
+    slot_s: float | None = None,
+) -> Control:
+    """The fleet, workload and deadline of a file, under slotted control.
+
+    Late requests are served and counted as late, whatever the file says: that is what paper 003
+    trains on.
+
+    Parameters
+    ----------
+    deployment
+        With a workload for the task, and a buffer at its node.
+    task, node
+        Needed where there are several.
+    policy
+        One of `POLICIES`; see `policy_of`.
+    slot_s
+        The file's (``scheduling.slot``), or 1, if not given.
+
+    Raises
+    ------
+    ValueError
+        Where something is not clear, or such a site cannot be trained on.
+    """
+    name = policy_of(deployment, policy)
+    if slot_s is None:
+        spec = deployment.scheduling
+        slot_s = 1.0 if spec is None else float(spec.options.get("slot", 1.0))
+    scenario = scenario_of(deployment, task_of(deployment, task), node)
+    if scenario.deadline_s is None:
+        raise ValueError("what is trained keeps a deadline: give the task a `deadline`")
+    return Control(
+        replace(scenario, late="serve", failures={}, outages=()),
+        slot_s=slot_s,
+        sees_phase=name.startswith("rl-fo"),
+        batches=name.endswith("-b"),
+    )

@@ -1,0 +1,6 @@
+"""What several tests of training share is in this folder."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))

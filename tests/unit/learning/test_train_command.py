@@ -1,0 +1,77 @@
+"""``inferway train``."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from burst import FILE
+
+from inferway.cli import main, train
+
+SMALL = ["--slots", "2e3", "--set", "slots_per_update=1000", "--set", "sites=10"]
+SMALL += ["--set", "hidden=(8, 8)", "--set", "epochs=1"]
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("WAIT_POLICY", "NUM_THREADS"):
+        monkeypatch.setenv(f"OMP_{name}", "")
+    for name in ("OPENBLAS", "MKL"):
+        monkeypatch.setenv(f"{name}_NUM_THREADS", "")
+    monkeypatch.chdir(tmp_path)
+
+
+def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    assert main(["train", *arguments]) == code
+    return capsys.readouterr().err
+
+
+def test_trains_and_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    from inferway.scheduling.network import read
+
+    assert main(["train", str(FILE), *SMALL, "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)["tasks"]["recognise"]
+    assert (said["slots"], said["finished"], len(said["phases"])) == (2_000, True, 2)
+    about = read(Path(said["policy"])).about
+    assert said["policy"] == "out/train/rl-po/policy.npz"
+    assert about.command.startswith(f"inferway train {FILE} --policy rl-po --slots 2000 --seed ")
+    assert about.command.endswith("--set epochs=1")
+    # The same command finds nothing left to do, and says the same.
+    assert main(["train", str(FILE), *SMALL]) == 0
+    words = capsys.readouterr().out
+    assert f"goodput {said['goodput']:.2%}" in words
+    assert "slots per CPU second" not in words
+
+
+def test_what_makes_no_sense_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    wrong: dict[str, list[str]] = {
+        "expected NAME=VALUE, NAME one of actor_gain": ["--set", "sgima=1"],
+        "sigma is above 0": ["--set", "sigma=-1"],
+        "unknown task 'recognize'": ["--task", "recognize"],
+        "no variant has a `batch`": ["--policy", "rl-po-b"],
+        "is not a whole number": ["--slots", "0.5"],
+        "--set: ": ["--set", "sigma=wide"],
+    }
+    for said, options in wrong.items():
+        assert said in complaint(capsys, str(FILE), *options, code=2)
+
+
+def test_without_pytorch_one_sentence_says_what_to_install(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+
+    def missing(name: str) -> Any:
+        return None if name == "torch" else found(name)
+
+    monkeypatch.setattr(train, "find_spec", missing)
+    assert complaint(capsys, str(FILE), code=1) == (
+        "inferway: training needs torch, which is in the extra `learn`: "
+        "pip install 'inferway[learn]'\n"
+    )
