@@ -7,7 +7,7 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from importlib.resources import files
 from pathlib import Path
@@ -23,6 +23,7 @@ from inferway.demo.load import Load, arrivals, choose
 from inferway.demo.machine import machine
 from inferway.demo.result import DemoResult, LowerBound, PolicyResult
 from inferway.demo.server import launch
+from inferway.demo.steps import Progress, Steps
 from inferway.dispatch.bound import max_rate, solve
 from inferway.drive import Record, drive, summary
 from inferway.drive.address import signature
@@ -52,8 +53,6 @@ _START_S: Final = 1.5
 _PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
 _CALIBRATION_S: Final = 8.0
 _TWIN_S: Final = 1.5
-
-Progress = Callable[[str, float], None]
 
 
 def run(
@@ -100,7 +99,7 @@ def run(
 
     began = time.monotonic()
     text = files("inferway.demo").joinpath(_FILE).read_text(encoding="utf-8")
-    steps = _Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
+    steps = Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
     images = testset(_TASK)
     with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
         folder = Path(name)
@@ -165,31 +164,8 @@ def run(
     )
 
 
-class _Steps:
-    """Turns the parts' own progress into one fraction of the whole."""
-
-    def __init__(self, progress: Progress | None, total_s: float) -> None:
-        self._progress = progress
-        self._total_s = total_s
-        self._before_s = 0.0
-        self._step_s = 0.0
-        self._doing = ""
-
-    def begin(self, doing: str, expected_s: float) -> None:
-        self._before_s += self._step_s
-        self._step_s = expected_s
-        self._doing = doing
-        self(0, 0, 1)
-
-    def __call__(self, due: int, ended: int, planned: int) -> None:
-        if self._progress is not None:
-            done_s = self._before_s + self._step_s * ended / max(planned, 1)
-            count = f" ({ended} of {planned} requests)" if planned > 1 else ""
-            self._progress(f"{self._doing}{count}", min(done_s / self._total_s, 1.0))
-
-
 def _calibrated(
-    deployment: Deployment, path: Path, images: TestSet, steps: _Steps
+    deployment: Deployment, path: Path, images: TestSet, steps: Steps
 ) -> tuple[Calibration, bytes]:
     """Service times of this machine, and a sample request as JSON."""
     fleet = fleet_of(deployment, _TASK)
