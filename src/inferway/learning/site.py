@@ -272,7 +272,7 @@ def _sites(control: Control, count: int) -> kernel.Sites:
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
     places = 1 << fleet.buffer.bit_length()
     rule = laws(scenario.service, scenario.batches or (None,) * classes)
-    longest_s = rule.batch_s.max(axis=1)
+    mean_s = np.array([time.mean_s for time in scenario.service])
     deadline_s = np.inf if scenario.deadline_s is None else scenario.deadline_s
     by_class = (count, phases, classes)
     drops = scenario.late == "drop" and scenario.deadline_s is not None
@@ -313,8 +313,8 @@ def _sites(control: Control, count: int) -> kernel.Sites:
             eager=not batched and not drops,
             worth=np.stack([gains, np.full(classes, -1.0)], axis=1),
             loss=control.rejected_weight,
-            service_s=longest_s,
-            age_s=fleet.buffer * float(rule.batch_s[:, 1].max()),
+            service_s=np.maximum(mean_s, rule.batch_s.max(axis=1)),
+            age_s=fleet.buffer * float(mean_s.max()),
             sees_phase=control.sees_phase,
             batches=control.batches,
         ),
