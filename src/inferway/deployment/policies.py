@@ -42,8 +42,6 @@ __all__ = [
     "scheduling_spec",
 ]
 
-OVERLOADED = 5
-"""Requests at a server that make it overloaded, for `infaas`."""
 _ROUNDING = 1e-6
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
@@ -286,8 +284,8 @@ class InfaasScheduling(_Slotted):
     policy: Literal["infaas"]
     slot: PositiveSeconds = 0.1
     """Time between two decisions."""
-    overloaded: Count = OVERLOADED
-    """Requests at an instance from which on it is overloaded."""
+    overloaded: Annotated[Ratio, Field(gt=0)] = 0.5
+    """Share of the deadline that serving what waits takes where an instance is overloaded."""
 
 
 class HandScheduling(_Slotted):

@@ -66,7 +66,10 @@ def controller_of(spec: PolicySpec, conditions: Conditions) -> Controller | None
     if name == "infaas":
         from inferway.scheduling.infaas import Infaas
 
-        return Infaas(fleet, slot_s=slot_s, **options, on_rejection=rejection)
+        deadline_s = _deadline(name, conditions)
+        return Infaas(
+            fleet, deadline_s=deadline_s, slot_s=slot_s, **options, on_rejection=rejection
+        )
     if name == "sa":
         return _stationary(conditions, slot_s=slot_s, on_rejection=rejection, **options)
     if name.startswith("rl-") and name in SCHEDULERS:
@@ -102,8 +105,6 @@ def _stationary(
 
     if not conditions.phases:
         raise ValueError("sa goes by the workload's state, which a live server cannot see")
-    if conditions.deadline_s is None:
-        raise ValueError("sa needs a deadline to keep: give the task one")
     rates = [span.rate_per_s for span in conditions.phases]
     known = [rate for rate in rates if rate is not None]
     if len(known) < len(rates):
@@ -111,11 +112,17 @@ def _stationary(
     return StationaryApproximation(
         conditions.fleet,
         known,
-        deadline_s=conditions.deadline_s,
+        deadline_s=_deadline("sa", conditions),
         slot_s=slot_s,
         violations=violations,
         on_rejection=on_rejection,
     )
+
+
+def _deadline(name: str, conditions: Conditions) -> float:
+    if conditions.deadline_s is None:
+        raise ValueError(f"{name} needs a deadline to keep: give the task one")
+    return conditions.deadline_s
 
 
 def _learned(

@@ -166,7 +166,10 @@ def replicate(
 
 
 class _Clock:
-    """Moves an engine on, and stops it where the site is sampled or the policy told a rate."""
+    """Moves an engine on, and stops it where something is due.
+
+    That is where the site is sampled, the policy told a rate, or the routing set.
+    """
 
     def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
         self.engine = engine
@@ -174,13 +177,19 @@ class _Clock:
         self._scenario = scenario
         self._sample_s = sample_s
         self._window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
-        self._samples, self._windows = 0, 0
+        self._slot_s = None if engine.controller is None else engine.controller.slot_s
+        self._samples, self._windows, self._slots = 0, 0, 0
         self._in_window = 0
+        engine.reroute()
 
     def advance(self, arrivals: int) -> int:
         done = 0
         while done < arrivals:
-            until_s = min(self._next(self._sample_s, self._samples), self._end_of_window())
+            until_s = min(
+                self._next(self._sample_s, self._samples),
+                self._end_of_window(),
+                self._next(self._slot_s, self._slots),
+            )
             if until_s == np.inf:
                 return done + self.engine.advance(arrivals - done)
             arrived = self.engine.advance(arrivals - done, until_s)
@@ -192,6 +201,9 @@ class _Clock:
                 self._sample()
             if self.engine.now_s >= self._end_of_window():
                 self._retune()
+            if self.engine.now_s >= self._next(self._slot_s, self._slots):
+                self._slots += 1
+                self.engine.reroute()
         return done
 
     def _end_of_window(self) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -77,6 +77,8 @@ class PhaseResult:
     goodput: float
     violation_ratio: float
     queries: int
+    dispatched: dict[str, float] = field(default_factory=dict)
+    """Over the arrivals, by variant: those dispatched to it, less those withdrawn."""
 
     def to_json(self) -> dict[str, Any]:
         """As the whole run, without errors."""
@@ -91,6 +93,7 @@ class PhaseResult:
             },
             "accuracy": finite(self.accuracy),
             "shares": {name: finite(share) for name, share in self.shares.items()},
+            "dispatched": {name: finite(share) for name, share in self.dispatched.items()},
             "rejected": finite(self.rejected),
             "dropped": finite(self.dropped),
             "late": finite(self.late),
@@ -157,6 +160,8 @@ class TaskResult:
     series: Series | None = None
     trace: Comparison | None = None
     """Live against twin, where a recording was simulated."""
+    dispatched: dict[str, float] = field(default_factory=dict)
+    """Over the arrivals, by variant: those dispatched to it, less those withdrawn."""
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -172,6 +177,7 @@ class TaskResult:
             "accuracy_target": self.accuracy_target,
             "balance": self.balance,
             "shares": {name: finite(share) for name, share in self.shares.items()},
+            "dispatched": {name: finite(share) for name, share in self.dispatched.items()},
             "rejected": finite(self.rejected),
             "dropped": finite(self.dropped),
             "late": finite(self.late),

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from inferway.deployment import Batch, ServiceTime
-from inferway.deployment.workloads import Arrivals
+from inferway.deployment import Batch, PolicySpec, ServiceTime
+from inferway.deployment.policies import scheduled_dispatch, scheduling_spec
+from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.bound import max_rate
 from inferway.dispatch.table import takes
+from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import Site, empty_site
-from inferway.workload import mean_rate
+from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -68,6 +70,8 @@ class Scenario:
     failures: Mapping[str, Failures] = field(default_factory=dict)
     """By variant."""
     outages: tuple[SetOutage, ...] = ()
+    scheduling: PolicySpec | None = None
+    """What sets the routing of `policy`, slot by slot; see `scheduled`."""
     folder: Path | None = None
     """Where relative policy files start."""
     measured_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -144,6 +148,39 @@ class Scenario:
             site.slow_s[servers] = slow_s
         return site
 
+    def scheduled(self, policy: str, **options: Any) -> Scenario:
+        """Under a scheduler of `inferway.scheduling.SCHEDULERS`, and the dispatch that it implies.
+
+        Raises
+        ------
+        ValueError
+            For an unknown name or option.
+        """
+        scheduling = scheduling_spec(policy, **options)
+        implied = scheduled_dispatch(scheduling)
+        return replace(
+            self, scheduling=scheduling, policy=implied.policy, options=dict(implied.options)
+        )
+
+    def controller(self) -> Controller | None:
+        """The scheduler's controller, at its beginning; None where there is none.
+
+        Raises
+        ------
+        ValueError
+            Where the scheduler lacks what it needs.
+        """
+        if self.scheduling is None:
+            return None
+        conditions = Conditions(
+            self.fleet,
+            self.deadline_s,
+            phases=phases_of(self.arrivals, self.capacity_per_s),
+            periodic=isinstance(self.arrivals, PhasedArrivals),
+            batches=self.batches,
+        )
+        return controller_of(self.scheduling, conditions)
+
     def build_options(self) -> dict[str, Any]:
         """What the policy's `build` is given besides fleet, target and rate."""
         options = {
@@ -212,5 +249,6 @@ def scenario_of(deployment: Deployment, task: str, node: str | None = None) -> S
             for (of, variant), count in outage.instances.items()
             if of == task
         ),
+        scheduling=deployment.scheduling_of(task),
         folder=deployment.folder,
     )

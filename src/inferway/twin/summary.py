@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from inferway.deployment.workloads import PhasedArrivals
 from inferway.site.view import Floats
 from inferway.twin.kernel.tally import quantiles
 from inferway.twin.replication import Outcome
@@ -32,6 +33,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Outcome]) -> TaskResult:
     arrived = _total(tallies, "arrived")
     rejected, dropped = _total(tallies, "rejected"), _total(tallies, "dropped")
     answered, late = _total(tallies, "answered"), _total(tallies, "late")
+    sent = _total(tallies, "sent")
     histogram, response_s = _total(tallies, "histogram"), _total(tallies, "response_s")
     queries = int(arrived.sum())
     p50_s, p95_s, p99_s = quantiles(histogram.sum(axis=(0, 1)), _PERCENTILES)
@@ -65,6 +67,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Outcome]) -> TaskResult:
                 scenario,
                 span,
                 int(arrived[p]),
+                sent[p],
                 answered[p],
                 histogram[p].sum(axis=0),
                 float(response_s[p].sum()),
@@ -86,6 +89,7 @@ def summarize(scenario: Scenario, outcomes: Sequence[Outcome]) -> TaskResult:
         simulated_s=span_s,
         complete=all(outcome.complete for outcome in outcomes),
         series=_series(accuracy, outcomes),
+        dispatched=_over(names, sent.sum(axis=0), queries),
     )
 
 
@@ -98,8 +102,11 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _shares(names: Sequence[str], answered: Any) -> dict[str, float]:
-    total = answered.sum()
-    return {name: _ratio(one, total) for name, one in zip(names, answered, strict=True)}
+    return _over(names, answered, answered.sum())
+
+
+def _over(names: Sequence[str], counts: Any, total: float) -> dict[str, float]:
+    return {name: _ratio(one, total) for name, one in zip(names, counts, strict=True)}
 
 
 def _estimate(outcomes: Sequence[Outcome], column: int) -> Estimate:
@@ -155,6 +162,7 @@ def _phase(
     scenario: Scenario,
     span: Span,
     arrived: int,
+    sent: Any,
     answered: Any,
     histogram: Any,
     response_s: float,
@@ -172,6 +180,7 @@ def _phase(
         accuracy=_ratio(answered @ scenario.fleet.accuracy, answered.sum()),
         shares=_shares(scenario.fleet.variants, answered),
         queries=arrived,
+        dispatched=_over(scenario.fleet.variants, sent, arrived),
         **{name: _ratio(count, arrived) for name, count in counts.items()},
     )
 
@@ -182,7 +191,8 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tup
     crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
     growth = sum(outcome.growth for outcome in outcomes)
     arrivals = sum(outcome.queries for outcome in outcomes)
-    steady = len(phases_of(scenario.arrivals, scenario.capacity_per_s)) == 1
+    phased = isinstance(scenario.arrivals, PhasedArrivals)
+    steady = not phased or len(phases_of(scenario.arrivals, scenario.capacity_per_s)) == 1
     roots = (growth - scenario.fleet.servers) / math.sqrt(max(arrivals, 1))
     grows = steady and (roots > _DRIFT or (roots > 1.0 and _rise(outcomes) > _RISE))
     if crowded:

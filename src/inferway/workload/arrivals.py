@@ -25,9 +25,12 @@ from inferway.deployment.workloads import (
     TraceArrivals,
 )
 from inferway.workload.clock import CHUNK, Clock
-from inferway.workload.markovian import markovian
+from inferway.workload.markovian import Course, markovian
 
-__all__ = ["Chunk", "mean_rate", "peak_rate", "stream", "times"]
+__all__ = ["MOST_PHASES", "Chunk", "mean_rate", "peak_rate", "stream", "times"]
+
+MOST_PHASES = 32
+"""Phases of Markovian arrivals that are told apart; a process with more has one for all."""
 
 Times = NDArray[np.float64]
 
@@ -39,6 +42,11 @@ class Chunk(NamedTuple):
     """(m,) sorted arrival times, s."""
     phase: NDArray[np.int64]
     """(m,) index of the workload's phase at each arrival; 0 where there are no phases."""
+    switch_s: Times = np.empty(0)
+    """(s,) when the phase has become another since the chunk before, s, up to the end of this one;
+    of Markovian arrivals alone, whose phases change at random. The first is at time 0."""
+    switch_to: NDArray[np.int64] = np.empty(0, np.int64)
+    """(s,) which phase it has become."""
 
 
 def stream(
@@ -112,10 +120,10 @@ def times(
     total = 0
     if horizon_s == 0 or count == 0:
         return np.empty(0)
-    for chunk, _ in stream(arrivals, capacity_per_s=capacity_per_s, seed=seed):
-        taken.append(chunk)
-        total += len(chunk)
-        if horizon_s is not None and chunk[-1] >= horizon_s:
+    for chunk in stream(arrivals, capacity_per_s=capacity_per_s, seed=seed):
+        taken.append(chunk.times_s)
+        total += len(chunk.times_s)
+        if horizon_s is not None and chunk.times_s[-1] >= horizon_s:
             break
         if count is not None and total >= count:
             break
@@ -190,14 +198,28 @@ def _chunks(
         case PhasedArrivals():
             return map(_phase_clock(arrivals, capacity_per_s), _unit_poisson(rng))
         case MapArrivals():
-            d0, d1 = np.array(arrivals.d0), np.array(arrivals.d1)
-            return map(_unphased, markovian(d0, d1, arrivals.stationary, rng))
+            return _markovian(arrivals, rng)
         case TraceArrivals(file=file, speed=speed):
             return (_unphased(piece / speed) for piece in time_pieces(file, CHUNK))
 
 
 def _unphased(times_s: Times) -> Chunk:
     return Chunk(times_s, np.zeros(len(times_s), np.int64))
+
+
+def _markovian(arrivals: MapArrivals, rng: np.random.Generator) -> Iterator[Chunk]:
+    d0, d1 = np.array(arrivals.d0), np.array(arrivals.d1)
+    courses = markovian(d0, d1, arrivals.stationary, rng)
+    if len(d0) > MOST_PHASES:
+        yield from (_unphased(course.times_s) for course in courses)
+    silent: list[Course] = []
+    for course in courses:
+        silent.append(course)
+        if len(course.times_s):
+            switch_s = np.concatenate([one.switch_s for one in silent])
+            switch_to = np.concatenate([one.switch_to for one in silent])
+            yield Chunk(course.times_s, course.phase, switch_s, switch_to)
+            silent = []
 
 
 def _unit_poisson(rng: np.random.Generator) -> Iterator[Times]:

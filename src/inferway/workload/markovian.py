@@ -11,22 +11,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.workload.clock import CHUNK, Clock
 
-__all__ = ["markovian"]
+__all__ = ["Course", "markovian"]
 
 Matrix = NDArray[np.float64]
-Walk = Callable[..., tuple[int, int, float]]
+Walk = Callable[..., tuple[int, int, int, float]]
+
+
+class Course(NamedTuple):
+    """What happens in a stretch of time: m arrivals and s changes of the phase."""
+
+    times_s: NDArray[np.float64]
+    """(m,) sorted arrival times, s."""
+    phase: NDArray[np.int64]
+    """(m,) the phase that each arrival ends: in which the request arrives."""
+    switch_s: NDArray[np.float64]
+    """(s,) when the phase becomes another; the first at time 0, when it becomes what it is."""
+    switch_to: NDArray[np.int64]
+    """(s,) which one."""
 
 
 def markovian(
     d0: Matrix, d1: Matrix, start: NDArray[np.float64], rng: np.random.Generator
-) -> Iterator[NDArray[np.float64]]:
-    """Yield sorted chunks of arrival times in seconds, for ever.
+) -> Iterator[Course]:
+    """Yield what happens from time 0 on, stretch by stretch, for ever.
 
     Parameters
     ----------
@@ -48,10 +62,21 @@ def markovian(
         row[np.flatnonzero(way)[-1] :] = 1.0
     phase = min(int(np.searchsorted(np.cumsum(start), rng.random(), side="right")), phases - 1)
     clock, walk = Clock(), _walk()
+    switch_s, switch_to = np.empty(CHUNK + 1), np.empty(CHUNK + 1, np.int64)
+    switch_s[0], switch_to[0] = 0.0, phase
+    switched = 1
     while True:
         gaps, picks = rng.standard_exponential(CHUNK), rng.random(CHUNK)
-        found, phase, end = walk(cumulative, 1 / events, phase, clock.rest, gaps, picks)
-        yield clock.moved(gaps[:found], end)
+        during = np.empty(CHUNK, np.int64)
+        found, switched, phase, end = walk(
+            *(cumulative, 1 / events, phase, clock.rest, gaps, picks),
+            *(during, switch_s, switch_to, switched),
+        )
+        switches = switch_s[:switched] + clock.base
+        yield Course(
+            clock.moved(gaps[:found], end), during[:found], switches, switch_to[:switched].copy()
+        )
+        switched = 0
 
 
 @cache
@@ -69,10 +94,15 @@ def _walk_plain(
     now_s: float,
     gaps: NDArray[np.float64],
     picks: NDArray[np.float64],
-) -> tuple[int, int, float]:
+    during: NDArray[np.int64],
+    switch_s: NDArray[np.float64],
+    switch_to: NDArray[np.int64],
+    switched: int,
+) -> tuple[int, int, int, float]:
     """Take a step for each gap and pick; write the times of arrivals over the gaps.
 
-    Returns the number of arrivals, the phase and the time after the last step.
+    Their phases go to `during`, changes of the phase behind the first `switched` that are there.
+    Returns the numbers of arrivals and changes, the phase and the time after the last step.
     """
     phases = len(mean_s)
     found = 0
@@ -87,8 +117,12 @@ def _walk_plain(
                 low = middle + 1
         if low >= phases:
             gaps[found] = now_s
+            during[found] = phase
             found += 1
-            phase = low - phases
-        else:
+            low -= phases
+        if low != phase:
+            switch_s[switched] = now_s
+            switch_to[switched] = low
+            switched += 1
             phase = low
-    return found, phase, now_s
+    return found, switched, phase, now_s

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.workloads import Arrivals, PhasedArrivals
-from inferway.workload.arrivals import mean_rate
+from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
+from inferway.workload.arrivals import MOST_PHASES, mean_rate
 
 __all__ = ["Span", "phase_of", "phases_of", "spans"]
 
@@ -58,8 +58,12 @@ def spans(
 def phases_of(arrivals: Arrivals, capacity_per_s: float | None = None) -> tuple[Span, ...]:
     """List each phase once, as the first cycle runs through it.
 
-    A process without phases is one that never ends; its rate is None too where a trace has none.
+    The phases of Markovian arrivals, which change at random, all begin at 0 and never end, as does
+    the one of a process without phases; its rate is None too where a trace has none.
     """
+    if isinstance(arrivals, MapArrivals) and len(arrivals.d0) <= MOST_PHASES:
+        rates = np.array(arrivals.d1).sum(axis=1)
+        return tuple(Span(i, 0.0, np.inf, float(rate), None) for i, rate in enumerate(rates))
     if isinstance(arrivals, PhasedArrivals):
         cycle_s = _ends(arrivals)[-1]
         return tuple(spans(arrivals, horizon_s=cycle_s, capacity_per_s=capacity_per_s))

@@ -63,7 +63,7 @@ def test_learned_scheduling(write: Write, name: str) -> None:
         ("sq", {"ties": "heavy"}, PolicySpec("sq", {"ties": "heavy"})),
         ("sq, ties: uniform", {"ties": "uniform"}, PolicySpec("sq", {"ties": "uniform"})),
         ("sa", {"slot": 1.0, "event": None, "violations": 0.02}, PolicySpec("alias")),
-        ("infaas", {"slot": 0.1, "event": None, "overloaded": 5}, PolicySpec("alias")),
+        ("infaas", {"slot": 0.1, "event": None, "overloaded": 0.5}, PolicySpec("alias")),
         (
             "hand, slot: 2 s, event: rejection",
             {"slot": 2.0, "event": "rejection", "share": 0.12, "waiting": 3},

@@ -12,7 +12,7 @@ import pytest
 from pydantic import TypeAdapter
 from scipy import stats
 
-from inferway.deployment.workloads import Arrivals, PhasedArrivals
+from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
 from inferway.workload import mean_rate, peak_rate, phase_of, stream, times
 from inferway.workload.clock import CHUNK, Clock
 
@@ -170,6 +170,8 @@ def test_a_stream_goes_on_where_its_chunk_ends(written: dict[str, object]) -> No
     if isinstance(arrivals, PhasedArrivals):
         assert (phase == phase_of(arrivals, drawn)).all()
         assert set(phase) == {0, 1}
+    elif isinstance(arrivals, MapArrivals):
+        assert set(phase) == set(range(len(arrivals.d0)))
     else:
         assert not phase.any()
 

@@ -6,13 +6,23 @@ E[X_0 X_j] = alpha M P^j M 1 (Lucantoni 1991, doi:10.1080/15326349108807174).
 
 from __future__ import annotations
 
+from itertools import islice
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
 from inferway.deployment.workloads import MapArrivals
-from inferway.workload import mean_rate, peak_rate, times
+from inferway.workload import (
+    PhaseCourse,
+    mean_rate,
+    peak_rate,
+    phases_of,
+    stream,
+    times,
+)
+from inferway.workload.arrivals import MOST_PHASES
 from inferway.workload.clock import CHUNK
 from inferway.workload.markovian import markovian
 
@@ -130,14 +140,57 @@ def test_the_plain_walk_takes_the_same_steps() -> None:
     rng.random()
     gaps, picks = rng.standard_exponential(CHUNK), rng.random(CHUNK)
     ways = np.hstack([d0 * (1 - np.eye(3)), d1])
-    phase, now, found = 0, 0.0, []
+    phase, now, found, during = 0, 0.0, [], []
+    switch_s, switch_to = [0.0], [0]
     for gap, pick in zip(gaps[:2000], picks, strict=False):
         now += gap / ways[phase].sum()
         way = int((np.cumsum(ways[phase]) / ways[phase].sum() <= pick).sum())
         if way >= 3:
             found.append(now)
+            during.append(phase)
+        if way % 3 != phase:
+            switch_s.append(now)
+            switch_to.append(way % 3)
         phase = way % 3
-    assert compiled[: len(found)] == pytest.approx(found, rel=1e-12)
+    assert compiled.times_s[: len(found)] == pytest.approx(found, rel=1e-12)
+    assert compiled.phase[: len(found)].tolist() == during
+    assert compiled.switch_s[: len(switch_s)] == pytest.approx(switch_s, rel=1e-12)
+    assert compiled.switch_to[: len(switch_to)].tolist() == switch_to
+    assert set(switch_to) == {0, 1, 2}
+
+
+def test_time_and_arrivals_in_each_phase() -> None:
+    written = {"process": "map", "d0": [[-7, 2], [1, -4]], "d1": [[4, 1], [0, 3]]}
+    arrivals = MapArrivals.model_validate(written)
+    course, spent, came = PhaseCourse(arrivals), np.zeros(2), np.zeros(2)
+    for chunk in islice(stream(arrivals, seed=5), 3):
+        course.follow(chunk)
+        came += np.bincount(chunk.phase, minlength=2)
+        ends = np.append(chunk.switch_s[1:], chunk.times_s[-1])
+        np.add.at(spent, chunk.switch_to, ends - chunk.switch_s)
+    assert spent / spent.sum() == pytest.approx(arrivals.stationary, rel=0.02)
+    assert came / spent == pytest.approx([5, 3], rel=0.02)
+    # In between, the course tells the phase of any time, and since when.
+    moments = [course.at(time_s) for time_s in np.arange(0.0, 20_000.0, 0.5)]
+    in_first = np.mean([moment.phase == 0 for moment in moments])
+    assert in_first == pytest.approx(arrivals.stationary[0], rel=0.03)
+    mean_since_s = np.mean([moment.since_s for moment in moments if moment.phase == 0])
+    assert mean_since_s == pytest.approx(1 / 3, rel=0.05)  # exponential times have no memory
+
+
+def test_many_phases_are_not_told_apart() -> None:
+    size = MOST_PHASES + 1
+    around = np.roll(np.eye(size), 1, axis=1)
+    written = {
+        "process": "map",
+        "d0": (around - 3 * np.eye(size)).tolist(),
+        "d1": (2 * np.eye(size)).tolist(),
+    }
+    arrivals = MapArrivals.model_validate(written)
+    assert len(phases_of(arrivals)) == 1
+    chunk = next(stream(arrivals, seed=1))
+    assert not chunk.phase.any()
+    assert len(chunk.switch_s) == 0
 
 
 def test_a_phase_that_is_never_left() -> None:

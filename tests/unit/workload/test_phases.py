@@ -5,8 +5,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
-from inferway.workload import Span, phase_of, phases_of, spans
+from inferway.deployment.workloads import MapArrivals, PhasedArrivals, PoissonArrivals
+from inferway.workload import PhaseCourse, Span, phase_of, phases_of, spans
 
 
 @pytest.fixture
@@ -52,3 +52,24 @@ def test_each_phase_once(arrivals: PhasedArrivals) -> None:
     steady = PoissonArrivals(process="poisson", load=0.5)
     assert phases_of(steady, 10) == (Span(0, 0.0, np.inf, 5.0, None),)
     assert phases_of(steady)[0].rate_per_s is None
+
+
+def test_the_phases_of_a_markovian_process_have_their_own_rates() -> None:
+    written = {"process": "map", "d0": [[-7, 2], [1, -4]], "d1": [[4, 1], [0, 3]]}
+    found = phases_of(MapArrivals.model_validate(written))
+    assert found == (Span(0, 0.0, np.inf, 5.0, None), Span(1, 0.0, np.inf, 3.0, None))
+
+
+def test_the_course_of_periodic_phases(arrivals: PhasedArrivals) -> None:
+    course = PhaseCourse(arrivals)
+    at = [0.0, 0.05, 0.125, 0.25, 0.375, 0.425]
+    found = [course.at(time_s) for time_s in at]
+    assert [moment.phase for moment in found] == phase_of(arrivals, np.array(at)).tolist()
+    since_s = [0.0, 0.05, 0.025, 0.15, 0.075, 0.025]
+    assert [moment.since_s for moment in found] == pytest.approx(since_s)
+
+
+def test_a_process_without_phases_is_in_the_first_for_ever() -> None:
+    moment = PhaseCourse(PoissonArrivals(process="poisson", load=0.5)).at(3.0)
+    assert moment.phase == 0
+    assert np.isnan(moment.since_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -46,7 +47,9 @@ class Apparatus(ABC):
             **scenario.build_options(),
         )
         found, self.sources = policy_class(scenario.policy, scenario.folder)
-        self.reads_times = reads_times(found) or scenario.deadline_s is not None
+        self.controller = scenario.controller()
+        scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
+        self.reads_times = reads_times(found) or scenario.deadline_s is not None or scheduled
         capacity_per_s = scenario.capacity_per_s
         self.phases = phases_of(scenario.arrivals, capacity_per_s)
         own = scenario.target or 0.0

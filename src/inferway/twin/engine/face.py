@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from inferway.scheduling import Controller
 from inferway.site.view import Site
 from inferway.twin.engine.kind import Kind
 from inferway.twin.kernel.tally import Tally
@@ -33,6 +34,13 @@ class Engine(Protocol):
 
         Fewer than asked, before that time, where the workload has ended.
         """
+
+    @property
+    def controller(self) -> Controller | None:
+        """What sets the routing; None where the policy decides alone."""
+
+    def reroute(self) -> None:
+        """Let the controller decide now."""
 
     def drain(self) -> None:
         """Run without further arrivals until the site is empty."""

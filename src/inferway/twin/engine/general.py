@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 
 from inferway.dispatch.steps import Binding
+from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.view import Site
 from inferway.twin.engine.apparatus import Apparatus, charge
 from inferway.twin.engine.kind import Kind
@@ -19,6 +20,8 @@ from inferway.twin.kernel.state import (
     DEEP,
     FULL,
     PRESENT,
+    REFUSED,
+    REROUTED,
     ROOM,
     TROUBLE,
     UNCOUNTED,
@@ -35,7 +38,7 @@ from inferway.twin.kernel.tally import empty_tally
 from inferway.twin.kernel.upkeep import deeper
 from inferway.twin.kernel.waiting import empty_waiting, enlarged
 from inferway.twin.scenario import Scenario
-from inferway.workload import stream
+from inferway.workload import PhaseCourse, stream
 
 _ROWS = 1 << 16
 """Records of requests that are handed over together."""
@@ -87,7 +90,7 @@ class GeneralEngine(Apparatus):
             rules=rules,
             targets=self.targets,
             states=self.states,
-            counts=np.zeros(3, np.int64),
+            counts=np.zeros(4, np.int64),
             since_s=np.array([np.inf, 0.0]),
         )
         schedule(self.world, changes)
@@ -98,6 +101,7 @@ class GeneralEngine(Apparatus):
         )
         self._times_s, self._phases = np.zeros(0), np.zeros(0, np.int64)
         self._at = 0
+        self._course = PhaseCourse(scenario.arrivals)
         self._run = self.compiled("general")
 
     def _rules(self, records: bool) -> Rules:
@@ -112,7 +116,21 @@ class GeneralEngine(Apparatus):
             deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
             drops=scenario.late == "drop",
             records=records,
+            tells=self.controller is not None and self.controller.on_rejection,
         )
+
+    def reroute(self) -> None:
+        """Let the controller look at the site as it is now, and route as it says."""
+        if self.controller is None:
+            return
+        signal = UNKNOWN
+        if self.controller.sees_phase:
+            if self._at == len(self._times_s):
+                self._fetch()  # or it is not known yet in which phase the workload is
+            signal = Signal(*self._course.at(self.now_s))
+        seen = self.controller.observe(self.site, signal)
+        steer(self.policy, self.controller.act(seen))
+        self.world.counts[REROUTED] = 1
 
     @property
     def site(self) -> Site:
@@ -146,6 +164,8 @@ class GeneralEngine(Apparatus):
         if chunk is None:
             return False
         self._times_s, self._phases, self._at = chunk.times_s, chunk.phase, 0
+        if self.controller is not None and self.controller.sees_phase:
+            self._course.follow(chunk)
         return True
 
     def drain(self) -> None:
@@ -185,6 +205,8 @@ class GeneralEngine(Apparatus):
                 self.world = self.world._replace(bound=bound._replace(site=deeper(bound.site)))
             elif ended == BROKEN:
                 raise self.no_server()
+            elif ended == REFUSED:
+                self.reroute()
             else:
                 return int(at)
             self.world.counts[TROUBLE] = 0

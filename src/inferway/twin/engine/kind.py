@@ -35,6 +35,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
         and not records
         and scenario.deadline_s is None
         and scenario.queue == "per-server"
+        and scenario.scheduling is None
         and not scenario.measured_s  # it serves at the rates that the site shows
         and isinstance(scenario.arrivals, PoissonArrivals | PhasedArrivals)
         and "HOLD" not in names_read(policy)

@@ -79,6 +79,9 @@ class MarkovEngine(Apparatus):
         """Run until the site is empty."""
         self._step(0.0, 0, np.inf, 1)
 
+    def reroute(self) -> None:
+        """Nothing: where there is a scheduler, another kind of engine runs."""
+
     def count_anew(self) -> None:
         """Forget what was counted."""
         self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))

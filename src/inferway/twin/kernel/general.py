@@ -38,7 +38,9 @@ from inferway.twin.kernel.state import (
     FULL,
     LATE,
     PRESENT,
+    REFUSED,
     REJECTED,
+    REROUTED,
     ROOM,
     TROUBLE,
     UNCOUNTED,
@@ -74,6 +76,12 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
     # A phase below 0, which means the same counted from the end, marks who does not count.
     uncounted = 0 if world.since_s[0] < np.inf else world.targets.size
     ended = DONE
+    if world.counts[REROUTED] != 0:
+        world.counts[REROUTED] = 0
+        for server in range(site.queue.size):
+            waits = world.serving.batch[server] == 0 and site.queue[server] > 0
+            if waits and site.healthy[server]:
+                _start(world, server, site.server_class[server], now_s)
     # One event writes at most a record for every request in the system.
     spare = world.waiting.next.size + 1
     while True:
@@ -157,6 +165,8 @@ def _send(world: World, arrived_s: float, phase: int, now_s: float, may_hold: bo
         else:
             world.counts[PRESENT] -= 1
             _leave(world, arrived_s, phase, np.nan, now_s, -1, REJECTED)
+            if rules.tells and world.counts[TROUBLE] == DONE:
+                world.counts[TROUBLE] = REFUSED
     return server
 
 

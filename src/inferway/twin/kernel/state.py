@@ -8,11 +8,11 @@ import numpy as np
 
 from inferway.site.view import Floats, Indices, Ints
 
-DONE, ROOM, FULL, DEEP, BROKEN = range(5)
+DONE, ROOM, FULL, DEEP, BROKEN, REFUSED = range(6)
 """Why a call of an engine ended: what was asked is done; the pool of requests or the future is
 full; the records are full; a queue is nearly as long as the view has places; the policy decided
-for a server that there is not."""
-PRESENT, TROUBLE, UNCOUNTED = 0, 1, 2
+for a server that there is not; a request was rejected, of which a scheduler wants to hear."""
+PRESENT, TROUBLE, UNCOUNTED, REROUTED = 0, 1, 2, 3
 """Places in `World.counts`."""
 
 UNLIMITED = 2**62
@@ -56,6 +56,8 @@ class Rules(NamedTuple):
     """Whether a request is dropped that its server would start after its deadline."""
     records: bool
     """Whether every request is recorded."""
+    tells: bool
+    """Whether a call ends after a rejection."""
 
 
 class Outages(NamedTuple):
@@ -131,8 +133,9 @@ class World(NamedTuple):
     states: np.ndarray
     """(3,) streams: of decisions, of service times, of failures."""
     counts: Ints
-    """(3,) requests in the system; why the call must end after this event; those in the system
-    that do not count, since they arrived during the warm-up."""
+    """(4,) requests in the system; why the call must end after this event; those in the system
+    that do not count, since they arrived during the warm-up; whether routing has changed, so that
+    free servers where requests wait for a larger batch are asked again."""
     since_s: Floats
     """(2,) from when on requests count, s, inf during the warm-up; start of the present call, s."""
 
