@@ -124,10 +124,19 @@ class Settings:
 
 TUNED = Settings(
     slots=25_000_000,
+    learning_rate=1e-3,
+    final_rate=0.1,
+    discount=0.9,
+    trace=0.8,
     baseline=-1.0,
     potential="outcomes",
     scale=True,
-    symlog=1.0,
+    symlog=0.02,
     standardize=True,
 )
-"""What `inferway train` does unless told to do as the paper does."""
+"""What `inferway train` does unless told to do as the paper does.
+
+The potential pays for a request when it is accepted, so little is left for a discount near 1 to look
+ahead to but the noise of bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3 million
+slots send 59 % of it to the accurate variant, with 0.9 and 0.8, 94 %.
+"""
