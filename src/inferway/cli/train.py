@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from datetime import timedelta
 from importlib.util import find_spec
@@ -81,6 +82,15 @@ def train(
             show_default=False,
         ),
     ] = None,
+    accuracies: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--accuracy",
+            metavar="VARIANT=VALUE",
+            help="A variant's accuracy in the reward, on other data than the file's. For each.",
+            show_default=False,
+        ),
+    ] = None,
     start: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="A trained policy to begin with.", show_default=False),
@@ -109,7 +119,9 @@ def train(
     try:
         name = deployed.task_of(deployment, task)
         chosen = deployed.policy_of(deployment, policy)
-        control = deployed.control_of(deployment, name, chosen, node=node)
+        control = deployed.control_of(
+            deployment, name, chosen, node=node, accuracies=_accuracies(accuracies or [])
+        )
         wanted = _settings(paper, slots, settings or [])
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
@@ -123,7 +135,9 @@ def train(
             task=name,
             seed=number,
             threads=threads,
-            command=_command(file, chosen, wanted, number, paper, settings or [], start),
+            command=_command(
+                file, chosen, wanted, number, paper, settings or [], accuracies or [], start
+            ),
             start=start,
             progress=_telling(told),
         )
@@ -160,6 +174,19 @@ def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
         raise ValueError(f"--set: {error}") from None
 
 
+def _accuracies(written: list[str]) -> dict[str, float]:
+    found = {}
+    for one in written:
+        name, _, value = one.rpartition("=")
+        try:
+            found[name] = float(value)
+        except ValueError:
+            found[name] = math.nan
+        if not name or not 0 <= found[name] <= 1:
+            raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
+    return found
+
+
 def _command(
     file: Path,
     policy: str,
@@ -167,12 +194,14 @@ def _command(
     seed: int,
     paper: bool,
     written: list[str],
+    accuracies: list[str],
     start: Path | None,
 ) -> str:
     """What makes this policy again; the policy's file says it."""
     parts = [f"inferway train {file} --policy {policy} --slots {wanted.slots} --seed {seed}"]
     parts += ["--paper"] if paper else []
     parts += [f"--set {one}" for one in written]
+    parts += [f"--accuracy {one}" for one in accuracies]
     parts += [f"--start {start}"] if start else []
     return " ".join(parts)
 

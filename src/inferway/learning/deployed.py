@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
@@ -45,6 +46,7 @@ def control_of(
     *,
     node: str | None = None,
     slot_s: float | None = None,
+    accuracies: Mapping[str, float] | None = None,
 ) -> Control:
     """The fleet, workload and deadline of a file, under slotted control.
 
@@ -61,6 +63,9 @@ def control_of(
         One of `POLICIES`; see `policy_of`.
     slot_s
         The file's (``scheduling.slot``), or 1, if not given.
+    accuracies
+        Of all variants that run there, for the reward, where these are not to be the file's: the
+        paper trains on other data than it is evaluated on.
 
     Raises
     ------
@@ -74,9 +79,18 @@ def control_of(
     scenario = scenario_of(deployment, task_of(deployment, task), node)
     if scenario.deadline_s is None:
         raise ValueError("what is trained keeps a deadline: give the task a `deadline`")
+    gains: tuple[float, ...] = ()
+    if accuracies:
+        if set(accuracies) != set(scenario.fleet.variants):
+            raise ValueError(
+                f"accuracies for the reward of {', '.join(sorted(accuracies))}; the variants are "
+                f"{', '.join(scenario.fleet.variants)}"
+            )
+        gains = tuple(accuracies[variant] for variant in scenario.fleet.variants)
     return Control(
         replace(scenario, late="serve", failures={}, outages=()),
         slot_s=slot_s,
         sees_phase=name.startswith("rl-fo"),
         batches=name.endswith("-b"),
+        gains=gains,
     )
