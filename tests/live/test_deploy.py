@@ -9,12 +9,15 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from inferway.live.assembly import times_file
 from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
+from inferway.scheduling.fixed import Fixed
+from inferway.site import Fleet
 from inferway.site.compiled import _cache_root
 
 
@@ -31,7 +34,9 @@ def unit(file: Path) -> configparser.ConfigParser:
 
 
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
-    running = start(site_of())
+    fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
+    controller = Fixed(fleet, np.array([0.5, 0.5]))
+    running = start(site_of(policy="alias", controller=controller))
     text = running.get("/metrics", admin=True).body.decode()
     families = list(text_string_to_metric_families(text))
     exported = {sample.name for family in families for sample in family.samples}
