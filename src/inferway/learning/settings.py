@@ -136,7 +136,8 @@ TUNED = Settings(
 )
 """What `inferway train` does unless told to do as the paper does.
 
-The potential pays for a request when it is accepted, so little is left for a discount near 1 to look
-ahead to but the noise of bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3 million
-slots send 59 % of it to the accurate variant, with 0.9 and 0.8, 94 %.
+The potential pays for a request when it is accepted, so little is left for a discount near 1 to
+look ahead to but the noise of bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3
+million slots taught it to send 59 % of the calm requests to the accurate variant, with 0.9 and 0.8,
+94 %.
 """
