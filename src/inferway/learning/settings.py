@@ -131,7 +131,7 @@ TUNED = Settings(
     baseline=-1.0,
     potential="outcomes",
     scale=True,
-    symlog=0.02,
+    symlog=1.0,
     standardize=True,
 )
 """What `inferway train` does unless told to do as the paper does.
