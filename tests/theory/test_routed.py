@@ -162,15 +162,19 @@ def test_rewards_are_those_of_what_was_counted() -> None:
     for of in (base, batched(base)):
         control = replace(of, rejected_weight=0.5, accuracy_weight=2.0, gains=(0.6, 0.9))
         sites = Sites(control, count=3, seed=8)
-        total = np.zeros(3)
+        total, noted = np.zeros(3), np.zeros((3, 5))
         for _ in range(60):
             total += sites.step(np.tile([0.3, 0.3, 0.2, 0.2], (3, 1)))
+            noted += np.column_stack(sites.outcomes)
         answered = sites.counts.answered.sum(axis=1)
         lost = sites.counts.rejected.sum(axis=1)
         assert (lost > 0).all()
         assert (answered[..., 1].sum(axis=1) > 0).all()
         expected = 2.0 * answered[..., 0] @ [0.6, 0.9] - answered[..., 1].sum(axis=1) - 0.5 * lost
         np.testing.assert_allclose(total, expected, rtol=1e-9)
+        late = answered[..., 1].sum(axis=1)
+        every = [sites.counts.arrived.sum(axis=1), lost, late, answered[..., 0]]
+        assert noted.tolist() == np.column_stack(every).tolist()
 
 
 def test_arrivals_of_a_map_have_its_rate_and_correlation() -> None:
@@ -248,7 +252,7 @@ def test_it_goes_on_where_its_state_was_taken(kind: str, late: str, trace: Trace
 def course(sites: Sites, routing: np.ndarray) -> Any:
     """All that a slot shows."""
     sites.step(routing)
-    shown = (sites.rewards, sites.observation, sites.clock_s, *sites.counts)
+    shown = (sites.rewards, sites.observation, sites.clock_s, *sites.counts, *sites.outcomes)
     return np.concatenate([array.ravel() for array in shown]).tolist()
 
 

@@ -170,7 +170,9 @@ class Sites:
         `inferway.scheduling.observation`; the next slot writes over it."""
         self.rewards: Floats = self._sites.reward
         """(E,) of the last slot, eq. 2; the next slot writes over it."""
-        self.arrivals: Ints = self._sites.counted.slot
+        self.outcomes: kernel.Outcomes = self._sites.outcomes
+        """What became of requests in the last slot; the next slot writes over it."""
+        self.arrivals: Ints = self.outcomes.arrived
         """(E,) requests that arrived in the last slot."""
         self.restart(seed)
 
@@ -207,7 +209,7 @@ class Sites:
         sites.clock_s[e] = 0.0
         sites.reward[e] = 0.0
         sites.states[e] = streams(seed, e, 3)
-        for counts in sites.counted:
+        for counts in (*sites.counted, *sites.outcomes):
             counts[e] = 0
         chance = np.random.default_rng(streams(seed, e, 4)[3])
         _begin(sites.flow, e, self.control.scenario.arrivals, chance)
@@ -251,7 +253,7 @@ class Sites:
     def _changing(self) -> dict[str, NDArray[Any]]:
         sites = self._sites
         found: dict[str, NDArray[Any]] = {}
-        for part in ("servers", "routed", "counted"):
+        for part in ("servers", "routed", "counted", "outcomes"):
             for name, array in getattr(sites, part)._asdict().items():
                 found[f"{part}.{name}"] = array
         for name in ("next_s", "phase", "switch_s", "end_s", "at", "base_s"):
@@ -303,7 +305,12 @@ def _sites(control: Control, count: int) -> kernel.Sites:
             sent=np.zeros(by_class, np.int64),
             answered=np.zeros((*by_class, 2), np.int64),
             batches=np.zeros(by_class, np.int64),
-            slot=np.zeros(count, np.int64),
+        ),
+        outcomes=kernel.Outcomes(
+            arrived=np.zeros(count, np.int64),
+            rejected=np.zeros(count, np.int64),
+            late=np.zeros(count, np.int64),
+            timely=np.zeros((count, classes), np.int64),
         ),
         terms=kernel.Terms(
             server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),

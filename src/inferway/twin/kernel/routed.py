@@ -42,10 +42,13 @@ def advance(bound: Any, probabilities: Floats, batches: Ints, slot_s: float) -> 
         (E, K, 2) smallest and largest batch by class.
     """
     sites, given = lent(bound), handle(_Given(probabilities, batches))
-    routed = sites.routed
+    routed, outcomes = sites.routed, sites.outcomes
     for e in range(sites.clock_s.size):
         tabulate(given.probabilities[e], routed.threshold[e], routed.other[e])
         until_s = sites.clock_s[e] + slot_s
+        outcomes.timely[e, :] = 0
+        outcomes.arrived[e] = outcomes.rejected[e] = outcomes.late[e] = 0
+        _note(sites, e, -1)
         if sites.terms.eager:
             _run_eager(sites, e, until_s)
         else:
@@ -54,6 +57,7 @@ def advance(bound: Any, probabilities: Floats, batches: Ints, slot_s: float) -> 
                 routed.largest[e, k] = given.batches[e, k, 1]
             _run(sites, e, until_s)
         sites.clock_s[e] = until_s
+        _note(sites, e, 1)
         _observe(sites, e)
 
 
@@ -121,14 +125,13 @@ def _run_eager(sites: Sites, e: int, until_s: float) -> None:
     deadline_s, loss, mask = terms.deadline_s, terms.loss, _mask(at.ends_s)
     states = sites.states[e]
     decisions, service, arrivals = states[_DECISIONS], states[_SERVICE], states[_ARRIVALS]
-    phase, next_s, count = flow.phase[e], flow.next_s[e], 0
+    phase, next_s = flow.phase[e], flow.next_s[e]
     reward = _standing(sites, e, 1)
     while next_s <= until_s:
         now_s, then = next_s, phase
         arrives, phase, next_s, arrivals = next_event(flow, e, phase, now_s, arrivals)
         if not arrives:
             continue
-        count += 1
         arrived[then] += 1
         decisions = step(decisions)
         s = _drawn(threshold, other, decisions)
@@ -159,7 +162,6 @@ def _run_eager(sites: Sites, e: int, until_s: float) -> None:
     sites.reward[e] = reward + _standing(sites, e, -1)
     states[_DECISIONS], states[_SERVICE], states[_ARRIVALS] = decisions, service, arrivals
     flow.phase[e], flow.next_s[e] = phase, next_s
-    counted.slot[e] = count
 
 
 @jit
@@ -190,7 +192,7 @@ def _run(sites: Sites, e: int, until_s: float) -> None:
     at = handle(_at(sites.servers, e))
     threshold, other = sites.routed.threshold[e], sites.routed.other[e]
     states, mask = sites.states[e], _mask(at.arrived_s)
-    phase, next_s, count = flow.phase[e], flow.next_s[e], 0
+    phase, next_s = flow.phase[e], flow.next_s[e]
     sites.reward[e] = 0.0
     for s in range(at.queue.size):  # with a smaller batch, one that waits may start
         if at.taken[s] == 0:
@@ -202,7 +204,6 @@ def _run(sites: Sites, e: int, until_s: float) -> None:
         )
         if not arrives:
             continue
-        count += 1
         counted.arrived[e, then] += 1
         states[_DECISIONS] = step(states[_DECISIONS])
         s = _drawn(threshold, other, states[_DECISIONS])
@@ -221,7 +222,6 @@ def _run(sites: Sites, e: int, until_s: float) -> None:
     for s in range(at.queue.size):
         _catch_up(sites, e, s, until_s, phase)
     flow.phase[e], flow.next_s[e] = phase, next_s
-    counted.slot[e] = count
 
 
 @jit
@@ -267,6 +267,20 @@ def _start(sites: Sites, e: int, s: int, now_s: float, phase: int) -> None:
 @numba.njit(**_INLINE)
 def _oldest(at: _At, s: int) -> Any:
     return np.int64(at.tail[s]) - np.int64(at.queue[s])
+
+
+@jit
+def _note(sites: Sites, e: int, sign: int) -> None:
+    """Add what has been counted to the outcomes of the slot, or take it off."""
+    counted, outcomes = sites.counted, sites.outcomes
+    phases, classes = counted.sent.shape[1:]
+    for phase in range(phases):
+        outcomes.arrived[e] += sign * counted.arrived[e, phase]
+        lost = counted.rejected[e, phase] + counted.dropped[e, phase]
+        outcomes.rejected[e] += sign * lost
+        for k in range(classes):
+            outcomes.timely[e, k] += sign * counted.answered[e, phase, k, 0]
+            outcomes.late[e] += sign * counted.answered[e, phase, k, 1]
 
 
 @jit

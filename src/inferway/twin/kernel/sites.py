@@ -71,8 +71,19 @@ class Counted(NamedTuple):
     """(E, m, K, 2) answered in time and late."""
     batches: Ints
     """(E, m, K) batches begun, by the workload's phase when the next request came there."""
-    slot: Ints
-    """(E,) arrivals of the last slot."""
+
+
+class Outcomes(NamedTuple):
+    """What became of requests in the last slot."""
+
+    arrived: Ints
+    """(E,)"""
+    rejected: Ints
+    """(E,) or dropped."""
+    late: Ints
+    """(E,)"""
+    timely: Ints
+    """(E, K)"""
 
 
 class Terms(NamedTuple):
@@ -107,6 +118,7 @@ class Sites(NamedTuple):
     flow: Flow
     routed: Routed
     counted: Counted
+    outcomes: Outcomes
     terms: Terms
     laws: Laws
     clock_s: Floats
