@@ -1,0 +1,94 @@
+"""Many sites as a vector environment of Stable-Baselines3, which has an interface of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.learning.vector import EdgeSites
+
+try:
+    from stable_baselines3.common.vec_env import VecEnv
+except ModuleNotFoundError as error:
+    raise ModuleNotFoundError(
+        "this needs stable-baselines3, which is in the extra `learn`: "
+        "pip install 'inferway[learn]'",
+        name="stable_baselines3",
+    ) from error
+
+__all__ = ["BaselineSites"]
+
+
+class BaselineSites(VecEnv):  # type: ignore[misc]
+    """Sites in lockstep for the learners of Stable-Baselines3.
+
+    Parameters
+    ----------
+    num_envs, options
+        Of `inferway.learning.vector.EdgeSites`.
+    """
+
+    def __init__(self, num_envs: int = 1, file: str | None = None, **options: Any) -> None:
+        self.envs = EdgeSites(num_envs, file, autoreset_mode="SameStep", **options)
+        super().__init__(
+            num_envs, self.envs.single_observation_space, self.envs.single_action_space
+        )
+        self._actions = np.zeros((num_envs, self.action_space.shape[0]), np.float32)
+        self._returns = np.zeros(num_envs)
+        self._length = 0
+
+    def reset(self) -> NDArray[np.float32]:
+        """Begin an episode, with the seed of `seed` if one was set since the last."""
+        seed = self._seeds[0]
+        self._reset_seeds()
+        self._returns[:], self._length = 0.0, 0
+        return self.envs.reset(seed=seed)[0]
+
+    def step_async(self, actions: NDArray[Any]) -> None:
+        """Take the actions of the next slot."""
+        self._actions = actions
+
+    def step_wait(
+        self,
+    ) -> tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], list[dict[str, Any]]]:
+        """Run it."""
+        seen, rewards, _, ended, told = self.envs.step(self._actions)
+        self._returns += rewards
+        self._length += 1
+        infos: list[dict[str, Any]] = [{} for _ in range(self.num_envs)]
+        if ended.any():
+            for info, last, total in zip(infos, told["final_obs"], self._returns, strict=True):
+                info["terminal_observation"] = last
+                info["TimeLimit.truncated"] = True
+                info["episode"] = {"r": float(total), "l": self._length}
+            self._returns[:], self._length = 0.0, 0
+        return seen, rewards.astype(np.float32), ended, infos
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def get_attr(self, attr_name: str, indices: Any = None) -> list[Any]:
+        """An attribute, which all sites share."""
+        value = getattr(self.envs, attr_name)
+        return [value for _ in self._chosen(indices)]
+
+    def set_attr(self, attr_name: str, value: Any, indices: Any = None) -> None:
+        """Set it for all sites."""
+        setattr(self.envs, attr_name, value)
+
+    def env_method(
+        self, method_name: str, *method_args: Any, indices: Any = None, **method_kwargs: Any
+    ) -> list[Any]:
+        """Call a method of all sites together."""
+        answer = getattr(self.envs, method_name)(*method_args, **method_kwargs)
+        return [answer for _ in self._chosen(indices)]
+
+    def env_is_wrapped(self, wrapper_class: Any, indices: Any = None) -> list[bool]:
+        """No site is."""
+        return [False for _ in self._chosen(indices)]
+
+    def _chosen(self, indices: Any) -> Iterable[int]:
+        return self._get_indices(indices)  # type: ignore[no-any-return]
