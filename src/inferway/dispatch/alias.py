@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.dispatch.alias_table import tabulate
-from inferway.site import REJECT, Fleet, Request, Site, any_between, uniform
+from inferway.site import REJECT, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints
 
@@ -89,12 +89,10 @@ class Alias(NamedTuple):
         if u - server >= self.threshold[server]:
             server = self.other[server]
         if request.narrowed:
-            return among(self.probabilities, site, request, uniform(draw, 1))
-        if site.open[server]:
-            return server
-        if site.healthy[server]:
-            return REJECT
-        return among(self.probabilities, site, request, uniform(draw, 1))
+            return among(self.probabilities, request.allowed, uniform(draw, 1))
+        if not site.healthy[server]:
+            server = among(self.probabilities, site.healthy, uniform(draw, 1))
+        return server if server >= 0 and site.open[server] else REJECT
 
     def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
         """How many of those that wait at a free server make its next batch (003, Sec. 5.2.2).
@@ -107,22 +105,23 @@ class Alias(NamedTuple):
 
 
 @jit
-def among(probabilities: np.ndarray, site: Site, request: Request, u: float) -> int:
-    """A server by these probabilities among those that may take the request; -1 for none.
+def among(probabilities: np.ndarray, allowed: np.ndarray, u: float) -> int:
+    """A server by these probabilities among those that are allowed; -1 where none is.
 
     Where they have probability 0 together, all of them alike.
     """
-    total = 0.0
+    total, count = 0.0, 0
     for server in range(probabilities.size):
-        if request.allowed[server]:
+        if allowed[server]:
             total += probabilities[server]
-    if total <= 0.0:
-        return any_between(site, request, 0, probabilities.size, u)
-    left, chosen = u * total, -1
+            count += 1
+    alike = total <= 0.0
+    left, chosen = u * (count if alike else total), -1
     for server in range(probabilities.size):
-        if request.allowed[server] and probabilities[server] > 0.0:
+        weight = 1.0 if alike else probabilities[server]
+        if allowed[server] and weight > 0.0:
             chosen = server
-            left -= probabilities[server]
+            left -= weight
             if left < 0.0:
                 break
     return chosen

@@ -116,7 +116,10 @@ def read(path: Path) -> Network:
         Where there is no such file, it is no exported policy, or a number in it is not finite.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        loaded = np.load(path, allow_pickle=False)
+        if isinstance(loaded, np.ndarray):
+            raise ValueError("it is one array")
+        with loaded as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ValueError(f"there is no trained policy {path}") from None
