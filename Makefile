@@ -33,7 +33,8 @@ demo: $(call STAMP,run) ## Serve real models on this machine and compare four po
 test: $(call STAMP,test) ## Run the tests, but not the slow ones, with coverage
 	$(PY) -m pytest -m "not slow" --cov --cov-report=term --cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
-test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests (training needs PyTorch)
+test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and those that need PyTorch
+	$(PY) -m pytest -m "not slow" tests/unit/learning $(PYTEST_ARGS)
 	$(PY) -m pytest -m slow $(PYTEST_ARGS)
 
 lint: $(call STAMP,lint) ## Check style (ruff) and types (mypy)
