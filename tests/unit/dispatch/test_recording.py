@@ -190,3 +190,61 @@ def test_a_plan_changes_nothing_until_it_is_adopted() -> None:
     dispatcher.adopt(plan)
     assert dispatcher.policy.probabilities.tolist() == plan.policy.probabilities.tolist()
     assert abs(dispatcher.policy.probabilities - before).max() > 0.01
+
+
+def test_batches_are_predicted_in_a_replay_as_they_were(tmp_path: Path) -> None:
+    fleet = Fleet(("a",), np.array([10.0]), np.array([0.8]), np.array([1]), buffer=9)
+    dispatcher = Dispatcher(fleet, "alias", target=None)
+    dispatcher.site.row_s[:, 2:] = 0.05
+    recording = Recording(dispatcher, tmp_path / "run")
+    for _ in range(3):
+        recording.arrive(0.0, 1)
+    assert recording.pull(0, 0.0, 1) == (0, 1)
+    recording.begin(0, 3, 0.0)
+    # Three together take 0.15 s, and one after the other 0.3 s: these two tell them apart.
+    assert recording.arrive(0.0, 1, 0.24) == -1
+    assert recording.arrive(0.0, 1, 0.26) == 0
+    for measured in (3, -1, -1):
+        recording.finish(0, 0.2, 0.15, measured)
+    recording.begin(0, 0, 0.2)
+    assert recording.arrive(0.3, 1, 0.49) == -1
+    assert recording.arrive(0.3, 1, 0.51) == 0
+    recording.close()
+    found = replay(tmp_path / "run")
+    assert (found.requests, found.batches, found.differences) == (7, 1, ())
+    (file,) = (tmp_path / "run").glob("*.events")
+    rows = np.fromfile(file, EVENT)
+    pulled = rows["kind"] == 4
+    rows["rows"][pulled], rows["classes"][pulled] = 2, 1
+    rows.tofile(file)
+    differences = replay(tmp_path / "run").differences
+    assert [(one.request, one.what, one.recorded, one.replayed) for one in differences] == [
+        (2, "drop", 1, 0),
+        (2, "take", 2, 1),
+    ]
+
+
+@pytest.mark.parametrize("first", range(4))
+def test_a_routing_is_whole_wherever_a_file_begins(tmp_path: Path, first: int) -> None:
+    dispatcher = Dispatcher(FLEET, "steered", target=None)
+    recording = Recording(dispatcher, tmp_path / "run", rows=10, keep=2)
+    for number in range(first):
+        recording.mark(0, bool(number % 2), 0.0)
+    generator = np.random.default_rng(1)
+    ones = np.ones(3, np.int64)
+    for step in range(40):
+        shares = generator.dirichlet(np.ones(7))
+        if step % 5 == 4:
+            recording.route(None)
+        else:
+            recording.route(shares, ones, 1 + step % 3 * ones)
+        server = recording.arrive(float(step), int(generator.integers(2**63)))
+        if server >= 0:
+            assert recording.pull(server, float(step), 1) == (0, 1)
+            recording.begin(server, 1, float(step))
+            recording.finish(server, step + 0.5, 0.5)
+    recording.close()
+    assert len(list((tmp_path / "run").glob("*.events"))) == 2
+    found = replay(tmp_path / "run")
+    assert (found.differences, found.losses) == ((), ())
+    assert found.requests > 0

@@ -209,6 +209,7 @@ def test_who_waits_for_a_batch_has_a_deadline_all_the_same(run: Any, patient: An
         give(site, *ones[:2])
         await patient.let(5.1)
         assert ones[0].outcome is Outcome.EXPIRED
+        assert np.isnan(site.dispatcher.site.started_s[0])
         assert site.forecast.wait_s(0) == pytest.approx(1 / 100)
         give(site, *ones[2:])
         for one in ones[1:]:
