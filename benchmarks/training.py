@@ -5,7 +5,7 @@
 All train with the paper's settings (5e4 slots an update, 5 epochs, minibatches of 1e4, networks
 90-60 for actor and critic) on the same 250 sites of examples/edge-burst.yaml, in one thread:
 
-- `inferway`: what `inferway train` does.
+- `ours`: what `inferway train` does.
 - `torch`: the same loop, but dense observations through `torch.nn` layers and autograd.
 - `stable-baselines3`: its PPO, with eq. 9 as a custom distribution.
 
@@ -217,7 +217,7 @@ def main() -> None:
     control = control_of(inferway.load(FILE))
     found = {"simulation": simulation(control)}
     for name, make in (
-        ("inferway", ours),
+        ("ours", ours),
         ("torch", plain),
         ("stable-baselines3", stable_baselines),
     ):
