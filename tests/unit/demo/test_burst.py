@@ -83,6 +83,12 @@ def test_each_scheduler_gets_a_file_that_can_be_served(tmp_path: Path) -> None:
         assert fleet_of(deployment, "digits").rate == pytest.approx(FLEET.rate)
         spec = deployment.scheduling
         assert name == "deadline" if spec is None else spec.policy == name
+    checkpoint = tmp_path / "policy.npz"
+    path = burst._written(text, "rl-po", service_s, load, checkpoint, tmp_path / ".")
+    spec = inferway.load(path).scheduling
+    assert spec is not None
+    assert spec.options["checkpoint"] == checkpoint
+    assert spec.options["slot"] == burst.SLOT_S
 
 
 def test_what_is_counted() -> None:
