@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -55,7 +57,7 @@ def test_ages_follow_the_ring_and_end_at_one(fleet: Fleet) -> None:
 
 def test_the_workload_is_seen_where_the_layout_says_so(fleet: Fleet) -> None:
     site = empty_site(fleet, None, 15)
-    about = {"counts": fleet.count, "service_s": SERVICE_S, "buffer": 15}
+    about: dict[str, Any] = {"counts": fleet.count, "service_s": SERVICE_S, "buffer": 15}
     layout = layout_of(**about, phases=2)
     assert layout.size == 134
     assert observe(layout, site, Signal(1, 7.0))[-2:].tolist() == [0, 1]
