@@ -7,6 +7,7 @@ float32, and ``about``, a JSON text that says what it was trained for. Nothing i
 from __future__ import annotations
 
 import json
+import math
 import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
@@ -42,6 +43,7 @@ class About:
     """Mean service times of one request."""
     buffer: int
     deadline_s: float
+    """inf where there was none."""
     slot_s: float
     batch_sizes: tuple[tuple[int, ...], ...] | None = None
     """By class; None without batches."""
@@ -204,17 +206,19 @@ def fits(
     if about.buffer != fleet.buffer:
         here = "no limit" if fleet.buffer is None else f"one of {fleet.buffer}"
         raise ValueError(f"{trained} for a buffer of {about.buffer}, and the node has {here}")
-    if deadline_s is None or not _same(about.deadline_s, deadline_s):
+    if not _same(about.deadline_s, math.inf if deadline_s is None else deadline_s):
         here = "none" if deadline_s is None else f"{deadline_s * 1e3:g} ms"
+        there = f"a deadline of {about.deadline_s * 1e3:g} ms"
         raise ValueError(
-            f"{trained} for a deadline of {about.deadline_s * 1e3:g} ms, and the task has {here}"
+            f"{trained} for {there if math.isfinite(about.deadline_s) else 'no deadline'}, and "
+            f"the task has {here}"
         )
     if not _same(about.slot_s, slot_s):
         raise ValueError(f"{trained} with slots of {about.slot_s:g} s, not of {slot_s:g} s")
 
 
 def _same(one: float, other: float) -> bool:
-    return abs(one - other) <= _SAME * max(abs(one), abs(other))
+    return math.isclose(one, other, rel_tol=_SAME)
 
 
 def _written(variants: Sequence[str], counts: Any) -> str:

@@ -95,6 +95,7 @@ def test_nothing_is_unpickled(export: Export) -> None:
         ({"variants": ("light", "huge")}, "for 2 light and 2 huge, not for 2 light and 2 heavy"),
         ({"buffer": 14}, "was trained for a buffer of 14, and the node has one of 15"),
         ({"deadline_s": 0.25}, "for a deadline of 250 ms, and the task has 300 ms"),
+        ({"deadline_s": np.inf}, "was trained for no deadline, and the task has 300 ms"),
         ({"slot_s": 0.5}, "was trained with slots of 0.5 s, not of 1 s"),
         ({"policy": "rl-fo", "phases": 2}, "was trained as rl-fo, not as rl-po"),
     ],
@@ -103,5 +104,6 @@ def test_a_policy_for_something_else(
     export: Export, fleet: Fleet, changes: dict[str, Any], sentence: str
 ) -> None:
     fits(read(export()), fleet, policy="rl-po", deadline_s=0.3, slot_s=1.0)
+    fits(read(export(deadline_s=np.inf)), fleet, policy="rl-po", deadline_s=None, slot_s=1.0)
     with pytest.raises(ValueError, match=sentence):
         fits(read(export(**changes)), fleet, policy="rl-po", deadline_s=0.3, slot_s=1.0)

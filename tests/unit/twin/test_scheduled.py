@@ -37,7 +37,9 @@ def site_of(arrivals: Any, **changes: Any) -> Scenario:
 class Probe:
     """Writes down what it is shown, and routes by a function of the number of the decision."""
 
-    def __init__(self, slot_s: float, route: Callable[[int], Routing], on_rejection: bool = False) -> None:
+    def __init__(
+        self, slot_s: float, route: Callable[[int], Routing], on_rejection: bool = False
+    ) -> None:
         self.slot_s, self.on_rejection, self.sees_phase = slot_s, on_rejection, True
         self.route = route
         self.seen: list[tuple[float, Signal, list[int]]] = []
