@@ -19,6 +19,7 @@ from inferway.cli.failure import CommandError, report
 
 COMMANDS = [
     "demo",
+    "train",
     "serve",
     "apply",
     "drive",
