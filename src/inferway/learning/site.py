@@ -13,16 +13,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.column import time_pieces
 from inferway.deployment.workloads import (
-    Arrivals,
     MapArrivals,
     PhasedArrivals,
     PoissonArrivals,
     TraceArrivals,
 )
+from inferway.learning.arrivals import begin, flow_of
 from inferway.site.compiled import entry
-from inferway.twin.kernel import flow as flows
 from inferway.twin.kernel import routed
 from inferway.twin.kernel import sites as kernel
 from inferway.twin.kernel.chance import streams
@@ -31,9 +29,6 @@ from inferway.twin.scenario import Scenario
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-
-_LONGEST_TRACE = 20_000_000
-_CHUNK = 65_536
 
 
 @dataclass(frozen=True)
@@ -212,7 +207,7 @@ class Sites:
         for counts in (*sites.counted, *sites.outcomes):
             counts[e] = 0
         chance = np.random.default_rng(streams(seed, e, 4)[3])
-        _begin(sites.flow, e, self.control.scenario.arrivals, chance)
+        begin(sites.flow, e, self.control.scenario.arrivals, chance)
 
     def step(self, probabilities: Floats, batches: Ints | None = None) -> Floats:
         """Run all sites for a slot.
@@ -291,7 +286,7 @@ def _sites(control: Control, count: int) -> kernel.Sites:
             ends_s=np.zeros((count, n, places)),
             phase=np.zeros((count, n, places), np.uint8),
         ),
-        flow=_flow(scenario.arrivals, scenario.capacity_per_s, count),
+        flow=flow_of(scenario.arrivals, scenario.capacity_per_s, count),
         routed=kernel.Routed(
             threshold=np.ones((count, n)),
             other=np.zeros((count, n), np.uint32),
@@ -331,90 +326,3 @@ def _sites(control: Control, count: int) -> kernel.Sites:
         observation=np.zeros((count, control.features), np.float32),
         states=np.zeros((count, 3), np.uint64),
     )
-
-
-def _flow(arrivals: Arrivals, capacity_per_s: float, count: int) -> flows.Flow:
-    kind, mean_s, lasts_s = flows.MAP, np.ones(1), np.full(1, np.inf)
-    after, along, times_s = np.full((1, 1), np.inf), np.empty((1, 0)), np.zeros(1)
-    match arrivals:
-        case MapArrivals():
-            d0, d1 = np.array(arrivals.d0), np.array(arrivals.d1)
-            silent = d0 - np.diag(np.diag(d0))
-            with np.errstate(divide="ignore"):
-                mean_s, lasts_s = 1.0 / d1.sum(axis=1), 1.0 / silent.sum(axis=1)
-            after = _cumulative(silent)
-            along = np.empty((len(d0), 0))
-            if (d1 != np.diag(np.diag(d1))).any():
-                along = _cumulative(d1)
-        case PhasedArrivals(phases=phases):
-            kind = flows.PHASES
-            mean_s = np.array([1.0 / one.mean_rate_per_s(capacity_per_s) for one in phases])
-            lasts_s = np.array([one.for_ for one in phases])
-            after = _cumulative(np.roll(np.eye(len(phases)), 1, axis=1))
-            along = np.empty((len(phases), 0))
-        case TraceArrivals(file=file, speed=speed):
-            kind = flows.TRACE
-            pieces = list(time_pieces(file, _CHUNK))
-            listed = np.concatenate(pieces)[:_LONGEST_TRACE] / speed
-            if len(listed) < 2 or listed[0] == listed[-1]:
-                raise ValueError(f"{file} has no rate: all its times are equal")
-            listed = listed - listed[0]
-            # It goes round: a mean gap lies between its last arrival and its first.
-            times_s = np.append(listed, listed[-1] * len(listed) / (len(listed) - 1))
-        case PoissonArrivals():
-            mean_s = np.array([1.0 / arrivals.mean_rate_per_s(capacity_per_s)])
-        case _:
-            raise AssertionError(arrivals)
-    return flows.Flow(
-        kind=kind,
-        mean_s=mean_s,
-        lasts_s=lasts_s,
-        after=after,
-        along=along,
-        times_s=times_s,
-        next_s=np.zeros(count),
-        phase=np.zeros(count, np.int64),
-        switch_s=np.zeros(count),
-        end_s=np.zeros(count),
-        at=np.zeros(count, np.int64),
-        base_s=np.zeros(count),
-    )
-
-
-def _cumulative(rates: Floats) -> Floats:
-    """(m, m) cumulative chances by row; the last that can be takes what rounding leaves."""
-    found = np.cumsum(rates, axis=1)
-    for row, of in zip(found, rates, strict=True):
-        row /= max(row[-1], 1e-300)
-        row[np.flatnonzero(of)[-1] if of.any() else -1 :] = np.inf
-    return found
-
-
-def _begin(flow: flows.Flow, e: int, arrivals: Arrivals, chance: np.random.Generator) -> None:
-    """The workload at a random time of its long run; the first site's trace at its beginning."""
-    flow.phase[e] = 0
-    flow.switch_s[e] = 0.0
-    if isinstance(arrivals, TraceArrivals):
-        length_s = flow.times_s[-1]
-        begin_s = 0.0 if e == 0 else chance.random() * length_s
-        at = int(np.searchsorted(flow.times_s[:-1], begin_s))
-        again = at == len(flow.times_s) - 1
-        flow.at[e] = 0 if again else at
-        flow.base_s[e] = (length_s if again else 0.0) - begin_s
-        flow.end_s[e] = np.inf
-        flow.next_s[e] = flow.base_s[e] + flow.times_s[flow.at[e]]
-        return
-    left_s = np.inf
-    if isinstance(arrivals, MapArrivals):
-        flow.phase[e] = chance.choice(len(arrivals.d0), p=arrivals.stationary)
-        left_s = chance.standard_exponential() * flow.lasts_s[flow.phase[e]]
-    elif isinstance(arrivals, PhasedArrivals):
-        ends_s = np.cumsum(flow.lasts_s)
-        begin_s = chance.random() * ends_s[-1]
-        phase = int(np.searchsorted(ends_s, begin_s, side="right"))
-        flow.phase[e] = phase
-        left_s = ends_s[phase] - begin_s
-        flow.switch_s[e] = left_s - flow.lasts_s[phase]
-    flow.end_s[e] = left_s
-    gap_s = chance.standard_exponential() * flow.mean_s[flow.phase[e]]
-    flow.next_s[e] = min(gap_s, left_s)
