@@ -19,6 +19,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well
 def check(file: File, strict: Strict = False, json: terminal.Json = False) -> None:
     """Check a deployment file: errors, warnings, and what `serve` cannot run yet."""
     import inferway
+    from inferway.deployment import reachability
 
     errors: list[dict[str, Any]] = []
     warnings: list[dict[str, Any]] = []
@@ -27,7 +28,7 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     path = existing(file)
     try:
         deployment = inferway.load(path)
-        cautions = inferway.check(deployment)
+        cautions = [*inferway.check(deployment), *reachability.check(deployment)]
         if deployment.workload:
             from inferway.dispatch import feasibility
 

@@ -49,7 +49,7 @@ def _check_deadline(task: Task, nodes: Mapping[str, Node], scheduled: bool, sour
     times = [time.mean_s for variant in running for time in variant.service.values()]
     if task.deadline_s is None or not times or task.deadline_s >= min(times):
         return
-    if scheduled or not any(variant.model is not None for variant in running):
+    if scheduled or not any(variant.runnable for variant in running):
         source.note(
             ("tasks", task.name, "deadline"),
             f"{TIME.write(task.deadline_s)} is shorter than every service time, so no request "

@@ -15,6 +15,7 @@ from inferway.deployment.policies import (
     PricedDispatch,
     scheduled_dispatch,
 )
+from inferway.deployment.remote import Remote
 from inferway.deployment.tasks import WrittenCatalog
 from inferway.deployment.unserved import sentences
 from inferway.deployment.workloads import Workload
@@ -26,6 +27,7 @@ __all__ = [
     "Model",
     "Node",
     "Outage",
+    "Remote",
     "ServiceTime",
     "Task",
     "Variant",
@@ -99,6 +101,8 @@ class Variant:
         the variant takes: see `inferway.deployment.measure`.
     energy
         Mean energy of one request, J; None if the file does not say.
+    remote
+        The server that runs it, where there is no `model` here.
     """
 
     name: str
@@ -109,6 +113,12 @@ class Variant:
     service: Mapping[str, ServiceTime] = field(default_factory=dict)
     batch: Batch | None = None
     energy: float | None = None
+    remote: Remote | None = None
+
+    @property
+    def runnable(self) -> bool:
+        """Whether requests can be answered: by a model here, or one at another server."""
+        return self.model is not None or self.remote is not None
 
     def service_on(self, hardware: str) -> ServiceTime:
         """Return the service time on `hardware`.

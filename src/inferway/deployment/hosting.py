@@ -102,8 +102,8 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
     pinned = _instances((*place, "pinned"), written.pinned, tasks, source)
     if written.instances is None and fill:
         instances = {
-            key: 1
-            for key in _one_of_each(tasks)
+            key: count
+            for key, count in _one_of_each(tasks).items()
             if not (variant := tasks.variant(key)) or _may_run(variant, written.hardware)
         } | pinned
     for field, copies in (("instances", instances), ("pinned", pinned)):
@@ -141,7 +141,16 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
 
 
 def _one_of_each(tasks: Tasks) -> dict[tuple[str, str], int]:
-    return {(t.name, variant): 1 for t in tasks.resolved.values() for variant in t.variants}
+    return {
+        (t.name, name): _default_copies(variant)
+        for t in tasks.resolved.values()
+        for name, variant in t.variants.items()
+    }
+
+
+def _default_copies(variant: Variant) -> int:
+    """Return how many instances run where the file says none: as many as a server takes."""
+    return (variant.remote.concurrency if variant.remote else None) or 1
 
 
 def _may_run(variant: Variant, hardware: str) -> bool:
@@ -201,6 +210,12 @@ def _check_copies(
     task = tasks.resolved[tasks.base(key[0]) or ""]
     if task.max_instances is not None and count > task.max_instances:
         source.note(place, f"{count} instances are more than max_instances, {task.max_instances}")
+    if variant.remote is not None and count > (variant.remote.concurrency or count):
+        source.note(
+            place,
+            f"{count} instances would send so many requests at once, and `concurrency` of "
+            f"{variant.name} is {variant.remote.concurrency}",
+        )
     if not _may_run(variant, written.hardware):
         source.note(
             place,
@@ -225,8 +240,8 @@ def _check_budget(
         total = 0
         for key, count in copies.items():
             variant = tasks.variant(key)
-            if variant is None:
-                continue
+            if variant is None or (variant.remote is not None and variant.size_bytes is None):
+                continue  # what a server holds elsewhere takes nothing here
             if variant.size_bytes is None:
                 source.note(
                     ("tasks", tasks.base(key[0]) or "", "variants", key[1]),

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from inferway.deployment.deployment import ANY_HARDWARE, Deployment, ServiceTime, Variant
+from inferway.deployment.remote import runtime_of
+
+if TYPE_CHECKING:
+    from inferway.runtime import Runtime
 
 __all__ = ["measured"]
 
@@ -19,13 +23,14 @@ _FEWEST_RUNS = 5
 def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
     """Fill in the service time of every variant whose file states none and whose model is there.
 
-    Runs each such model at batch 1 on zeros, one thread, for about `seconds`. A deployment whose
+    Runs each such model at batch 1 on zeros, one thread, for about `seconds`; a remote one at its
+    server, so that the way there and back is in its time. A deployment whose
     variants all have service times comes back as it is.
 
     Raises
     ------
     ValueError
-        If a model does not run.
+        If a model does not run, or a server does not answer.
     """
     tasks = {}
     for name, task in deployment.tasks.items():
@@ -35,16 +40,28 @@ def measured(deployment: Deployment, *, seconds: float = 0.3) -> Deployment:
 
 
 def _with_service(variant: Variant, seconds: float) -> Variant:
-    if variant.service or variant.model is None:
+    if variant.service or not variant.runnable:
         return variant
-    service = ServiceTime("deterministic", _mean_s(variant.model.path, seconds))
+    service = ServiceTime("deterministic", _mean_s(variant, seconds))
     return dataclasses.replace(variant, service={ANY_HARDWARE: service})
 
 
-def _mean_s(path: Path, seconds: float) -> float:
+def _mean_s(variant: Variant, seconds: float) -> float:
     from inferway.runtime.onnx import OnnxRuntime
+    from inferway.runtime.remote_failure import RemoteError
 
-    runtime = OnnxRuntime(path)
+    if variant.model is not None:
+        return _median_s(OnnxRuntime(variant.model.path), seconds)
+    assert variant.remote is not None
+    try:
+        return _median_s(runtime_of(variant.remote), seconds)
+    except (RemoteError, ValueError) as error:
+        raise ValueError(
+            f"variant {variant.name} has no `service`, and its server cannot be measured: {error}"
+        ) from None
+
+
+def _median_s(runtime: Runtime, seconds: float) -> float:
     try:
         inputs = {
             tensor.name: np.zeros([max(1, axis) for axis in tensor.shape], tensor.dtype)

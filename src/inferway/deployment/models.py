@@ -85,6 +85,7 @@ def _path(uri: str, folder: Path) -> Path:
         raise ModelError(
             f"models come from zoo://ZOO/VARIANT, file:///PATH or a path relative to this file, "
             f"not from {parts.scheme}:"
+            + ("; a model behind a server is a `remote`" * parts.scheme.startswith("http"))
         )
     if parts.netloc not in {"", "localhost"}:
         raise ModelError(

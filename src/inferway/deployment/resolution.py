@@ -13,6 +13,7 @@ from inferway.deployment.deployment import ANY_HARDWARE, Batch, ServiceTime, Tas
 from inferway.deployment.error import Place
 from inferway.deployment.models import ModelError, find, signature_of
 from inferway.deployment.quantities import ENERGY
+from inferway.deployment.remote import remote_of
 from inferway.deployment.services import WrittenBatch, WrittenService, WrittenServices
 from inferway.deployment.source import Source
 from inferway.deployment.tasks import WrittenTask, WrittenVariant
@@ -133,6 +134,10 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
     model = profile = None
     service: dict[str, ServiceTime] = {}
     accuracy, size = written.accuracy, written.size
+    remote = None if written.remote is None else remote_of(written.remote)
+    if written.model is not None and remote is not None:
+        source.note((*place, "remote"), "a variant has a `model` here or one at a server, not both")
+        return None
     if written.model is not None:
         try:
             model, profile = find(written.model, source.folder, written.digest)
@@ -151,7 +156,7 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
         stated = _services((*place, "service"), written.service, source)
         service = stated if ANY_HARDWARE in stated else {**service, **stated}
     missing = [] if accuracy is not None else ["accuracy"]
-    if model is None and written.service is None:
+    if model is None and remote is None and written.service is None:
         missing.append("service")
     if missing or accuracy is None:
         needs = " and ".join(f"`{key}`" for key in missing)
@@ -169,6 +174,7 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
         service,
         _batch(written.batch),
         written.energy,
+        remote,
     )
 
 

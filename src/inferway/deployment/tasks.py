@@ -17,6 +17,7 @@ from inferway.deployment.quantities import (
     Ratio,
     refuse,
 )
+from inferway.deployment.remote import WrittenRemotes
 from inferway.deployment.section import Folder, Name, Section
 from inferway.deployment.services import WrittenBatch, WrittenServices
 
@@ -44,6 +45,8 @@ class WrittenVariant(Section):
     """What one request takes on average; needed where the task has an energy budget."""
     batch: WrittenBatch | None = None
     """Serve several requests at once."""
+    remote: WrittenRemotes | None = None
+    """The model behind another server, instead of `model`: its URL, or more about it."""
 
     @field_validator("digest")
     @classmethod

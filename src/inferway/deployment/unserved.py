@@ -50,7 +50,7 @@ def _of_task(deployment: Deployment, task: Task) -> list[str]:
     ]
     if not running and task.catalog is None and deployment.nodes:
         found.append(f"{field}: no node has an instance of any of its variants")
-    bare = [variant.name for variant in running if variant.model is None]
+    bare = [variant.name for variant in running if not variant.runnable]
     if bare:
         names = ", ".join(bare)
         has = "have" if len(bare) > 1 else "has"
