@@ -1,0 +1,66 @@
+"""Nodes killed with -9 in the middle of a fetch, or of saving their state."""
+
+from __future__ import annotations
+
+import json
+import ssl
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from model_server import (
+    Asked,
+    ModelServer,
+    content_of,
+    digest_of,
+    make_certificate,
+    until_gone,
+    whole,
+)
+
+NURSERY = Path(__file__).with_name("nursery.py")
+MODEL = content_of(4_000_000)
+
+
+def a_part(wire: ssl.SSLSocket, asked: Asked) -> None:
+    """Give no more to one client, so that many are needed."""
+    whole(MODEL, cuts=[300_000])(wire, asked)
+    if len(MODEL) - asked.start > 300_000:
+        until_gone(wire)
+
+
+def nursed(*arguments: Any) -> dict[str, Any]:
+    ended = subprocess.run(
+        [sys.executable, NURSERY, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    found: dict[str, Any] = json.loads(ended.stdout)
+    return found
+
+
+def test_a_state_survives_a_kill_at_any_moment(tmp_path: Path) -> None:
+    found = nursed("save", tmp_path / "state.db", 40)
+    assert found["slots"] > 20
+
+
+def test_a_fetch_goes_on_after_each_kill(tmp_path: Path) -> None:
+    server = ModelServer(make_certificate(tmp_path / "server.pem", "127.0.0.1"))
+    server.replies["/model"] = a_part
+    folder, digest = tmp_path / "models", digest_of(MODEL)
+    try:
+        found = nursed("fetch", folder, server.url(), digest, tmp_path / "server.pem", 200)
+    finally:
+        server.close()
+    assert found["whole"]
+    assert found["rounds"] > 10
+    assert (folder / digest[7:]).read_bytes() == MODEL
+    assert {path.name for path in folder.iterdir()} == {"lock", digest[7:]}
+    # Each one asked for what the one before had not got.
+    starts = [asked.start for asked in server.asked]
+    assert starts == sorted(starts)
+    assert len(set(starts)) > 10
