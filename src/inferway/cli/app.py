@@ -12,6 +12,7 @@ from inferway import __version__
 from inferway.cli import (
     apply,
     bound,
+    certs,
     check,
     conformance,
     demo,
@@ -66,6 +67,7 @@ app.command()(plan.plan)
 app.command()(train.train)
 app.command()(replay.replay)
 app.command()(schema.schema)
+app.command()(certs.certs)
 app.command()(conformance.conformance)
 app.add_typer(study.app, name="study")
 app.add_typer(zoo.app, name="zoo")
