@@ -102,7 +102,9 @@ class Agent:
         ]
         return floors + self._announce()
 
-    def close_slot(self, arrived: dict[int, float], load: dict[int, Float]) -> list[Letter]:
+    def close_slot(
+        self, arrived: dict[int, float], load: dict[int, Float], *, slot: int | None = None
+    ) -> list[Letter]:
         """Take in what the node measured in the slot that has ended.
 
         Parameters
@@ -111,8 +113,11 @@ class Agent:
             Requests of each type that enters here.
         load
             For each type through here, (k,) requests that its options here served.
+        slot
+            The slot's number, equal at all nodes; the next one if not given. Nodes that have missed
+            slots say which it is.
         """
-        self._closed += 1
+        self._closed = self._closed + 1 if slot is None else slot
         self._load = load
         self._taken[:] = 0.0
         self._requests, self._worst = {}, {}

@@ -1,0 +1,190 @@
+"""Carries an agent's letters between it and the control plane, and opens none that makes no sense.
+
+`inferway.placement.agent.Agent` takes its neighbors at their word. Neighbors are other machines,
+perhaps with other versions, just started or broken, so what comes is held against what may come:
+a message that decodes, about a type whose path has the sender as its next or last node, of the slot
+at hand, with numbers that are numbers, and answers only to what was asked. The rest is counted.
+
+Least costs and offers are said once and then only when they change. So they are kept here, for
+neighbors that come later or again; and what a neighbor offered that has gone is taken back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import pairwise
+
+import msgspec
+
+from inferway.live.node.control import ControlPlane
+from inferway.placement.agent import Agent
+from inferway.placement.arrays import Float
+from inferway.placement.crossing import Crossing
+from inferway.placement.messages import (
+    Floor,
+    Letter,
+    Message,
+    Needed,
+    Offers,
+    Worst,
+    decode,
+    encode,
+)
+
+__all__ = ["Post"]
+
+
+class Post:
+    """Joins an agent to its neighbors.
+
+    Parameters
+    ----------
+    agent
+        The node's.
+    plane
+        The node's; not yet open.
+    nodes
+        Names of the network's nodes in its order, by which letters number them.
+
+    Attributes
+    ----------
+    refused
+        Messages that were not handed to the agent, by (neighbor, reason), from the start.
+    """
+
+    def __init__(self, agent: Agent, plane: ControlPlane, nodes: Sequence[str]) -> None:
+        self.agent, self.plane = agent, plane
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self._names = tuple(nodes)
+        self._number = {name: node for node, name in enumerate(nodes)}
+        self._slot = 0
+        # What stands until it changes, by (neighbor, type, kind).
+        self._standing: dict[tuple[int, int, type[Message]], Letter] = {}
+        self._asked: set[int] = set()  # types whose worst needed option a neighbor is to tell
+        self._heard: set[tuple[int, int]] = set()  # (slot, type) that a neighbor has asked about
+        plane.on_letter(self._letter)
+        plane.on_neighbor(self._neighbor)
+
+    @property
+    def waiting(self) -> int:
+        """Types of this slot about which an answer is still to come."""
+        return len(self._asked)
+
+    def open(self) -> None:
+        """Say what is to be said once; neighbors that are not there yet hear it when they come."""
+        self._send(self.agent.open())
+
+    def close_slot(self, slot: int, arrived: dict[int, float], load: dict[int, Float]) -> None:
+        """End a slot: ask the neighbors upstream.
+
+        Parameters
+        ----------
+        slot
+            Its number, equal at all nodes.
+        arrived, load
+            As of `inferway.placement.agent.Agent.close_slot`.
+        """
+        # After a clock was set back, numbers come again.
+        early = {(of, rho) for of, rho in self._heard if of == slot} if slot > self._slot else ()
+        self._slot, self._heard = slot, set(early)
+        self._asked.clear()
+        self._send(self.agent.close_slot(arrived, load, slot=slot))
+
+    def step(self) -> None:
+        """Learn from what has come, and say what changed; later answers to this slot are late."""
+        self._asked.clear()
+        self._send(self.agent.step())
+
+    def _send(self, letters: list[Letter]) -> None:
+        for letter in letters:
+            message = decode(letter.data)
+            if isinstance(message, Floor | Offers):
+                self._standing[letter.to, message.rho, type(message)] = letter
+            elif isinstance(message, Needed):
+                self._asked.add(message.rho)
+            self._put(letter, message)
+
+    def _put(self, letter: Letter, message: Message) -> None:
+        kind = type(message).__name__.lower()
+        to = self._names[letter.to]
+        if len(letter.data) > self.plane.limit_bytes:
+            self.refused[to, "too large to send"] += 1
+        else:
+            self.plane.send(to, kind, letter.data)
+
+    def _letter(self, neighbor: str, kind: str, data: bytes) -> None:
+        try:
+            message = decode(data)
+        except msgspec.DecodeError:
+            self.refused[neighbor, "no message"] += 1
+            return
+        if type(message).__name__.lower() != kind:
+            self.refused[neighbor, "another kind"] += 1
+            return
+        crossing = self.agent.data.crossings.get(message.rho)
+        sender = self._number[neighbor]
+        reason = _fault(message, crossing, sender) or self._untimely(message)
+        if reason is not None:
+            self.refused[neighbor, reason] += 1
+            return
+        self._send(self.agent.receive(data))
+
+    def _untimely(self, message: Message) -> str | None:
+        """Say why a message does not fit what was said before, and note it if it does."""
+        match message:
+            case Needed(rho=rho, slot=slot):
+                # Clocks differ: a neighbor may be a slot ahead, and its letter waits at the agent.
+                if slot not in (self._slot, self._slot + 1):
+                    return "another slot"
+                if (slot, rho) in self._heard:
+                    return "said twice"
+                self._heard.add((slot, rho))
+            case Worst(rho=rho, slot=slot):
+                if slot != self._slot:
+                    return "another slot"
+                if rho not in self._asked:
+                    return "late or not asked"
+                self._asked.discard(rho)
+        return None
+
+    def _neighbor(self, neighbor: str, alive: bool) -> None:
+        number = self._number[neighbor]
+        if alive:
+            for (to, _, _), letter in list(self._standing.items()):
+                if to == number:
+                    self._put(letter, decode(letter.data))
+            return
+        for rho, crossing in self.agent.data.crossings.items():
+            if crossing.upstream == number:
+                self._send(self.agent.receive(encode(Offers(rho, ()))))
+
+
+def _fault(message: Message, crossing: Crossing | None, sender: int) -> str | None:
+    """Say why no neighbor in its senses would send this, if so."""
+    if crossing is None:
+        return "no type of this node"
+    if sender != (crossing.downstream if isinstance(message, Needed) else crossing.upstream):
+        return "not its place on the path"
+    match message:
+        case Floor(cost=cost):
+            sound = not math.isnan(cost)
+        case Worst(cost=cost):
+            sound = math.isfinite(cost)
+        case Needed(requests=requests, served=served, pending=pending):
+            sound = (
+                0 < requests < math.inf
+                and 0 <= served < math.inf
+                and all(math.isfinite(cost) and 0 <= z < math.inf for cost, z in pending)
+                and _ascending(pending)
+            )
+        case Offers(offers=offers):
+            sound = all(math.isfinite(cost) and room >= 0 for cost, room in offers) and _ascending(
+                offers
+            )
+    return None if sound else "impossible numbers"
+
+
+def _ascending(entries: tuple[tuple[float, float], ...]) -> bool:
+    return all(one[0] <= other[0] for one, other in pairwise(entries))

@@ -1,0 +1,340 @@
+"""Nodes hear their neighbors, and nobody else, whatever is said to them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import socket
+import ssl
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zenoh
+from planes import LIMIT_S, Heard, addresses_of, planes
+
+from inferway.live import ServeError
+from inferway.live.node.authority import issue
+from inferway.live.node.control import ControlPlane
+from inferway.live.node.credentials import Credentials
+from inferway.live.node.session import Keys, settings
+
+LINE = {"a": ("b",), "b": ("a", "c"), "c": ("b",)}
+PAIR = {"a": ("b",), "b": ("a",)}
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    issue(["a", "b", "c", "far"], folder)
+    return folder
+
+
+async def session(config: dict[str, Any]) -> zenoh.Session:
+    return await asyncio.to_thread(zenoh.open, zenoh.Config.from_json5(json.dumps(config)))
+
+
+def intruder(name: str, target: str, credentials: Credentials | None) -> dict[str, Any]:
+    """Configure a session that keeps to no rules, and gives up if it is not let in."""
+    own = next(iter(addresses_of(("own",)).values()))
+    config = json.loads(
+        settings(
+            Keys("test", name),
+            own,
+            {"a": target},
+            credentials,
+            lease_s=1.0,
+            limit_bytes=1 << 30,
+        )
+    )
+    config["access_control"]["enabled"] = False
+    config["connect"].update(timeout_ms=0, exit_on_failure=True)
+    return config
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_neighbors_meet_and_letters_come_in_order(certs: Path, encrypted: bool) -> None:
+    async def main() -> None:
+        async with planes(LINE, certs if encrypted else None) as of:
+            await of["b"].met("a", "c")
+            await of["a"].met("b")
+            for k in range(300):
+                assert of["a"].plane.send("b", "needed", b"%d" % k)
+            assert of["b"].plane.send("a", "worst", b"answer")
+            letters = await of["b"].letter(300)
+            assert letters == [("a", "needed", b"%d" % k) for k in range(300)]
+            assert await of["a"].letter() == [("b", "worst", b"answer")]
+            size = sum(len(b"%d" % k) for k in range(300))
+            assert of["a"].plane.cut().sent == {("b", "needed"): (300, size)}
+            assert of["b"].plane.cut().received == {("a", "needed"): (300, size)}
+            assert of["a"].plane.cut().sent == {}
+            assert of["c"].letters == []
+
+    asyncio.run(main())
+
+
+def test_one_that_closes_is_gone_at_once_and_back_when_it_opens_again(certs: Path) -> None:
+    async def main() -> None:
+        addresses = addresses_of(tuple(PAIR))
+        async with planes(PAIR, certs, addresses=addresses, only=("a",)) as of:
+            assert not of["a"].plane.send("b", "probe", b"nobody there")
+            assert of["a"].plane.cut().refused == {("b", "gone"): 1}
+            for _ in range(2):
+                async with planes(PAIR, certs, addresses=addresses, only=("b",)) as again:
+                    await of["a"].met("b")
+                    await again["b"].met("a")
+                    # Who has seen the other may write at once.
+                    assert again["b"].plane.send("a", "probe", b"here")
+                count = len(of["a"].seen)
+                await of["a"].until(lambda: not of["a"].plane.alive)
+            assert of["a"].seen == [("b", True), ("b", False)] * 2
+            assert count >= 3
+            assert await of["a"].letter(2) == [("b", "probe", b"here")] * 2
+
+    asyncio.run(main())
+
+
+def test_a_burst_larger_than_any_queue_arrives_whole(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs) as of:
+            await of["a"].met("b")
+            letter = os.urandom(1 << 20)
+            for _ in range(20):
+                assert of["a"].plane.send("b", "probe", letter)
+            assert await of["b"].letter(20) == [("a", "probe", letter)] * 20
+
+    asyncio.run(main())
+
+
+def test_without_a_certificate_of_the_authority_nobody_comes_in(
+    certs: Path, tmp_path: Path
+) -> None:
+    issue(["b"], tmp_path)  # the same name, by another authority
+    # Even one that knows ours, and so would trust what it reaches.
+    foreign = Credentials.of("b", tmp_path)._replace(authority=certs / "authority.pem")
+
+    async def main() -> None:
+        async with planes(PAIR, certs, only=("a",)) as of:
+            a = of["a"].plane
+            with pytest.raises(zenoh.ZError):
+                await session(intruder("b", a.listen, foreign))
+            with pytest.raises(zenoh.ZError):
+                await session(intruder("b", a.listen, None))
+            bare = ssl.create_default_context(cafile=str(certs / "authority.pem"))
+            bare.check_hostname = False
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.to_thread(_talk, bare, a.listen)
+            assert of["a"].seen == []
+            own = await session(intruder("b", a.listen, Credentials.of("b", certs)))
+            own.close()
+
+    asyncio.run(main())
+
+
+def test_a_node_connects_to_none_that_the_authority_does_not_know(
+    certs: Path, tmp_path: Path
+) -> None:
+    issue(["a"], tmp_path)
+    config = {"node": "a", "network": "test", "neighbors": {"b": None}}
+
+    async def main() -> None:
+        addresses = addresses_of(tuple(PAIR))
+        false = Heard(
+            ControlPlane(**config, listen=addresses["a"], credentials=Credentials.of("a", tmp_path))
+        )
+        await false.plane.open()
+        with pytest.raises(zenoh.ZError):
+            await session(intruder("b", addresses["a"], Credentials.of("b", certs)))
+        await false.plane.close()
+        assert false.seen == []
+
+    asyncio.run(main())
+
+
+def _talk(context: ssl.SSLContext, address: str) -> bytes:
+    host, _, port = address.rpartition(":")
+    with (
+        socket.create_connection((host, int(port)), LIMIT_S) as plain,
+        context.wrap_socket(plain) as secure,
+    ):
+        secure.sendall(b"\x05\x00hello")
+        if not (answer := secure.recv(100)):
+            raise ConnectionError
+        return answer
+
+
+@pytest.mark.parametrize("name", ["far", "c"])
+def test_a_node_that_is_no_neighbor_is_not_heard_under_any_name(certs: Path, name: str) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs) as of:
+            await of["a"].met("b")
+            known = Credentials.of(name, certs)
+            other = await session(intruder(name, of["a"].plane.listen, known))
+            try:
+                kept = [
+                    other.liveliness().declare_token(f"inferway/test/{name}/a/alive/0"),
+                    other.liveliness().declare_token("inferway/test/b/a/alive/0"),
+                ]
+                overheard: list[Any] = []
+                remote = zenoh.Locality.REMOTE
+                other.declare_subscriber("inferway/**", overheard.append, allowed_origin=remote)
+                for sender in (name, "b", "*"):
+                    other.put(f"inferway/test/{sender}/a/probe", b"forged")
+                # What it is answered shows that all of this has been read.
+                replies = other.liveliness().get("inferway/test/a/*/alive/*", timeout=2.0)
+                assert [one for one in replies if one.ok] == []
+                of["b"].plane.send("a", "probe", b"true")
+                of["a"].plane.send("b", "probe", b"secret")
+                assert await of["a"].letter() == [("b", "probe", b"true")]
+                assert await of["b"].letter() == [("a", "probe", b"secret")]
+                assert of["a"].seen == [("b", True)]
+                assert overheard == []
+                del kept
+            finally:
+                other.close()
+
+    asyncio.run(main())
+
+
+def test_a_neighbor_speaks_in_its_own_name_only(certs: Path) -> None:
+    # b is between a and c; a may not tell b what c says.
+    async def main() -> None:
+        addresses = addresses_of(tuple(LINE))
+        async with planes(LINE, certs, addresses=addresses, only=("b",)) as of:
+            config = intruder("c", addresses["b"], Credentials.of("c", certs))
+            other = await session(config)
+            try:
+                token = other.liveliness().declare_token("inferway/test/a/b/alive/0")
+                other.put("inferway/test/a/b/probe", b"forged")
+                own = other.liveliness().declare_token("inferway/test/c/b/alive/0")
+                await of["b"].met("c")
+                other.put("inferway/test/c/b/probe", b"own")
+                assert await of["b"].letter() == [("c", "probe", b"own")]
+                assert of["b"].seen == [("c", True)]
+                del token, own
+            finally:
+                other.close()
+
+    asyncio.run(main())
+
+
+def test_what_no_node_would_send_is_counted_and_harmless(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs, only=("a",), limit_bytes=2000) as of:
+            a = of["a"].plane
+            other = await session(intruder("b", a.listen, Credentials.of("b", certs)))
+            try:
+                token = other.liveliness().declare_token("inferway/test/b/a/alive/0")
+                await of["a"].met("b")
+                at = "inferway/test/b/a"
+                other.put(f"{at}/probe", bytes(2001))
+                other.put(f"{at}/probe", bytes(10_000_000))  # in fragments, dropped by the first
+                other.put(f"{at}/virus", b"x")
+                other.put(f"{at}/*", b"x")
+                other.put(f"{at}/probe/deeper", b"x")
+                other.put(f"{at}/probe", b"")
+                other.put(f"{at}/probe", b"good")
+                letters = await of["a"].letter(2)
+                assert letters == [("b", "probe", b""), ("b", "probe", b"good")]
+                assert a.cut().refused == {("b", "large"): 1, ("b", "kind"): 2}
+                del token
+            finally:
+                other.close()
+
+    asyncio.run(main())
+
+
+def test_bytes_that_are_no_protocol_do_not_disturb(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs) as of:
+            await of["a"].met("b")
+            known = Credentials.of("b", certs)
+            context = ssl.create_default_context(cafile=str(known.authority))
+            context.load_cert_chain(known.certificate, known.key)
+            context.check_hostname = False
+            host, _, port = of["a"].plane.listen.rpartition(":")
+
+            def rubbish() -> None:
+                for k in range(20):
+                    plain = socket.create_connection((host, int(port)), LIMIT_S)
+                    wire = context.wrap_socket(plain) if k % 2 else plain
+                    try:
+                        wire.sendall(os.urandom(5000))
+                    except OSError:  # it hung up
+                        pass
+                    finally:
+                        wire.close()
+
+            await asyncio.to_thread(rubbish)
+            assert of["b"].plane.send("a", "probe", b"still here")
+            assert await of["a"].letter() == [("b", "probe", b"still here")]
+            assert of["a"].seen == [("b", True)]
+
+    asyncio.run(main())
+
+
+def test_who_fails_to_take_a_letter_fails_alone(certs: Path) -> None:
+    async def main() -> None:
+        reported: list[dict[str, Any]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
+        async with planes(PAIR, certs) as of:
+
+            def fail(neighbor: str, kind: str, data: bytes) -> None:
+                raise RuntimeError(data)
+
+            of["b"].plane.on_letter(fail)
+            await of["a"].met("b")
+            for k in range(3):
+                of["a"].plane.send("b", "probe", b"%d" % k)
+            assert len(await of["b"].letter(3)) == 3
+            await asyncio.sleep(0)
+            assert of["b"].plane.cut().refused == {("a", "failed"): 3}
+            assert [str(one["exception"]) for one in reported] == ["b'0'", "b'1'", "b'2'"]
+
+    asyncio.run(main())
+
+
+def test_names_may_hold_what_keys_may_not(tmp_path: Path) -> None:
+    names = {"Zürich 1/2*": ("@home?",), "@home?": ("Zürich 1/2*",)}
+    issue(list(names), tmp_path)
+
+    async def main() -> None:
+        async with planes(names, tmp_path) as of:
+            await of["@home?"].met("Zürich 1/2*")
+            of["@home?"].plane.send("Zürich 1/2*", "probe", b"x")
+            assert await of["Zürich 1/2*"].letter() == [("@home?", "probe", b"x")]
+
+    asyncio.run(main())
+
+
+def test_what_cannot_be_opened_or_sent_is_said(certs: Path, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs, only=("a",)) as of:
+            a = of["a"].plane
+            again = ControlPlane(
+                "a",
+                network="test",
+                listen=a.listen,
+                neighbors={},
+                credentials=Credentials.of("a", certs),
+            )
+            with pytest.raises(ServeError, match=rf"node a cannot listen .* at {a.listen}"):
+                await again.open()
+            with pytest.raises(ValueError, match="z is no neighbor of a"):
+                a.send("z", "probe", b"")
+            with pytest.raises(ValueError, match="'rumor' is none of the kinds"):
+                a.send("b", "rumor", b"")
+            with pytest.raises(ValueError, match="1048577 bytes; at most 1048576"):
+                a.send("b", "probe", bytes((1 << 20) + 1))
+        missing = ControlPlane(
+            "a",
+            network="test",
+            listen="127.0.0.1:1",
+            neighbors={},
+            credentials=Credentials.of("a", tmp_path),
+        )
+        with pytest.raises(ServeError, match=r"node a needs .*authority\.pem: No such file"):
+            await missing.open()
+
+    asyncio.run(main())
