@@ -7,6 +7,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -86,7 +87,8 @@ class Scripted:
         """End all connections, as a server does that restarts."""
         with self._lock:
             for one in self._open:
-                one.shutdown(socket.SHUT_RDWR)
+                with suppress(OSError):  # the other side has ended it
+                    one.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
         """Stop listening, and end all connections."""

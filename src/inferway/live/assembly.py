@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferway.live.central import HELD_LIMIT
+from inferway.live.models import LoadError, models_of
 from inferway.live.site import Site
-from inferway.runtime import ArtifactError, OnnxRuntime
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task
@@ -82,17 +82,16 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
     batches = [task.variants[name].batch for name in fleet.variants]
     foresee(dispatcher.site, batches)
     controller = _controller(deployment, task, fleet, batches)
-    runtimes: list[OnnxRuntime] = []
-    for name, count in zip(fleet.variants, fleet.count, strict=True):
-        runtime = _runtime(deployment, task, name)
-        other = runtimes[0].signature if runtimes else runtime.signature
-        if runtime.signature != other:
-            raise ServeError(
-                f"{deployment.path}: tasks.{task.name}.variants.{name}: its signature "
-                f"{runtime.signature} differs from {other} of {fleet.variants[0]}"
-            )
-        # Instances of a variant share the weights; each calls from a thread of its own.
-        runtimes += [runtime] * int(count)
+    try:
+        signature, models = models_of(task, fleet.variants)
+    except LoadError as error:
+        raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
+    # Instances of a variant share the weights; each calls from a thread of its own.
+    runtimes = [
+        models[name]
+        for name, count in zip(fleet.variants, fleet.count, strict=True)
+        for _ in range(int(count))
+    ]
     keep = None
     if times is not None:
         keys = {name: _identity(task, name, node.hardware) for name in fleet.variants}
@@ -104,7 +103,7 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         room = (node.buffer - 1) * fleet.servers
     return Site(
         task.name,
-        runtimes[0].signature,
+        signature,
         dispatcher,
         runtimes,
         seed=deployment.seed,
@@ -138,20 +137,11 @@ def _controller(
 
 def _identity(task: Task, name: str, hardware: str) -> str:
     """What a measured service time is true of: this model on this hardware."""
-    model = task.variants[name].model
+    model, remote = task.variants[name].model, task.variants[name].remote
+    if remote is not None:
+        return remote.url
     assert model is not None  # `check_served` has refused it
     if model.digest is not None:
         return f"{model.digest} on {hardware}"
     found = model.path.stat()
     return f"{model.path} {found.st_size} {found.st_mtime_ns} on {hardware}"
-
-
-def _runtime(deployment: Deployment, task: Task, name: str) -> OnnxRuntime:
-    model = task.variants[name].model
-    assert model is not None  # `check_served` has refused it
-    try:
-        return OnnxRuntime(model.path, digest=model.digest)
-    except ArtifactError as error:
-        raise ServeError(
-            f"{deployment.path}: tasks.{task.name}.variants.{name}: {error}"
-        ) from error

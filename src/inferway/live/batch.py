@@ -20,7 +20,7 @@ class Batch:
         Whose requests they are.
     members
         In the order in which they came; until the run begins, some may leave.
-    serial, call, abandoned, started_s, service_s, outcome, outputs, reason
+    serial, call, abandoned, started_s, service_s, outcome, outputs, reason, unserved, retry_after_s
         As a `Request` has them, of all members together.
     """
 
@@ -32,10 +32,12 @@ class Batch:
         "outcome",
         "outputs",
         "reason",
+        "retry_after_s",
         "serial",
         "server",
         "service_s",
         "started_s",
+        "unserved",
     )
 
     deadline_s: Final = math.inf
@@ -52,6 +54,8 @@ class Batch:
         self.outcome: Outcome | None = None
         self.outputs: Arrays | None = None
         self.reason = ""
+        self.unserved = False
+        self.retry_after_s = 0.0
         self._inputs: Arrays | None = None
 
     @property
@@ -85,6 +89,7 @@ class Batch:
         for request in self.members:
             request.started_s, request.service_s = self.started_s, self.service_s
             request.outcome, request.reason = self.outcome, self.reason
+            request.unserved, request.retry_after_s = self.unserved, self.retry_after_s
             request.together = (len(self.members), rows)
             if outputs is not None and self.outcome is Outcome.ANSWERED:
                 request.outputs = (

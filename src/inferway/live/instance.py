@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from inferway.live.batch import Batch
+from inferway.live.faults import FAILURES, verdict
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
 from inferway.runtime import Runtime, Signature
@@ -20,12 +21,6 @@ from inferway.runtime import Runtime, Signature
 EXPIRED = "the deadline passed while the request was queued"
 WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
-
-
-FAILURES = 3
-"""Failures in a row after which an instance is run on zeros: one that fails at these too takes no
-more requests; one that answers them works, and the requests were at fault."""
-
 
 Job = Request | Batch
 """What an instance runs at once."""
@@ -91,6 +86,8 @@ class Instance:
         self._shapes: dict[str, tuple[int, ...]] = {}
         self.resting = False
         """Whether it fails at zeros too and takes nothing from its queue; set where it runs."""
+        self.complaint = ""
+        """Why it rests from the start."""
         self.proven = False
         """Whether it has answered a request between its last rest and its last failures."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -153,6 +150,8 @@ class Instance:
     def warm_up(self) -> bool:
         """Run the model on zeros; False when the signature leaves open what would fit.
 
+        One whose remote server is down rests from the start: it is probed like any other.
+
         Raises
         ------
         WarmUpError
@@ -161,11 +160,15 @@ class Instance:
         """
         inputs = zeros(self.runtime.signature)
         try:
+            if self._is_down():
+                return True
             for _ in range(WARM_UP_RUNS):
                 begun_s = self._now()
                 self.runtime.run(inputs)
                 self._pace.begin(self._now() - begun_s)
         except Exception as error:  # whatever a runtime raises, the model cannot serve
+            if self._is_down():
+                return True
             if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
                 self._unfit = True
                 return False
@@ -175,6 +178,11 @@ class Instance:
             if size > 1:
                 self._warm_up_at(size, inputs)
         return True
+
+    def _is_down(self) -> bool:
+        self.complaint = getattr(self.runtime, "down", "")
+        self.resting = self.complaint != ""
+        return self.resting
 
     def _warm_up_at(self, rows: int, inputs: Arrays) -> None:
         # What a model's file says of its first axis need not be so.
@@ -267,14 +275,18 @@ class Instance:
             if self._unfit:
                 self._shapes = {name: array.shape for name, array in request.inputs.items()}
         except Exception as error:  # a failing model must not end its instance
-            request.outcome = Outcome.FAILED
+            found = verdict(error)
+            request.outcome, request.unserved = found.outcome, found.unserved
+            request.retry_after_s = found.retry_after_s
             request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
             request.service_s = now() - started_s
-            if not request.abandoned:  # nobody stopped it
+            # Where zeros do not fit either, nothing tells a bad request from a bad model.
+            blamed = found.outcome is Outcome.INVALID and self._unfit
+            if found.weight and not blamed and not request.abandoned:  # nobody stopped it
                 self.proven |= self._strikes == 0
-                self._strikes += 1
-                if self._strikes == FAILURES:
-                    self.resting = self._failure() != ""
+                self._strikes += found.weight
+                if self._strikes >= FAILURES:
+                    self.resting = found.certain or self._failure() != ""
                     self._strikes = 0
 
 

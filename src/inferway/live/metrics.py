@@ -18,6 +18,7 @@ from inferway.live.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
+from inferway.runtime import Fault, RemoteRuntime
 
 _TASK = ["task"]
 _VARIANT = ["task", "variant"]
@@ -71,6 +72,7 @@ class SiteCollector(Collector):
         yield from self._queues()
         yield from self._accuracy()
         yield from self._scheduling()
+        yield from self._remotes()
 
     def _requests(self) -> Any:
         family = CounterMetricFamily(
@@ -226,3 +228,35 @@ class SiteCollector(Collector):
                 spent.add_metric([site.task], site.steering.spent_s)
                 longest.add_metric([site.task], site.steering.longest_s)
         yield from (share, slots, spent, longest)
+
+    def _remotes(self) -> Iterator[Any]:
+        failures = CounterMetricFamily(
+            "inferway_remote_failures",
+            "Calls to a variant's remote server that gave no answer, probes included.",
+            labels=[*_VARIANT, "fault"],
+        )
+        moved = CounterMetricFamily(
+            "inferway_remote_moved_requests",
+            "Requests that it did not serve and that another variant was given.",
+            labels=_VARIANT,
+        )
+        retries = CounterMetricFamily(
+            "inferway_remote_retries",
+            "Calls made again because the first connection ended before they were out.",
+            labels=_VARIANT,
+        )
+        opened = CounterMetricFamily(
+            "inferway_remote_connections", "Connections made to it.", labels=_VARIANT
+        )
+        for site in self._sites:
+            for k, name in enumerate(site.variants):
+                runtime = site.instances[site.first[k]].runtime
+                if not isinstance(runtime, RemoteRuntime):
+                    continue
+                for fault in Fault:
+                    count = runtime.faults[fault]
+                    failures.add_metric([site.task, name, fault.value], count)
+                moved.add_metric([site.task, name], site.moved[k])
+                retries.add_metric([site.task, name], runtime.retried)
+                opened.add_metric([site.task, name], runtime.opened)
+        yield from (failures, moved, retries, opened)

@@ -26,7 +26,7 @@ class Outcome(enum.IntEnum):
     REJECTED = 1
     """No server had room, or the policy refused it."""
     EXPIRED = 2
-    """Its deadline passed before its service began."""
+    """Its deadline passed before its service began, or a remote server did not answer in time."""
     FAILED = 3
     """The model or the server failed."""
     CANCELED = 4
@@ -85,6 +85,9 @@ class Request:
         Which server answers and the name of its variant; -1 and "" before the decision.
     late
         Whether it was answered after its deadline.
+    unserved, moved
+        Whether its run failed before the model had it; and whether it has been given to another
+        variant after that, which happens once.
     timer
         What drops it from a queue at its deadline; None where nothing does.
     predicted_s
@@ -118,6 +121,7 @@ class Request:
         "inputs",
         "late",
         "latency_s",
+        "moved",
         "outcome",
         "outputs",
         "predicted_s",
@@ -132,6 +136,7 @@ class Request:
         "started_s",
         "timer",
         "together",
+        "unserved",
         "variant",
     )
 
@@ -166,6 +171,7 @@ class Request:
         self.server = -1
         self.variant = ""
         self.late = False
+        self.unserved = self.moved = False
         self.timer: asyncio.TimerHandle | None = None
         self.predicted_s = 0.0
         self.service_s = 0.0

@@ -36,6 +36,8 @@ class Settlement:
         Class of each server.
     now
         The clock, seconds.
+    elsewhere
+        Gives a request that was not served to another variant; False where none may have it.
     report
         Told of errors that are nobody's answer.
     """
@@ -51,12 +53,13 @@ class Settlement:
         variants: Sequence[str],
         class_of: Sequence[int],
         now: Callable[[], float],
+        elsewhere: Callable[[Request], bool],
         report: Callable[[Exception], None],
     ) -> None:
         self._desk, self._queues, self._batching = desk, queues, batching
         self._instances, self._health, self._departures = instances, health, departures
         self._variants, self._class_of = variants, class_of
-        self._now, self._report = now, report
+        self._now, self._elsewhere, self._report = now, elsewhere, report
         self._balance = desk.dispatcher.site.balance
 
     def __call__(self, job: Job) -> None:
@@ -71,7 +74,11 @@ class Settlement:
         resting = self._instances[batch.server].resting
         try:
             batch.share_out()
-            if batch.outcome is Outcome.FAILED and len(batch.members) > 1 and not resting:
+            if (
+                batch.outcome in (Outcome.FAILED, Outcome.INVALID)
+                and len(batch.members) > 1
+                and not resting
+            ):
                 batch.part()
             measured = batch.rows
             for request in list(batch.members):
@@ -120,6 +127,8 @@ class Settlement:
         if request.abandoned:
             request.reason = "the client went during the service"
             self._departures.cancel(request)
+            return False
+        if request.unserved and self._elsewhere(request):
             return False
         assert request.outcome is not None
         self._departures.end(request, request.outcome, request.reason)

@@ -204,8 +204,11 @@ class Site:
             self.variants,
             self.class_of,
             now,
+            self._elsewhere,
             self._report,
         )
+        self.moved = [0] * len(fleet.variants)
+        """Per class, requests that it did not serve and that others were given."""
         self.steering = (
             None if controller is None else Steering(controller, self._desk, now, self._report)
         )
@@ -237,6 +240,9 @@ class Site:
         if self.steering is not None:
             self.steering.begin()
         self.ready = True
+        for server, instance in enumerate(self.instances):
+            if instance.resting:
+                self.health.rest(server, f"{instance.name} failed: {instance.complaint}")
         self._upkeep.begin()
         return [self.instances[server].name for server in cold]
 
@@ -408,6 +414,18 @@ class Site:
             self._queues.hold(request, self.now())
         else:
             self._reject(request)
+
+    def _elsewhere(self, request: Request) -> bool:
+        k = self.class_of[request.server]
+        request.unserved = False
+        others = self.forecast.mask(request) & ~(1 << k)
+        if request.moved or self._left_s(request) < 0.0 or not self.health.any_of(others):
+            return False
+        self.moved[k] += 1
+        request.moved, request.classes = True, request.classes & ~(1 << k)
+        request.outcome, request.server = None, -1
+        self._move(request)
+        return True
 
     def _finished(self, job: Job) -> None:
         # In an instance's thread.

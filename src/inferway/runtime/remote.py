@@ -78,6 +78,8 @@ class RemoteRuntime:
     ----------
     faults
         How many calls failed, by kind.
+    down
+        Why the server is of no use now, as far as the last call tells; empty while it is.
     """
 
     def __init__(
@@ -103,6 +105,7 @@ class RemoteRuntime:
         self._binary: bool | None = None
         self._lock = Lock()
         self.faults: Counter[Fault] = Counter()
+        self.down = ""
 
     @property
     def signature(self) -> Signature:
@@ -142,7 +145,18 @@ class RemoteRuntime:
             When it does not answer, does not serve the model, or its signature cannot be served or
             is not the one expected.
         """
-        deadline_s = time.monotonic() + self.timeout_s
+        try:
+            self._learn(time.monotonic() + self.timeout_s)
+        except RemoteError as error:
+            self._failed(error)
+            raise
+
+    def expect(self, signature: Signature) -> None:
+        """Say what the model must have, where its server has not said what it has."""
+        if self._signature is None:
+            self._signature = signature
+
+    def _learn(self, deadline_s: float) -> None:
         model = self._get(self.address.model_path, _Model, deadline_s)
         said = _signature(model)
         if said is None and self._signature is None:
@@ -176,27 +190,33 @@ class RemoteRuntime:
         RemoteError
             When the server gave no answer.
         """
+        if self._binary is None:
+            self.learn()
         try:
-            return self._run(inputs, call)
+            outputs = self._run(inputs, call)
         except RemoteError as error:
-            with self._lock:
-                self.faults[error.fault] += 1
-            if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE):
-                self._binary = None
+            self._failed(error)
             raise
+        self.down = ""
+        return outputs
 
     def close(self) -> None:
         """End the connections; calls that are under way still end."""
         self._wires.close()
 
+    def _failed(self, error: RemoteError) -> None:
+        with self._lock:
+            self.faults[error.fault] += 1
+        if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.UNFIT):
+            self._binary = None
+        if error.fault is not Fault.REFUSED:
+            self.down = str(error)
+
     def _run(
         self, inputs: dict[str, NDArray[Any]], call: RemoteCall | None
     ) -> dict[str, NDArray[Any]]:
-        binary = self._binary
-        if binary is None:
-            self.learn()
-            binary = bool(self._binary)
-        signature = self.signature
+        # Another thread may have found out that it must be asked anew: then JSON will do.
+        binary, signature = bool(self._binary), self.signature
         deadline_s = time.monotonic() + self.timeout_s
         body, json_length = encode(signature, inputs, binary=binary)
         if json_length is None:

@@ -1,0 +1,433 @@
+"""Variants behind other servers: our own as the remote one, and one that misbehaves."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from inferway import load
+from inferway.live import Certificate, Keys, ServeError
+from inferway.live.instance import FAILURES
+from inferway.runtime import Fault, NullRuntime, RemoteRuntime, Signature, Tensor
+from inferway.runtime.remote_address import parse
+from scripted import Asked, EndError, Scripted, response
+
+DOUBLE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+PATH = "/v2/models/digits"
+KEY = "a-key-of-some-length"
+
+
+def asking(*values: float) -> Any:
+    data = list(values) or [1.0, 2.5]
+    shape = [len(data) // 2, 2]
+    return {"inputs": [{"name": "x", "datatype": "FP32", "shape": shape, "data": data}]}
+
+
+ONE = asking()
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[..., Scripted]]:
+    """Start servers, and stop them after the test."""
+    servers: list[Scripted] = []
+
+    def begin(**options: Any) -> Scripted:
+        servers.append(Scripted(**options))
+        return servers[-1]
+
+    yield begin
+    for server in servers:
+        server.close()
+
+
+@pytest.fixture
+def upstream(serve: Callable[..., Scripted]) -> Scripted:
+    return serve()
+
+
+@pytest.fixture
+def two(start: Any, site_of: Any, upstream: Scripted, patient: Any) -> Any:
+    """`tiny`, the fast one, is remote and has as many instances as said; `big` is here."""
+
+    def begin(count: int = 1, **options: Any) -> Any:
+        remote = RemoteRuntime(parse(upstream.url), timeout_s=5.0)
+        runtimes = [*[remote] * count, NullRuntime(DOUBLE)]
+        options = {"policy": "jiq-fast", "signature": DOUBLE} | options
+        site = site_of(runtimes, count=(count, 1), now=patient.time, **options)
+        return start(site, loop=patient, now=patient.time)
+
+    return begin
+
+
+def infers(answer: Callable[[Asked], bytes | None] | bytes) -> Callable[[Asked], bytes | None]:
+    """Make a script that answers requests for inference so, but for zeros, and others as usual."""
+
+    def script(asked: Asked) -> bytes | None:
+        if not asked.path.endswith("/infer") or asked.body.endswith(bytes(8)):
+            return None
+        return answer if isinstance(answer, bytes) else answer(asked)
+
+    return script
+
+
+def lines(running: Any, name: str) -> list[str]:
+    page: str = running.get("/metrics", admin=True).body.decode()
+    return [line for line in page.splitlines() if line.startswith(name)]
+
+
+def write(folder: Path, variants: str, more: str = "") -> Any:
+    """Load a file with these variants of the task `digits`."""
+    path = folder / "served.yaml"
+    path.write_text(f"tasks: {{digits: {{{more}variants: {{{variants}}}}}}}\n", encoding="utf-8")
+    return load(path)
+
+
+def local(folder: Path, factor: float = 2.0) -> str:
+    """Write a model that multiplies, as the variant `near`."""
+    constant = numpy_helper.from_array(np.float32([factor]), "factor")
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "factor"], ["y"])],
+        "double",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 2])],
+        [constant],
+    )
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(made, str(folder / "near.onnx"))
+    return "near: {model: near.onnx, accuracy: 0.7, service: {mean: 20 ms}}"
+
+
+def far(url: str, more: str = "") -> str:
+    return f'far: {{remote: "{url}", accuracy: 0.9, service: {{mean: 1 ms}}{more}}}'
+
+
+# --- our own server as the remote one
+
+
+def test_our_own_server_is_a_remote_one(
+    start: Any, site_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    origin = start(site_of(), keys=Keys([KEY]))
+    monkeypatch.setenv("ORIGIN_KEY", KEY)
+    url = f"http://{origin.url}{PATH}/versions/big"
+    variants = f'far: {{remote: {{url: "{url}", key: ORIGIN_KEY}}, accuracy: 0.9, '
+    deployment = write(tmp_path, variants + "service: {mean: 1 ms}}")
+    running = start(deployment=deployment)
+    metadata = running.get(PATH).json
+    assert metadata["versions"] == ["far"]
+    assert metadata["inputs"] == [{"name": "image", "datatype": "FP32", "shape": [-1, 4]}]
+    image = {"name": "image", "datatype": "FP32", "shape": [2, 4], "data": [0.5] * 8}
+    found = running.infer({"inputs": [image]})
+    assert found.json["model_version"] == "far"
+    assert found.json["outputs"] == [
+        {"name": "scores", "shape": [2, 3], "datatype": "FP32", "data": [0.0] * 6}
+    ]
+
+    def answered() -> list[int]:
+        rows: list[int] = origin.call(lambda: origin.server.sites[0].counters.rows)
+        return rows
+
+    assert answered() == [0, 2 + 3]  # and those of the warm-up
+    assert running.server.sites[0].instances[0].runtime.binary is True
+    refused = running.infer({"inputs": [image | {"shape": [2, 3], "data": [0.5] * 6}]})
+    assert refused.status == 400  # by the signature, here
+    assert answered() == [0, 5]
+
+
+def test_over_tls(
+    start: Any, site_of: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl, which makes the certificate, is not installed")
+    chain, key = tmp_path / "chain.pem", tmp_path / "key.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=here"
+    command += f" -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {chain}"
+    subprocess.run(command.split(), check=True, capture_output=True)
+    origin = start(site_of(), certificate=Certificate(chain, key))
+    deployment = write(tmp_path, far(f"https://{origin.url}{PATH}"))
+    with pytest.raises(ServeError, match="nothing else says what the task takes"):
+        start(deployment=deployment)
+    monkeypatch.setenv("SSL_CERT_FILE", str(chain))
+    running = start(deployment=deployment)
+    image = {"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.5] * 4}
+    assert running.infer({"inputs": [image]}).status == 200
+
+
+# --- what clients see
+
+
+@pytest.mark.parametrize("binary", [True, False])
+def test_it_serves_what_the_other_server_computes(
+    start: Any, serve: Callable[..., Scripted], tmp_path: Path, binary: bool
+) -> None:
+    server = serve(binary=binary)
+    running = start(deployment=write(tmp_path, far(server.url)))
+    found = running.infer(asking(1, 2, 3, 4.25)).json
+    assert found["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.5]
+    assert running.server.sites[0].instances[0].runtime.binary is binary
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [
+        (response(400, {"error": "x is wrong"}), 400, "answered 400: x is wrong"),
+        (response(429, b"", "Retry-After: 7\r\n"), 429, "answered 429"),
+        (response(500, {"error": "no memory"}), 500, "answered 500: no memory"),
+        (response(501), 500, "answered 501"),
+        (response(404), 503, "answered 404"),
+        (response(503, b"", "Retry-After: 7\r\n"), 503, "answered 503"),
+        (response(504), 504, "answered 504"),
+        (
+            response(302, b"", "Location: http://127.0.0.1:1/\r\n"),
+            500,
+            "redirects are not followed",
+        ),
+        (response(200, b"<html>"), 500, "not one of the Open Inference Protocol"),
+        (b"\0\1\2\3", 500, "is not HTTP"),
+    ],
+)
+def test_failures_are_told_in_the_protocols_words(
+    two: Any, upstream: Scripted, answer: bytes, status: int, said: str
+) -> None:
+    running = two()
+    upstream.script = infers(answer)
+    found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    assert found.status == status
+    assert found.json["error"].startswith("digits/tiny#0 failed: ")
+    assert said in found.json["error"]
+    wait = "7" if b"Retry-After" in answer else "1"
+    assert found.headers.get("retry-after") == (wait if status in (429, 503) else None)
+    assert str(upstream.port) not in found.json["error"]
+    upstream.script = None
+    assert running.infer(ONE, path=f"{PATH}/versions/tiny/infer").status == 200
+
+
+def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scripted) -> None:
+    remote = RemoteRuntime(parse(upstream.url), timeout_s=0.3)
+    running = start(site_of([remote, NullRuntime(DOUBLE)], signature=DOUBLE))
+    upstream.script = infers(upstream.hang)
+    found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    assert (found.status, remote.faults) == (504, {Fault.LATE: 1})
+    assert "gave no answer in time" in found.json["error"]
+
+
+def test_a_lost_answer_is_not_asked_for_again(two: Any, upstream: Scripted) -> None:
+    running = two()
+    before = len(upstream.infers)
+
+    def lose(asked: Asked) -> bytes:
+        raise EndError(reset=True)
+
+    upstream.script = infers(lose)
+    found = running.infer(ONE)
+    assert (found.status, len(upstream.infers)) == (500, before + 1)
+    assert running.server.sites[0].moved == [0, 0]
+
+
+# --- health
+
+
+def test_requests_that_were_not_served_go_to_another_variant_and_it_recovers(
+    two: Any, upstream: Scripted, serve: Callable[..., Scripted], until: Any, patient: Any
+) -> None:
+    running = two(count=2)
+    site = running.server.sites[0]
+    assert running.infer(ONE).json["model_version"] == "tiny"
+    upstream.close()
+    for _ in range(4):
+        assert running.infer(ONE).json["model_version"] == "big"
+    assert site.moved == [2, 0]  # each of its instances has found it out once
+    assert running.call(lambda: site.health.healthy) == [False, False, True]
+    assert running.get(f"{PATH}/versions/tiny/ready").status == 503
+    pinned = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    assert (pinned.status, pinned.headers["retry-after"]) == (503, "1")
+    assert running.call(lambda: site.in_flight) == 0
+    assert lines(running, "inferway_remote_moved_requests_total") == [
+        'inferway_remote_moved_requests_total{task="digits",variant="tiny"} 2.0'
+    ]
+    reasons = [line for line in lines(running, "inferway_remote_failures") if "unreach" in line]
+    assert float(reasons[0].split()[1]) >= 2
+    again = serve(port=upstream.port)
+
+    def recovered() -> bool:
+        patient.advance(1.0)
+        healthy: list[bool] = running.call(lambda: list(site.health.healthy))
+        return all(healthy)
+
+    until(recovered)
+    assert running.infer(ONE).json["model_version"] == "tiny"
+    assert len(again.infers) >= 3
+
+
+def test_the_balance_counts_a_moved_request_once(two: Any, upstream: Scripted) -> None:
+    running = two(target=0.8)
+    site = running.server.sites[0]
+    upstream.script = infers(response(503))
+    assert running.infer(ONE).json["model_version"] == "big"
+    assert running.call(lambda: site.dispatcher.balance) == pytest.approx(0.9 - 0.8)
+    assert running.call(lambda: site.counters.rows) == [0, 1]
+
+
+def test_a_request_moves_once_and_not_where_it_may_not(two: Any, upstream: Scripted) -> None:
+    running = two()
+    upstream.script = infers(response(429))
+    found = running.infer(ONE)
+    assert found.json["model_version"] == "big"
+    # It has too much to do, which is no illness.
+    assert running.server.sites[0].health.healthy == [True, True]
+    pinned = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    assert pinned.status == 429
+
+
+def test_a_server_that_fails_at_zeros_too_rests(two: Any, upstream: Scripted) -> None:
+    running = two()
+    site = running.server.sites[0]
+    upstream.script = infers(response(500))  # but for zeros
+    for _ in range(2 * FAILURES):
+        assert running.infer(ONE).status == 500
+    assert running.call(lambda: site.health.healthy) == [True, True]
+    upstream.script = lambda asked: response(500)
+    for _ in range(FAILURES):
+        assert running.infer(ONE).status == 500
+    assert running.infer(ONE).json["model_version"] == "big"
+    assert running.call(lambda: site.health.healthy) == [False, True]
+
+
+def test_it_starts_without_a_server_that_is_down_and_takes_it_in_later(
+    start: Any, serve: Callable[..., Scripted], tmp_path: Path, until: Any, patient: Any
+) -> None:
+    server = serve()
+    server.close()
+    deployment = write(tmp_path, f"{local(tmp_path)}, {far(server.url)}")
+    running = start(deployment=deployment, loop=patient, now=patient.time)
+    site = running.server.sites[0]
+    assert running.get(f"{PATH}/ready").status == 200
+    assert running.get(f"{PATH}/versions/far/ready").status == 503
+    assert running.infer(ONE).json["model_version"] == "near"
+
+    def healthy() -> bool:
+        patient.advance(1.0)
+        found: list[bool] = running.call(lambda: list(site.health.healthy))
+        return all(found)
+
+    # What comes up with another signature is not the model that was meant.
+    other = serve(port=server.port)
+    other.metadata = other.metadata | {"outputs": other.metadata["inputs"]}
+    for _ in range(20):
+        assert not healthy()
+    until(lambda: healthy() or len(other.asked) > 2)
+    assert not healthy()
+    other.close()
+    serve(port=server.port)
+    until(healthy)
+    found = running.infer(ONE, path=f"{PATH}/versions/far/infer")
+    assert found.json["outputs"][0]["data"] == [2.0, 5.0]
+
+
+def test_a_task_without_any_signature_is_refused(
+    serve: Callable[..., Scripted], start: Any, tmp_path: Path
+) -> None:
+    server = serve()
+    server.close()
+    with pytest.raises(ServeError) as error:
+        start(deployment=write(tmp_path, far(server.url)))
+    assert "tasks.digits.variants.far: the remote server cannot be reached: connection ref" in str(
+        error.value
+    )
+
+
+def test_signatures_that_differ_are_refused(start: Any, upstream: Scripted, tmp_path: Path) -> None:
+    upstream.metadata = upstream.metadata | {"outputs": upstream.metadata["inputs"]}
+    deployment = write(tmp_path, f"{far(upstream.url)}, {local(tmp_path)}")
+    with pytest.raises(ServeError, match=r"variants\.far: .* differs from \(x: FP32"):
+        start(deployment=deployment)
+
+
+# --- concurrency, times, batches
+
+
+def test_no_more_requests_are_there_at_once_than_instances(two: Any, upstream: Scripted) -> None:
+    running = two(count=2, policy="fastest-only")
+    upstream.script = infers(upstream.hang)
+    with ThreadPoolExecutor(6) as clients:
+        asked = [clients.submit(running.infer, ONE) for _ in range(6)]
+        for _ in range(2):
+            assert upstream.entered.acquire(timeout=20)
+        assert upstream.busy == 2
+        upstream.released.set()
+        assert {one.result(20).status for one in asked} == {200}
+    assert upstream.most_busy == 2
+    assert running.server.sites[0].instances[0].runtime.opened == 2
+
+
+def test_dispatch_learns_how_long_it_takes(start: Any, upstream: Scripted, tmp_path: Path) -> None:
+    running = start(deployment=write(tmp_path, far(upstream.url)))
+    site = running.server.sites[0]
+    assert running.call(lambda: site.dispatcher.site.row_s[0, 0]) == pytest.approx(1e-3)
+
+    def slowly(asked: Asked) -> None:
+        upstream.released.wait(0.03)
+
+    upstream.script = infers(slowly)
+    for _ in range(12):
+        assert running.infer(ONE).status == 200
+    assert running.call(lambda: site.dispatcher.site.row_s[0, 0]) > 0.02
+
+
+def test_one_bad_request_of_a_batch_costs_no_other_its_answer(
+    start: Any, upstream: Scripted, tmp_path: Path
+) -> None:
+    batch = ", batch: {sizes: [1, 4], service: [1 ms, 2 ms], min: 4}"
+    running = start(deployment=write(tmp_path, far(upstream.url, batch)))
+
+    def judge(asked: Asked) -> bytes | None:
+        length = int(asked.headers["inference-header-content-length"])
+        bad = (np.frombuffer(asked.body[length:], "<f4") < 0).any()
+        return response(400, {"error": "below zero"}) if bad else None
+
+    upstream.script = infers(judge)
+    with ThreadPoolExecutor(4) as clients:
+        values = [(1, 2), (3, 4), (-1, 0.5), (5, 6)]
+        found = list(clients.map(lambda pair: running.infer(asking(*pair)), values))
+    assert [one.status for one in found] == [200, 200, 400, 200]
+    assert [one.json["outputs"][0]["data"] for one in found if one.status == 200] == [
+        [2, 4], [6, 8], [10, 12],
+    ]  # fmt: skip
+    sizes = [json.loads(one.body[: one.body.index(b"}]}") + 3])["inputs"][0]["shape"][0]
+             for one in upstream.infers if one.body]  # fmt: skip
+    assert 4 in sizes
+
+
+def test_a_server_lists_what_goes_to_remote_ones_in_its_metrics(two: Any) -> None:
+    running = two()
+    running.infer(ONE)
+    assert lines(running, "inferway_remote_connections_total") == [
+        'inferway_remote_connections_total{task="digits",variant="tiny"} 1.0'
+    ]
+    faults = [line.split('fault="')[1].split('"')[0] for line in lines(
+        running, "inferway_remote_failures_total")]  # fmt: skip
+    assert faults == [fault.value for fault in Fault]
+
+
+def test_a_server_that_stops_closes_its_connections(
+    start: Any, upstream: Scripted, tmp_path: Path
+) -> None:
+    running = start(deployment=write(tmp_path, far(upstream.url)))
+    runtime = running.server.sites[0].instances[0].runtime
+    running.infer(ONE)
+    assert len(runtime._wires._idle) == 1
+    running.wait(running.server.stop())
+    assert runtime._wires._idle == []
