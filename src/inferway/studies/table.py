@@ -40,8 +40,15 @@ STUDIES = {
     "learning-rate": "placement.learning_rate",
     "real-topologies": "placement.real_topologies",
     "milp-gap": "placement.milp_gap",
+    "table-2": "scheduling.table_2",
+    "learning-curves": "scheduling.learning_curves",
+    "deadlines": "scheduling.deadlines",
+    "batch-sizes": "scheduling.batch_sizes",
+    "routing-cost": "scheduling.routing_cost",
+    "deadline-bound": "scheduling.deadline_bound",
+    "training-tricks": "scheduling.training_tricks",
 }
-"""In the order of the papers, 002 before 000 and 001; of each part ours last."""
+"""In the order of the papers, 002 before 000 and 001, then 003; of each part ours last."""
 
 
 def study(name: str) -> Study[Any]:

@@ -1,0 +1,301 @@
+"""Which batch sizes are learned, and what they depend on (paper 003, Fig. 5)."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from inferway.studies.results import Results
+from inferway.studies.scheduling import CODE
+from inferway.studies.scheduling.batch_curve import (
+    HEAVY_PHI,
+    LIGHT_PHI,
+    SIZES,
+    batch_service_s,
+)
+from inferway.studies.scheduling.burst import (
+    ACCURACY,
+    BURSTY,
+    DEADLINE_S,
+    HOLDING_S,
+    NORMAL,
+    RATE_PER_S,
+    SERVICE_S,
+    control,
+)
+from inferway.studies.scheduling.shipped import digest, network
+from inferway.studies.scheduling.upper_bound import state
+from inferway.studies.study import Claim, Point, Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Settings", "claims", "figure", "phase_bound", "points", "used"]
+
+_MODELS = ("light", "heavy")
+_STATES = {"bursty": BURSTY, "normal": NORMAL}
+_SITES = 200
+_WARMUP = 10
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Policies, and other batch curves than the one that they were trained with."""
+
+    policies: tuple[str, ...] = ("rl-po-b", "rl-fo-b")
+    phis: tuple[tuple[float, float], ...] = (
+        (LIGHT_PHI, HEAVY_PHI), (0.5, 0.1), (0.6, 0.2), (0.8, 0.4), (0.9, 0.5), (0.5, 0.5),
+    )  # fmt: skip
+    """Of the light and of the heavy model; the first is the one of the training."""
+    slots: int = 600_000
+    trials: int = 3
+
+
+def points(settings: Settings) -> list[Point]:
+    """Every policy under every curve."""
+    return [
+        Point(
+            {"policy": policy, "light": light, "heavy": heavy, "trial": trial},
+            used,
+            {
+                "policy": policy,
+                "file": digest(policy),
+                "phis": [light, heavy],
+                "slots": settings.slots,
+                "seed": trial + 1,
+            },
+            1 + 8e-6 * settings.slots,
+        )
+        for policy in settings.policies
+        for light, heavy in settings.phis
+        for trial in range(settings.trials)
+    ]
+
+
+def used(
+    policy: str, file: str, phis: tuple[float, float], slots: int, seed: int
+) -> dict[str, Any]:
+    """Run a trained policy and see which batch rules it sets.
+
+    Returns
+    -------
+    dict
+        By state of the workload: goodput and violations; ``min`` and ``max`` of each model, its
+        mean smallest and largest batch; the share of each size; and the mean batch that was
+        served. The upper bound of the bursty goodput is ``bound``.
+    """
+    del file
+    from inferway.learning.site import Sites
+    from inferway.learning.tally import Tally
+    from inferway.studies.scheduling.deciders import learned
+
+    decide = learned(network(policy))
+    light, heavy = phis
+    run = Sites(control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed)
+    # By state, model, smallest or largest, and size.
+    seen = np.zeros((2, 2, 2, len(SIZES)))
+    for t in range(_WARMUP + -(-slots // run.count)):
+        if t == _WARMUP:
+            run.clear()
+            seen[:] = 0
+        phase = run.phase.copy()
+        probabilities, rules = decide(run.observation)
+        assert rules is not None
+        for size in range(len(SIZES)):
+            chosen: NDArray[np.float64] = (rules == SIZES[size]).astype(np.float64)
+            for at in (BURSTY, NORMAL):
+                seen[at, :, :, size] += chosen[phase == at].sum(axis=0)
+        run.step(probabilities, rules)
+    tally = Tally.of(run)
+    shares = seen / np.maximum(seen.sum(axis=3, keepdims=True), 1)
+    batches = run.counts.batches.sum(axis=0)
+    answered = run.counts.answered.sum(axis=(0, 3))
+    row: dict[str, Any] = {"bound": phase_bound((light, heavy)), "goodput": tally.overall_goodput}
+    row["violations"] = tally.overall_violations
+    for name, phase_ in _STATES.items():
+        row[f"goodput_{name}"] = float(tally.goodput[phase_])
+        row[f"violations_{name}"] = float(tally.violations[phase_])
+        row[f"heavy_{name}"] = float(tally.heavy[phase_])
+        for k, model in enumerate(_MODELS):
+            for end, which in enumerate(("min", "max")):
+                of = shares[phase_, k, end]
+                row[f"{which}_{model}_{name}"] = float(of @ SIZES)
+                row[f"{which}_{model}_{name}_shares"] = of.tolist()
+            served = int(batches[phase_, k])
+            row[f"batch_{model}_{name}"] = answered[phase_, k] / served if served else math.nan
+    return row
+
+
+def phase_bound(phis: tuple[float, float]) -> float:
+    """The upper bound of the bursty goodput where all batches have their fastest size."""
+    fastest = [
+        min(
+            time_s / size
+            for size, time_s in zip(SIZES, batch_service_s(service_s, phi), strict=True)
+        )
+        for service_s, phi in zip(SERVICE_S, phis, strict=True)
+    ]
+    return state(
+        RATE_PER_S[BURSTY],
+        counts=(2, 2),
+        service_s=fastest,
+        accuracy=ACCURACY,
+        deadline_s=DEADLINE_S,
+        lasts_s=HOLDING_S[BURSTY],
+    )[0]
+
+
+def figure(settings: Settings, results: Results) -> Figure:
+    """Shares of smallest and largest sizes by model and state, and goodput by curve."""
+    from inferway.report.curves import Curve, Panel, panels
+
+    shown = []
+    trained = dict(zip(("light", "heavy"), settings.phis[0], strict=True))
+    for model in ("heavy", "light"):
+        for name in _STATES:
+            curves = []
+            for color, policy in enumerate(settings.policies):
+                here = results.where(policy=policy, **trained)
+                for which, dash in (("min", ":"), ("max", "-")):
+                    rows = [row[f"{which}_{model}_{name}_shares"] for row in here.rows]
+                    shares = np.mean(rows, axis=0) if rows else np.full(len(SIZES), math.nan)
+                    label = f"{policy.upper()}, {which}imum"
+                    curves.append(Curve(label, SIZES, (100 * shares).tolist(), (), (), color, dash))
+            shown.append(
+                Panel(
+                    f"{model} model, {name} state",
+                    "batch size",
+                    "share of the slots, %",
+                    curves,
+                    limits_up=(-5.0, 105.0),
+                    ticks_across=SIZES,
+                )
+            )
+    order = sorted(settings.phis)
+    for column, up in (("goodput", "goodput, overall, %"), ("violations", "violations, %")):
+        curves = [
+            Curve(
+                policy.upper(),
+                [light for light, _ in order],
+                [
+                    100 * results.measure(column, policy=policy, light=light, heavy=heavy).mean
+                    for light, heavy in order
+                ],
+                (),
+                (),
+                color,
+                "",
+            )
+            for color, policy in enumerate(settings.policies)
+        ]
+        shown.append(Panel("other batch curves", "phi of the light model", up, curves))
+    return panels(shown, columns=2, title="Batch sizes learned (paper 003, Fig. 5)")
+
+
+def claims(settings: Settings, results: Results) -> list[Claim]:
+    """Sec. 5.2.2."""
+    where = "Sec. 5.2.2, Fig. 5"
+    light, heavy = settings.phis[0]
+    trained = results.where(light=light, heavy=heavy)
+    found = []
+    for policy in settings.policies:
+        here = trained.where(policy=policy)
+        smallest = [here.measure(f"min_{model}_normal").mean for model in _MODELS]
+        found.append(
+            Claim(
+                where,
+                f"{policy.upper()}: in the normal state the smallest batch of both models is set "
+                "to small values.",
+                "greatest mean of the smallest batch",
+                max(smallest),
+                at_most=1.5,
+                why=_sizes(here),
+            )
+        )
+    if "rl-po-b" in settings.policies:
+        here = trained.where(policy="rl-po-b")
+        found.append(
+            Claim(
+                where,
+                "RL-PO-B: in the bursty state the heavy model mostly serves batches of 5.",
+                "share of the slots with 5 as its smallest batch",
+                _share(here, "min_heavy_bursty_shares", len(SIZES) - 1),
+                at_least=0.5,
+                unit="%",
+                why=f"mean batch served {here.measure('batch_heavy_bursty').mean:.2f}",
+            )
+        )
+    losses = {
+        phis: results.measure("goodput", policy=policy, light=light, heavy=heavy).mean
+        - results.measure("goodput", policy=policy, light=phis[0], heavy=phis[1]).mean
+        for policy in settings.policies[:1]
+        for phis in settings.phis
+    }
+    worst = max(losses, key=lambda phis: losses[phis])
+    bounds = [phase_bound(phis) for phis in settings.phis]
+    found += [
+        Claim(
+            "ours",
+            f"{settings.policies[0].upper()} depends little on the batch curve assumed.",
+            "greatest loss of goodput with another curve than in training",
+            losses[worst],
+            at_most=0.01,
+            unit="%",
+            why=", ".join(
+                f"phi {phis[0]:g} and {phis[1]:g}: {-100 * loss:+.2f} points"
+                for phis, loss in losses.items()
+            ),
+        ),
+        Claim(
+            "ours",
+            "Batches raise the upper bound of the bursty goodput by little.",
+            "bound with the curve assumed less that without batches",
+            bounds[0] - phase_bound((0.0, 0.0)),
+            at_most=0.01,
+            unit="%",
+            why=f"{100 * bounds[0]:.2f} %; over the curves tried {100 * min(bounds):.2f} to "
+            f"{100 * max(bounds):.2f} %",
+        ),
+    ]
+    return found
+
+
+def _share(results: Results, column: str, place: int) -> float:
+    rows = [row[column][place] for row in results.rows]
+    return float(np.mean(rows)) if rows else math.nan
+
+
+def _sizes(results: Results) -> str:
+    return "; ".join(
+        f"{model}, {name}: {results.measure(f'min_{model}_{name}').mean:.2f} to "
+        f"{results.measure(f'max_{model}_{name}').mean:.2f}"
+        for model in _MODELS
+        for name in _STATES
+    )
+
+
+_PAPER = Settings()
+STUDY = Study(
+    name="batch-sizes",
+    source="paper 003, Fig. 5",
+    shows="The smallest and largest batches that the trained policies set for each model, in the "
+    "bursty and in the normal state, and what another batch curve makes of them.",
+    scales={
+        "smoke": replace(_PAPER, phis=_PAPER.phis[:2], slots=20_000, trials=1),
+        "quick": _PAPER,
+        "paper": _PAPER,
+    },
+    points=points,
+    figure=figure,
+    claims=claims,
+    departures=(
+        "The paper prints no batch service times: a batch of b takes s1 (phi + (1 - phi) b) with "
+        "phi 0.7 for the light and 0.3 for the heavy model.",
+        "Only the final configurations are shown, not their evolution in training.",
+    ),
+    code=(*CODE, "studies/scheduling/upper_bound.py"),
+)

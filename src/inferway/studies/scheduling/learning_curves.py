@@ -1,0 +1,269 @@
+"""How goodput, violations and the heavy share change in training (paper 003, Figs. 2, 4 and 6)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from inferway.studies.results import Results
+from inferway.studies.scheduling import other_learners
+from inferway.studies.scheduling.burst import BURSTY, NORMAL
+from inferway.studies.scheduling.shipped import SEEDS, curve_of, digest
+from inferway.studies.study import Claim, Point, Study
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from inferway.report.curves import Curve, Panel
+
+__all__ = ["Settings", "claims", "figure", "kept", "points"]
+
+_PLAIN = (*SEEDS, "rl-fo")
+_BATCHED = ("rl-po-b", "rl-fo-b")
+_PERIODIC = ("periodic-rl-po", "periodic-rl-fo")
+_STATES = (("bursty", BURSTY), ("normal", NORMAL))
+_LATE = 0.1
+"""The last part of a training that its end is averaged over."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Which trainings; they are stored with the policies, so every scale shows the same."""
+
+    names: tuple[str, ...] = (*_PLAIN, *_BATCHED, *_PERIODIC)
+    others: tuple[str, ...] = other_learners.LEARNERS
+
+
+def points(settings: Settings) -> list[Point]:
+    """One stored curve each."""
+    names = [(name, None) for name in settings.names]
+    others = [(name, other_learners.COMMAND + f" {name}") for name in settings.others]
+    return [
+        Point(
+            {"name": name},
+            kept,
+            {"name": name, "command": command, "file": digest(name, ".csv")},
+            0.05,
+        )
+        for name, command in (*names, *others)
+    ]
+
+
+def kept(name: str, command: str | None, file: str) -> dict[str, Any]:
+    """A learning curve: a list per column."""
+    del file
+    return dict(curve_of(name, command))
+
+
+def figure(settings: Settings, results: Results) -> Figure:
+    """Goodput, violations and heavy share against slots, a row for each of the paper's figures."""
+    from inferway.report.curves import panels
+
+    rows = (
+        ("Fig. 2", _PLAIN),
+        ("Fig. 4", _BATCHED),
+        ("Fig. 6", _PERIODIC),
+        ("others", ("rl-po", *settings.others)),
+    )
+    shown = []
+    for title, names in rows:
+        there = [name for name in names if results.where(name=name).rows]
+        for up, column in (("goodput", "goodput"), ("violations", "violations"), ("", "heavy")):
+            shown.append(_panel(results, title, there, column, up or "heavy share"))
+    return panels(shown, columns=3, title="Learning curves (paper 003, Figs. 2, 4 and 6)")
+
+
+def _panel(results: Results, title: str, names: Sequence[str], column: str, up: str) -> Panel:
+    from inferway.report.curves import Panel
+
+    curves: list[Curve] = []
+    seeds = [name for name in names if name in SEEDS]
+    if len(seeds) > 1:
+        curves += _band(results, seeds, column)
+        names = [name for name in names if name not in seeds]
+    for name in names:
+        color = 1 if "fo" in name else {"ddpg": 2, "recurrent": 3}.get(name, 0)
+        curves += _states(results, name, column, color)
+    return Panel(f"{title}: {up}", "slots, millions", f"{up}, %", curves)
+
+
+def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
+    """The mean of the seeds, with their deviation as whiskers."""
+    from inferway.report.curves import Curve
+
+    found = []
+    for state, phase in _STATES:
+        rows = [results.one(f"{column}_{phase}", name=name) for name in seeds]
+        length = min(map(len, rows))
+        values = 100 * np.array([row[:length] for row in rows])
+        across = [slots / 1e6 for slots in results.one("slots", name=seeds[0])[:length]]
+        found.append(
+            Curve(
+                f"RL-PO, {state}, {len(seeds)} seeds",
+                across,
+                values.mean(axis=0).tolist(),
+                values.std(axis=0, ddof=1).tolist(),
+                (),
+                0,
+                "-" if phase == BURSTY else ":",
+                markers=False,
+            )
+        )
+    return found
+
+
+def _states(results: Results, name: str, column: str, color: int) -> list[Curve]:
+    from inferway.report.curves import Curve
+
+    label = name.removeprefix("periodic-").upper().replace("RECURRENT", "recurrent")
+    return [
+        Curve(
+            f"{label}, {state}",
+            [slots / 1e6 for slots in results.one("slots", name=name)],
+            [100 * value for value in results.one(f"{column}_{phase}", name=name)],
+            (),
+            (),
+            color,
+            "-" if phase == BURSTY else ":",
+            markers=False,
+        )
+        for state, phase in _STATES
+    ]
+
+
+def end(results: Results, name: str, column: str) -> float:
+    """A column's mean over the last part of a training."""
+    values = results.one(column, name=name)
+    if values is None:
+        return math.nan
+    last = values[-max(1, round(_LATE * len(values))) :]
+    known = [value for value in last if not math.isnan(value)]
+    return sum(known) / len(known) if known else math.nan
+
+
+def at(results: Results, name: str, column: str, slots: float) -> float:
+    """A column after so many slots."""
+    values, known = results.one(column, name=name), results.one("slots", name=name)
+    if values is None:
+        return math.nan
+    return float(np.interp(slots, known, values))
+
+
+def claims(settings: Settings, results: Results) -> list[Claim]:
+    """Sec. 5.2.1, 5.2.2 and Sec. 4."""
+    found = [
+        Claim(
+            "Sec. 5.2.1, Fig. 2",
+            "With the workload's state goodput is higher at the end of the training.",
+            "goodput of RL-FO less RL-PO's, with the noise of training",
+            end(results, "rl-fo", "goodput") - end(results, "rl-po", "goodput"),
+            at_least=0.0,
+            unit="%",
+            why=_ends(results, ("rl-po", "rl-fo")),
+        ),
+        Claim(
+            "Sec. 5.2.1, Fig. 2",
+            "With the workload's state fewer slots are needed.",
+            "slots to RL-PO's final goodput, over those that RL-PO takes to 99 % of it",
+            _reached(results, "rl-fo", end(results, "rl-po", "goodput"))
+            / _reached(results, "rl-po", 0.99 * end(results, "rl-po", "goodput")),
+            at_most=1.0,
+        ),
+        Claim(
+            "Sec. 5.2.2, Fig. 4",
+            "With batches the heavy share of the normal state is learned later.",
+            "heavy share of RL-PO-B at the slots at which RL-PO has 80 %, less 80 %",
+            at(
+                results,
+                "rl-po-b",
+                f"heavy_{NORMAL}",
+                _reached(results, "rl-po", 0.8, f"heavy_{NORMAL}"),
+            )
+            - 0.8,
+            at_most=0.0,
+            unit="%",
+        ),
+    ]
+    seeds = [name for name in SEEDS if results.where(name=name).rows]
+    finals = [end(results, name, "goodput") for name in seeds]
+    found.append(
+        Claim(
+            "Fig. 2",
+            "The trials of RL-PO end close to each other.",
+            f"standard deviation of the final goodput over {len(seeds)} seeds",
+            float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan,
+            at_most=0.005,
+            unit="%",
+            why=_ends(results, seeds),
+        )
+    )
+    for name, says in (
+        ("ddpg", "DDPG fails to learn good policies."),
+        ("recurrent", "A recurrent policy does not help."),
+    ):
+        if name not in settings.others:
+            continue
+        slots = (results.one("slots", name=name) or [math.nan])[-1]
+        same = at(results, "rl-po", "goodput", slots)
+        found.append(
+            Claim(
+                "Sec. 4",
+                says,
+                f"its goodput after {slots / 1e6:.2g} million slots less RL-PO's then",
+                end(results, name, "goodput") - same,
+                at_most=0.0,
+                unit="%",
+                why=f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} %",
+            )
+        )
+    return found
+
+
+def _reached(results: Results, name: str, level: float, column: str = "goodput") -> float:
+    """Slots until a column first comes to a level; NaN where it never does."""
+    values = results.one(column, name=name)
+    if values is None or math.isnan(level):
+        return math.nan
+    above = [place for place, value in enumerate(values) if value >= level]
+    return float(results.one("slots", name=name)[above[0]]) if above else math.nan
+
+
+def _ends(results: Results, names: Sequence[str]) -> str:
+    said = []
+    for name in names:
+        slots = results.one("slots", name=name)
+        if slots is not None:
+            said.append(
+                f"{name}: {100 * end(results, name, 'goodput'):.2f} % (violations "
+                f"{100 * end(results, name, 'violations'):.2f} %) after {slots[-1] / 1e6:g} million"
+            )
+    return ", ".join(said)
+
+
+_PAPER = Settings()
+STUDY = Study(
+    name="learning-curves",
+    source="paper 003, Figs. 2, 4 and 6",
+    shows="Goodput, violations and heavy share in the course of training, with and without the "
+    "workload's state, with batches, on the periodic workload, and by other learners.",
+    scales={
+        "smoke": replace(_PAPER, names=("rl-po", "rl-fo", "rl-po-b", *SEEDS[1:])),
+        "quick": _PAPER,
+        "paper": _PAPER,
+    },
+    points=points,
+    figure=figure,
+    claims=claims,
+    departures=(
+        "Values are of the trajectories that were trained on, with their noise (sigma 0.698), over "
+        "stretches of a hundredth of the training; the paper does not say whether its are.",
+        "Trainings have 25 million slots or fewer, not 250 million.",
+        "The curves are stored with the policies; `inferway.studies.scheduling.train` makes both, "
+        "and `other_learners` those of DDPG and of the recurrent policy.",
+    ),
+    code=("studies/scheduling/shipped.py", "studies/scheduling/learning_curves.py"),
+)

@@ -1,0 +1,125 @@
+"""How the schedulers are called and drawn, and intervals over few trials."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from inferway.studies.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["LABELS", "Dots", "dots", "half_width", "written"]
+
+LABELS = {
+    "lw": "LW",
+    "hw": "HW",
+    "hw-e": "HW-E",
+    "rl-po": "RL-PO",
+    "rl-po-seed-1": "RL-PO, seed 1",
+    "rl-po-seed-2": "RL-PO, seed 2",
+    "rl-fo": "RL-FO",
+    "rl-po-b": "RL-PO-B",
+    "rl-fo-b": "RL-FO-B",
+    "sq": "SQ, heavy first",
+    "sq-uniform": "SQ, any idle",
+    "sa": "SA",
+    "infaas": "InFaaS",
+    "hand": "hand rule",
+    "deadline": "deadline",
+}
+"""By row; `hand` and `deadline` are ours."""
+
+_TEXT = 8
+
+
+def half_width(results: Results, column: str, **label: object) -> float:
+    """Half the 95 % interval of a mean over trials (Student's t); NaN for fewer than two."""
+    from scipy.special import stdtrit
+
+    rows = [row for row in results.where(**label).rows if column in row]
+    values = [float(row[column]) for row in rows]
+    if len(values) < 2:
+        return math.nan
+    mean = sum(values) / len(values)
+    variance = sum((one - mean) ** 2 for one in values) / (len(values) - 1)
+    return float(stdtrit(len(values) - 1, 0.975)) * math.sqrt(variance / len(values))
+
+
+def written(results: Results, column: str, **label: object) -> str:
+    """A mean in percent with its interval."""
+    mean, half = results.measure(column, **label).mean, half_width(results, column, **label)
+    if math.isnan(mean):
+        return "-"
+    return f"{100 * mean:.2f}" if math.isnan(half) else f"{100 * mean:.2f} +- {100 * half:.2f}"
+
+
+@dataclass(frozen=True)
+class Dots:
+    """A column of the figure: values by row, measured with half their intervals, and printed."""
+
+    title: str
+    measured: Sequence[float]
+    error: Sequence[float]
+    printed: Sequence[float]
+
+
+def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
+    """Draw values by row: measured filled, printed hollow.
+
+    Parameters
+    ----------
+    rows
+        Their names, from the top.
+    columns
+        Panels side by side.
+    title
+        Above them.
+    """
+    import matplotlib as mpl
+    import numpy as np
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    from inferway.report.figure import COLORS, STYLE
+
+    with mpl.rc_context({**STYLE, "font.size": _TEXT + 1}):
+        figure = Canvas(
+            figsize=(3.2 * len(columns) + 1, 0.24 * len(rows) + 1.2), layout="constrained"
+        )
+        FigureCanvasAgg(figure)
+        places = np.arange(len(rows))[::-1]
+        for number, column in enumerate(columns):
+            axes = figure.add_subplot(1, len(columns), number + 1)
+            axes.grid(axis="both", color="#DDDDDD", linewidth=0.6)
+            axes.set_axisbelow(True)
+            error = np.nan_to_num(np.asarray(column.error, float))
+            axes.errorbar(
+                column.measured,
+                places,
+                xerr=error,
+                fmt="o",
+                color=COLORS[0],
+                markersize=4.5,
+                elinewidth=1.0,
+                capsize=2,
+                label="measured",
+            )
+            axes.plot(
+                column.printed,
+                places,
+                "D",
+                color=COLORS[1],
+                fillstyle="none",
+                markersize=6.5,
+                label="printed",
+            )
+            axes.set_yticks(places, rows if number == 0 else [""] * len(rows))
+            axes.set_title(column.title, loc="left", fontsize=_TEXT + 2)
+        figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=_TEXT + 3)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        return figure

@@ -1,0 +1,201 @@
+"""What the paper says fails or does not help, trained: DDPG and a recurrent policy (Sec. 4).
+
+`python -m inferway.studies.scheduling.other_learners [ddpg] [recurrent]` trains each for `SLOTS`
+slots on the sites of RL-PO and writes its learning curve beside the shipped policies.
+
+Both are a library's, with its defaults but for what stands here: Stable-Baselines3's DDPG, whose
+actor ends in weights in 0..1 that are divided by their sum, and sb3-contrib's RecurrentPPO, an LSTM
+with a Gaussian over such weights. Networks have 90 and 60 units like RL-PO's. Rewards are those of
+eq. 2 less what arrivals bring at the light model, divided by the deviation of their discounted
+sums, as in RL-PO's training; there is no shaping.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from inferway.learning.site import Sites
+
+__all__ = ["COMMAND", "LEARNERS", "SLOTS", "trained"]
+
+SLOTS = {"ddpg": 1_500_000, "recurrent": 3_000_000}
+LEARNERS = tuple(SLOTS)
+COMMAND = "python -m inferway.studies.scheduling.other_learners"
+_EVERY = 50_000
+"""Slots in a line of a learning curve."""
+_DISCOUNT = 0.9
+"""As RL-PO's, which learns nothing with 0.99 in so few slots."""
+
+
+def trained(
+    learner: str, slots: int, file: Path, *, seed: int = 0, sites: int = 0, every: int = _EVERY
+) -> dict[str, float]:
+    """Train and write the learning curve.
+
+    Parameters
+    ----------
+    learner
+        ``ddpg`` or ``recurrent``.
+    slots
+        To train for, over all sites.
+    file
+        Of the curve.
+    seed
+        Of everything.
+    sites
+        In lockstep; 0 for 50 with DDPG, and for 100 with the recurrent policy.
+    every
+        Slots in a line.
+
+    Returns
+    -------
+    dict
+        CPU time and slots.
+
+    Raises
+    ------
+    ValueError
+        For another learner.
+    """
+    import torch
+
+    from inferway.studies.scheduling.burst import control
+    from inferway.studies.scheduling.train import write_curve
+
+    torch.set_num_threads(1)
+    start = time.process_time()
+    count = sites or {"ddpg": 50, "recurrent": 100}.get(learner, 0)
+    model, run = _model(learner, control("rl-po"), count, seed)
+    curve = _recording(run, every)
+    model.learn(slots, callback=curve)
+    write_curve(file, curve.rows)
+    return {"slots": float(model.num_timesteps), "cpu_s": time.process_time() - start}
+
+
+def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, Sites]:
+    import numpy as np
+    from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
+
+    from inferway.learning.stable_baselines import BaselineSites
+
+    light = min(on.reward_gains)
+
+    class Relative(VecEnvWrapper):  # type: ignore[misc]
+        """Rewards less what arrivals bring at the light model."""
+
+        def reset(self) -> Any:
+            return self.venv.reset()
+
+        def step_wait(self) -> Any:
+            seen, rewards, ended, told = self.venv.step_wait()
+            return seen, rewards - light * self.venv.envs.sites.arrivals, ended, told
+
+    made = BaselineSites(count, control=on, max_episode_steps=None)
+    envs = VecNormalize(
+        Relative(made), norm_obs=False, norm_reward=True, clip_reward=np.inf, gamma=_DISCOUNT
+    )
+    same: dict[str, Any] = {"gamma": _DISCOUNT, "seed": seed, "device": "cpu"}
+    if learner == "ddpg":
+        from stable_baselines3 import DDPG
+        from stable_baselines3.common.noise import NormalActionNoise, VectorizedActionNoise
+
+        quiet = NormalActionNoise(np.zeros(4), np.full(4, 0.1))
+        model = DDPG(
+            "MlpPolicy",
+            envs,
+            batch_size=256,
+            buffer_size=500_000,
+            learning_starts=10_000,
+            train_freq=1,
+            gradient_steps=2,
+            action_noise=VectorizedActionNoise(quiet, count),
+            policy_kwargs={"net_arch": [90, 60]},
+            **same,
+        )
+    elif learner == "recurrent":
+        from sb3_contrib import RecurrentPPO
+
+        model = RecurrentPPO(
+            "MlpLstmPolicy",
+            envs,
+            n_steps=100,
+            batch_size=2_500,
+            n_epochs=5,
+            gae_lambda=0.8,
+            learning_rate=1e-3,
+            policy_kwargs={
+                "net_arch": [60],
+                "lstm_hidden_size": 90,
+                "shared_lstm": True,
+                "enable_critic_lstm": False,
+            },
+            **same,
+        )
+    else:
+        raise ValueError(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
+    return model, made.envs.sites
+
+
+def _recording(sites: Sites, every: int) -> Any:
+    from stable_baselines3.common.callbacks import BaseCallback
+
+    from inferway.learning.tally import Tally
+
+    class Recording(BaseCallback):  # type: ignore[misc]
+        """A line of the curve every so many slots."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.rows: list[dict[str, float]] = []
+            self.last = 0
+
+        def _on_step(self) -> bool:
+            if self.num_timesteps - self.last >= every:
+                self.last = self.num_timesteps
+                tally = Tally.of(sites)
+                sites.clear()
+                row: dict[str, float] = {
+                    "slots": self.num_timesteps,
+                    "goodput": tally.overall_goodput,
+                    "violations": tally.overall_violations,
+                }
+                for name in ("goodput", "violations", "heavy"):
+                    for phase, value in enumerate(getattr(tally, name).tolist()):
+                        row[f"{name}_{phase}"] = value
+                self.rows.append(row)
+            return True
+
+    return Recording()
+
+
+def main() -> None:
+    """Train and keep the curves."""
+    from inferway.studies.scheduling.shipped import folder
+
+    parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("learners", nargs="*", metavar="LEARNER", help="ddpg, recurrent")
+    parser.add_argument("--slots", type=float, help="to train for")
+    arguments = parser.parse_args()
+    for learner in arguments.learners or LEARNERS:
+        if learner not in LEARNERS:
+            parser.error(f"no such learner as {learner}: expected one of {', '.join(LEARNERS)}")
+        slots = int(arguments.slots or SLOTS[learner])
+        found = trained(learner, slots, folder() / f"{learner}.csv")
+        print(
+            f"{learner}: {found['slots']:,.0f} slots in {found['cpu_s']:.0f} s of CPU time",
+            file=sys.stderr,
+        )
+
+
+if __name__ == "__main__":
+    # Before NumPy and PyTorch are imported, as in `train`.
+    for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+        os.environ.setdefault(variable, "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    main()

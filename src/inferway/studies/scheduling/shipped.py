@@ -1,0 +1,147 @@
+"""The trained policies that the studies evaluate, and what each was trained for.
+
+They lie in ``policies`` beside this file, `NAME.npz` with its learning curve `NAME.csv`, or in the
+folder that the environment variable INFERWAY_POLICIES names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from inferway.studies.scheduling.burst import DEADLINE_S, control
+
+if TYPE_CHECKING:
+    from inferway.learning.site import Control
+    from inferway.scheduling.network import Network
+
+__all__ = ["SEEDS", "Shipped", "curve_of", "digest", "folder", "network", "shipped"]
+
+SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")
+"""Three trainings of the same policy."""
+
+_NAME = re.compile(
+    r"(?P<periodic>periodic-)?(?:deadline-(?P<deadline>\d+)ms-)?"
+    r"(?P<policy>rl-(?:po|fo)(?:-b)?)(?:-seed-(?P<seed>\d+))?"
+)
+
+
+@dataclass(frozen=True)
+class Shipped:
+    """What a name means."""
+
+    name: str
+    policy: str
+    """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""
+    workload: str
+    deadline_s: float
+    seed: int
+
+    @property
+    def control(self) -> Control:
+        """The sites that it is trained on."""
+        return control(self.policy, self.workload, deadline_s=self.deadline_s)
+
+    @property
+    def start(self) -> str | None:
+        """The policy that its training begins with: at other deadlines, that of 300 ms."""
+        return self.policy if self.deadline_s != DEADLINE_S else None
+
+    @property
+    def file(self) -> Path:
+        """Where it lies, or would."""
+        return folder() / f"{self.name}.npz"
+
+    @property
+    def command(self) -> str:
+        """What makes it."""
+        return f"python -m inferway.studies.scheduling.train {self.name}"
+
+
+def shipped(name: str) -> Shipped:
+    """What a name such as ``periodic-rl-po`` or ``deadline-150ms-rl-po`` means.
+
+    Raises
+    ------
+    ValueError
+        For a name of another form.
+    """
+    match = _NAME.fullmatch(name)
+    if match is None:
+        raise ValueError(
+            f"no such policy as {name!r}: expected [periodic-][deadline-150ms-]rl-po[-b][-seed-1], "
+            "or rl-fo"
+        )
+    deadline = match["deadline"]
+    return Shipped(
+        name=name,
+        policy=match["policy"],
+        workload="periodic" if match["periodic"] else "map",
+        deadline_s=DEADLINE_S if deadline is None else int(deadline) / 1000,
+        seed=int(match["seed"] or 0),
+    )
+
+
+def at_deadline(policy: str, deadline_s: float) -> str:
+    """The name of a policy for this deadline."""
+    if deadline_s == DEADLINE_S:
+        return policy
+    return f"deadline-{round(1000 * deadline_s)}ms-{policy}"
+
+
+def folder() -> Path:
+    """Where the policies are."""
+    given = os.environ.get("INFERWAY_POLICIES")
+    return Path(given) if given else Path(__file__).parent / "policies"
+
+
+def digest(name: str, suffix: str = ".npz") -> str:
+    """Which version of a file there is: empty where there is none."""
+    file = folder() / f"{name}{suffix}"
+    return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
+
+
+def network(name: str) -> Network:
+    """Read a policy.
+
+    Raises
+    ------
+    ValueError
+        Where it is not there, with the command that makes it, or it is none.
+    """
+    from inferway.scheduling.network import read
+
+    known = shipped(name)
+    if not known.file.is_file():
+        raise ValueError(f"there is no {known.file}: `{known.command}` trains it")
+    return read(known.file)
+
+
+def curve_of(name: str, command: str | None = None) -> dict[str, list[float]]:
+    """Read a learning curve: columns by name.
+
+    Parameters
+    ----------
+    name
+        Of the file without its suffix.
+    command
+        What makes it, where it is none of a shipped policy.
+
+    Raises
+    ------
+    ValueError
+        Where it is not there.
+    """
+    import csv
+
+    file = folder() / f"{name}.csv"
+    if not file.is_file():
+        made_by = command or shipped(name).command
+        raise ValueError(f"there is no learning curve {file}: `{made_by}` makes it")
+    with file.open(encoding="utf-8", newline="") as lines:
+        rows = list(csv.DictReader(lines))
+    return {key: [float(row[key]) for row in rows] for key in rows[0]}

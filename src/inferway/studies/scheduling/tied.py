@@ -1,0 +1,60 @@
+"""The single queue with other ways to choose among idle servers than `inferway.dispatch` has.
+
+A dispatch policy as a user's file has them (`./tied.py:Tied`).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from inferway.site import HOLD, Fleet, Request, Site, uniform
+
+RULES = ("light", "coin", "pair")
+
+
+class Tied(NamedTuple):
+    """One queue; light servers have the lower numbers."""
+
+    rule: int
+    """Place in `RULES`: a light one first; a class by a fair coin, where both have idle servers;
+    any, but the heavy one where exactly one of each is idle, as the paper's sentence can be
+    read."""
+
+    @classmethod
+    def build(
+        cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None, rule: str
+    ) -> Tied:
+        """ValueError for a rule that is none of `RULES`."""
+        del fleet, target, rate_per_s
+        if rule not in RULES:
+            raise ValueError(f"a rule is one of {', '.join(RULES)}, not {rule}")
+        return cls(RULES.index(rule))
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """An idle server; HOLD where there is none."""
+        light, heavy = 0, 0
+        for server in range(site.queue.size):
+            if site.queue[server] == 0:
+                if server < site.first[1]:
+                    light += 1
+                else:
+                    heavy += 1
+        if light + heavy == 0:
+            return HOLD
+        low, high = 0, light + heavy
+        if self.rule == 0 and light > 0:
+            high = light
+        elif self.rule == 1 and light > 0 and heavy > 0:
+            if uniform(draw, 1) < 0.5:
+                high = light
+            else:
+                low = light
+        elif self.rule == 2 and light == 1 and heavy == 1:
+            low = light
+        wanted = low + int(uniform(draw, 0) * (high - low))
+        for server in range(site.queue.size):
+            if site.queue[server] == 0:
+                if wanted == 0:
+                    return server
+                wanted -= 1
+        return HOLD

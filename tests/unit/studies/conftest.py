@@ -1,0 +1,52 @@
+"""Policies for the studies of schedulers: untrained ones, so that smoke runs need no others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferway.learning.export import about, save
+from inferway.studies.scheduling.other_learners import LEARNERS
+from inferway.studies.scheduling.shipped import SEEDS, shipped
+from inferway.studies.scheduling.train import KEPT, write_curve
+
+NAMES = (
+    *(*SEEDS, "rl-fo", "rl-po-b", "rl-fo-b", "periodic-rl-po", "periodic-rl-fo"),
+    *(f"deadline-{deadline}ms-rl-po" for deadline in (150, 250, 350, 450)),
+)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def policies(tmp_path_factory):
+    """A folder with a policy of random weights and a learning curve for every name."""
+    folder = tmp_path_factory.mktemp("policies")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("INFERWAY_POLICIES", str(folder))
+        for seed, name in enumerate(NAMES):
+            stand_in(name, seed)
+            write_curve(folder / f"{name}.csv", curve(goodput=0.7 + 0.001 * seed))
+        for name in LEARNERS:
+            write_curve(folder / f"{name}.csv", curve(goodput=0.5))
+        yield folder
+
+
+def stand_in(name, seed):
+    """A network of random weights, whose routing is near to even."""
+    wanted = shipped(name)
+    said = about(wanted.control, "recognise", seed=seed)
+    random = np.random.default_rng(seed)
+    sizes = (said.layout.size, 90, 60, said.outputs)
+    layers = [
+        (0.1 * random.standard_normal((n, m), np.float32), np.zeros(m, np.float32))
+        for n, m in zip(sizes[:-1], sizes[1:], strict=True)
+    ]
+    save(wanted.file, layers, said)
+
+
+def curve(goodput, lines=40):
+    """A line per update, rising to a goodput."""
+    rows = []
+    for line in range(lines):
+        row = dict.fromkeys(KEPT, goodput * (line + 1) / lines)
+        rows.append(row | {"slots": 50_000 * (line + 1)})
+    return rows
