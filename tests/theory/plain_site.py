@@ -82,6 +82,11 @@ def plain(function: Any, known: dict[int, Any] | None = None) -> Callable[..., A
     return copy
 
 
+def _doublings(rows: int) -> int:
+    """Of 1, until it is at least as many."""
+    return math.ceil(math.log2(rows))
+
+
 class Left(NamedTuple):
     """A request that has left."""
 
@@ -230,6 +235,13 @@ class PlainSite:
                 self._complete(server)
                 self._release()
             return
+        if what == "expires":
+            waiting = len(server.queue)
+            if waiting and server.serving == 0:
+                self._start(server)
+            if len(server.queue) < waiting:
+                self._release()
+            return
         was_there = server.reasons == 0
         if what in ("fails", "recovers"):
             failure = self.scenario.failures[self.scenario.fleet.variants[server.k]]
@@ -330,7 +342,7 @@ class PlainSite:
 
     def _start(self, server: Server) -> None:
         """A free server takes what it will."""
-        wanted = 1
+        wanted = 0
         if self.pull is not None and server.queue:
             word = self.decisions.word()
             dropped, wanted = self.pull(self.policy, self.view(), server.number, word)
@@ -339,16 +351,33 @@ class PlainSite:
         if self.scenario.late == "drop":
             while server.queue and server.queue[0].arrived_s + self._deadline_s() < self.now_s:
                 self._drop(server)
+        if self.pull is None:
+            least, wanted = self._limits(server.k)
+            if len(server.queue) < least:
+                self._wait(server)
+                return
         batch_s = self._batches(server.k)
         fitting = [size for size in batch_s if size <= min(wanted, len(server.queue))]
         if not fitting:
             return
         server.serving = max(fitting)
         server.started_s = self.now_s
-        server.predicted_s = self.now_s + server.serving * self._predicted_s(server)
+        server.predicted_s = self.now_s + self._predicted_s(server, server.serving)
         server.service += 1
         took_s = self._service_s(server.k, batch_s[server.serving])
         self._plan(self.now_s + took_s, server.number, "ends", server.number, server.service)
+
+    def _wait(self, server: Server) -> None:
+        """A server waits for more; its first, for no longer than its deadline lets it."""
+        limit_s = self._deadline_s()
+        if server.queue and self.scenario.late == "drop" and limit_s < math.inf:
+            at_s = math.nextafter(server.queue[0].arrived_s + limit_s, math.inf)
+            self._plan(at_s, server.number, "expires", server.number)
+
+    def _limits(self, k: int) -> tuple[int, int]:
+        """By the file: how many a server waits for, and how many it takes at most."""
+        batch = self.scenario.batches[k] if self.scenario.batches else None
+        return (1, 1) if batch is None else (batch.min, batch.max)
 
     def _complete(self, server: Server) -> None:
         """The batch in service is answered."""
@@ -433,11 +462,12 @@ class PlainSite:
 
     def _batches(self, k: int) -> dict[int, float]:
         """Mean service times by size of batch, s."""
-        found = {1: self.scenario.service[k].mean_s}
+        return {1: self.scenario.service[k].mean_s} | self._offered(k)
+
+    def _offered(self, k: int) -> dict[int, float]:
+        """Those that the file gives."""
         batch = self.scenario.batches[k] if self.scenario.batches else None
-        if batch is not None:
-            found.update(zip(batch.sizes, batch.service_s, strict=True))
-        return found
+        return {} if batch is None else dict(zip(batch.sizes, batch.service_s, strict=True))
 
     def _service_s(self, k: int, mean_s: float) -> float:
         words, law = self.services, self.scenario.service[k]
@@ -459,8 +489,15 @@ class PlainSite:
         chance = short if words.unit() < short else 1 - short
         return mean_s * words.exponential() / (2 * chance)
 
-    def _predicted_s(self, server: Server) -> float:
-        return 1.0 / float(self.scenario.fleet.rate[server.k])
+    def _predicted_s(self, server: Server, requests: int = 1) -> float:
+        """What so many take as one batch, s: their part of the largest batch known that is no more
+        than twice as large; of 3 or 4, 5 to 8, and so on, times are not told apart."""
+        fleet = self.scenario.fleet
+        known = {1: 1.0 / float(fleet.rate[server.k])} | self._offered(server.k)
+        measured = self.scenario.measured_s.get(fleet.variants[server.k], {})
+        known |= {size: times_s[0] for size, times_s in measured.items()}
+        nearest = max(size for size in known if _doublings(size) <= _doublings(requests))
+        return requests * (known[nearest] / nearest)
 
     def _behind_s(self, server: Server) -> float:
         """Predicted service times of those that wait behind the ones in service, s."""
@@ -502,10 +539,13 @@ class PlainSite:
         standing = [number for k in classes for number in self.standing[k]]
         busy = [sum(lengths[number] > 0 for number in self.standing[k]) for k in classes]
         predicted_s = np.array([self._predicted_s(server) for server in servers])
+        row_s = np.array(
+            [[self._predicted_s(server, 2**i) / 2**i for i in range(8)] for server in servers]
+        )
         return Site(
             first=fleet.first,
             server_class=np.array([server.k for server in servers]),
-            rate=fleet.rate,
+            rate=1.0 / predicted_s[fleet.first[:-1]],
             accuracy=fleet.accuracy,
             queue=np.array(lengths),
             head=np.zeros(len(servers), np.int64),
@@ -515,8 +555,8 @@ class PlainSite:
             arrived_s=arrived_s,
             rows=np.ones(shape, np.int64),
             expected_s=expected_s,
-            row_s=np.tile(predicted_s[:, None], 8),
-            slow_s=np.tile(predicted_s[:, None], 8),
+            row_s=row_s,
+            slow_s=row_s,
             measured=np.zeros((len(servers), 8), np.int64),
             healthy=np.array(healthy),
             open=np.array(

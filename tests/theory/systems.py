@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -187,6 +188,8 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
             count = draw(st.integers(1, int(fleet.count[fleet.variants.index(name)])))
             at_s, for_s = draw(st.tuples(st.sampled_from([0.5, 3.0, 7.0]), st.sampled_from(DYADIC)))
             outages.append(SetOutage(name, count, at_s, for_s))
+    queue = draw(st.sampled_from(["per-server", "per-server", "central"]))
+    room = 1 if queue == "central" else fleet.buffer or math.inf
     return Scenario(
         fleet=fleet,
         service=service,
@@ -196,8 +199,8 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
         target=TARGET,
         deadline_s=draw(st.none() | limit_s),
         late=draw(st.sampled_from(["drop", "serve"])),
-        queue=draw(st.sampled_from(["per-server", "per-server", "central"])),
-        batches=batches,
+        queue=queue,
+        batches=tuple(filled(batch, 1 if failures else room) for batch in batches),
         failures=failures,
         outages=tuple(outages),
         folder=HERE,
@@ -215,8 +218,7 @@ def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, obje
     return {
         "mode": draw(st.integers(0, 4)),
         "hold": draw(st.sampled_from([0, 0, 1, 2])),
-        # Where servers fail and return for ever, what waits for a batch would never leave.
-        "least": 1 if failures else least,
+        "least": 1 if failures else least,  # as `filled` says
         "most": draw(st.integers(1, 4)),
         "stale_s": draw(st.sampled_from([0.0, 0.0, 0.75, 3.0])),
     }
@@ -224,7 +226,16 @@ def options_of(draw: st.DrawFn, policy: str, failures: object) -> dict[str, obje
 
 @st.composite
 def batch_rules(draw: st.DrawFn, mean_s: float) -> Batch:
-    """Sizes with and without 1, times that need not grow with them."""
-    sizes = draw(st.sampled_from([(1, 2), (2,), (1, 3, 4), (2, 5)]))
+    """Sizes with and without 1, times that need not grow with them; exact parts of exact times."""
+    sizes = draw(st.sampled_from([(1, 2), (2,), (1, 3, 4), (2, 5, 8)]))
     service_s = tuple(mean_s * draw(st.sampled_from([1.0, 1.25, 1.5, 2.0])) for _ in sizes)
-    return Batch(sizes, service_s, sizes[0], sizes[-1])
+    least, most = sorted(draw(st.tuples(st.sampled_from(sizes), st.sampled_from(sizes))))
+    return Batch(sizes, service_s, least, most)
+
+
+def filled(batch: Batch | None, room: float) -> Batch | None:
+    """The same where nothing waits for more than there is room for.
+
+    Where servers fail and return for ever, what waits for a batch would never leave.
+    """
+    return batch if batch is None or batch.min <= room else replace(batch, min=1)

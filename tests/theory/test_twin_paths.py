@@ -48,6 +48,13 @@ def test_general_event_for_event(scenario: Scenario, seed: int) -> None:
 
 
 @QUICK
+@given(systems(PATIENT), seeds)
+def test_batches_by_the_rule_of_the_file_event_for_event(scenario: Scenario, seed: int) -> None:
+    note(str(scenario))
+    compare(scenario, REQUESTS, seed, "general")
+
+
+@QUICK
 @given(simple_systems("tad-op"), seeds)
 def test_lengths_alone_are_enough_for_most_policies(scenario: Scenario, seed: int) -> None:
     note(str(scenario))
@@ -139,10 +146,10 @@ def test_a_service_may_begin_at_the_very_deadline() -> None:
     """Servers are twice as slow as predicted: what was to be done by 4 s begins then."""
     scenario = Scenario(
         fleet=Fleet(("a",), np.array([0.5]), np.array([0.9]), np.array([1])),
-        service=(ServiceTime("deterministic", 2.0),),
+        service=(ServiceTime("deterministic", 4.0),),
         arrivals=constant(1.0),
         policy=VERSATILE,
-        batches=(Batch((1,), (4.0,), 1, 1),),
+        measured_s={"a": {1: (2.0, 2.0)}},
         deadline_s=3.0,
         folder=HERE,
     )

@@ -12,11 +12,13 @@ import numpy as np
 from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, scheduling_spec
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
+from inferway.dispatch.batching import foresee
 from inferway.dispatch.bound import max_rate
 from inferway.dispatch.table import takes
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.site.view import Site, empty_site
+from inferway.site.selection import size_class
+from inferway.site.view import SIZES, Site, empty_site
 from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
@@ -74,10 +76,11 @@ class Scenario:
     """What sets the routing of `policy`, slot by slot; see `scheduled`."""
     folder: Path | None = None
     """Where relative policy files start."""
-    measured_s: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """By variant, median and 95th percentile of the service times that its live servers measured.
-    The site predicts by these, as the live one does, and `service` then says for how long a server
-    is busy with a request, handing over included; the policy is built on the fleet as it is."""
+    measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
+    """By variant and size of batch, median and 95th percentile of the service times that its live
+    servers measured; 1 is one of the sizes. The site predicts by these, as the live one does, and
+    `service` and `batches` then say for how long a server is busy, handing over included; the
+    policy is built on the fleet as it is."""
 
     def __post_init__(self) -> None:
         classes = len(self.fleet.rate)
@@ -92,6 +95,9 @@ class Scenario:
                 )
         if self.batches and len(self.batches) != classes:
             raise ValueError(f"{len(self.batches)} batch rules for {classes} classes")
+        for variant, times_s in self.measured_s.items():
+            if 1 not in times_s:
+                raise ValueError(f"{variant} was measured at batches alone: give size 1 as well")
         if self.deadline_s is not None and not self.deadline_s > 0:
             raise ValueError(f"a deadline is above 0 s, not {self.deadline_s:g}")
         if self.window_s is not None and not self.window_s > 0:
@@ -138,14 +144,17 @@ class Scenario:
         return mean_rate(self.arrivals, self.capacity_per_s)
 
     def site(self, target: float, places: int) -> Site:
-        """The empty site: it predicts by the profiles, or by what was measured."""
+        """The empty site: it predicts by profiles and batches' times, or by what was measured."""
         site = empty_site(self.fleet, target, places)
-        for variant, (median_s, slow_s) in self.measured_s.items():
+        foresee(site, self.batches)
+        for variant, times_s in self.measured_s.items():
             k = self.fleet.variants.index(variant)
             servers = slice(int(self.fleet.first[k]), int(self.fleet.first[k + 1]))
-            site.rate[k] = 1.0 / median_s
-            site.row_s[servers] = median_s
-            site.slow_s[servers] = slow_s
+            for size, (median_s, slow_s) in sorted(times_s.items()):
+                beyond = slice(size_class(size), SIZES)
+                site.row_s[servers, beyond] = median_s / size
+                site.slow_s[servers, beyond] = slow_s / size
+            site.rate[k] = 1.0 / times_s[1][0]
         return site
 
     def scheduled(self, policy: str, **options: Any) -> Scenario:

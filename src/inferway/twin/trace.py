@@ -20,7 +20,8 @@ import numpy as np
 
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import TraceArrivals, Workload
-from inferway.dispatch.recording import ARRIVE, FINISH, MARK, WITHDRAW
+from inferway.dispatch.batching import rule_of
+from inferway.dispatch.recording import ARRIVE, BEGIN, FINISH, MARK, WITHDRAW
 from inferway.dispatch.replay import events, header, recordings
 from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
 from inferway.twin.scenario import Scenario, scenario_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 MOST_SAMPLES = 1 << 16
 """Measured times kept per class; of more, every so manieth is."""
-_ALL = slice(None)
 _FEW = 50
 """Answers of a variant in half a recording below which nothing is said of its drift."""
 _STEADY = 0.2
@@ -62,9 +62,13 @@ class Trace:
     """(n,) when its answer was ready to be sent; nan where there was none."""
     occupied_s: Floats
     """(n,) for how long its server was its own: from its arrival, or the end of the one before it
-    there if that was later, to its own end; nan where it was not answered."""
+    there if that was later, to its own end. Of a batch the first request has the time from its
+    beginning to its last answer; nan for the others, and where there was no answer."""
     model_s: Floats
     """(n,) for how long the model ran, as the server measured it; nan where it was not answered."""
+    together: Ints
+    """(n,) requests that were run at once with it, itself included: 1 where it was alone; of a
+    batch the first has the number and the others 0, as have those that were not answered."""
     rows: Ints
     """(n,)"""
     deadline_s: Floats
@@ -123,6 +127,7 @@ def read(folder: Path) -> Trace:
         left_s=np.array(found.left_s) - arrived_s[0],
         occupied_s=np.array(found.occupied_s),
         model_s=np.array(found.model_s),
+        together=np.array(found.together, np.int64),
         rows=np.array(found.rows, np.int64),
         deadline_s=np.array(found.deadline_s) - arrived_s,
         floors=found.floors,
@@ -178,21 +183,41 @@ def calibrated(scenario: Scenario, trace: Trace) -> Scenario:
     """The scenario with service times as the requests of a trace had them.
 
     A server is busy for as long as the live one was, handing over included, and predicts by how
-    long its model ran, as the live one did. A variant that answered none keeps its profile.
+    long its model ran, as the live one did. A variant that answered none keeps its profile; a size
+    of batch that did not come about keeps its part of it.
     """
-    service, measured_s = list(scenario.service), {}
+    service, batches, measured_s = list(scenario.service), list(scenario.batches), {}
     for k, variant in enumerate(scenario.fleet.variants):
-        occupied_s, model_s = _times(trace, variant)
-        if len(occupied_s) == 0:
+        own = _runs(trace, variant)
+        if len(own) == 0:
             continue
-        step = -(-len(occupied_s) // MOST_SAMPLES)
+        own = own[:: -(-len(own) // MOST_SAMPLES)]
+        batch = batches[k] if batches else None
+        known = {1: service[k].mean_s}
+        if batch is not None:
+            known |= dict(zip(batch.sizes, batch.service_s, strict=True))
+        rule = rule_of(batch)
+        size = np.array([rule.rounded(together) for together in trace.together[own].tolist()])
+        known_s = np.array([known[one] for one in size.tolist()])
         # A finish may be noted in the same tick of the clock as the one before it.
-        samples = np.maximum(occupied_s[::step], 1e-9)
-        mean_s = float(np.mean(samples))
-        service[k] = ServiceTime("empirical", mean_s, samples_s=tuple(samples.tolist()))
-        median_s, slow_s = np.quantile(model_s, (0.5, 0.95)).tolist()
-        measured_s[variant] = (median_s, slow_s)
-    return replace(scenario, service=tuple(service), measured_s=measured_s)
+        occupied_s, model_s = np.maximum(trace.occupied_s[own], 1e-9), trace.model_s[own]
+        mean_s, predicted_s = {}, {}
+        for one, file_s in known.items():
+            seen = size == one
+            if seen.any():
+                mean_s[one] = float(occupied_s[seen].mean())
+                median_s, slow_s = np.quantile(model_s[seen], (0.5, 0.95)).tolist()
+            else:
+                mean_s[one] = file_s * float(occupied_s.sum() / known_s.sum())
+                median_s, slow_s = file_s * np.quantile(model_s / known_s, (0.5, 0.95))
+            predicted_s[one] = float(median_s), float(slow_s)
+        around = occupied_s / np.array([mean_s[one] for one in size.tolist()])
+        samples_s = tuple((mean_s[1] * around).tolist())
+        service[k] = ServiceTime("empirical", mean_s[1], samples_s=samples_s)
+        if batch is not None:
+            batches[k] = replace(batch, service_s=tuple(mean_s[one] for one in batch.sizes))
+        measured_s[variant] = predicted_s
+    return replace(scenario, service=tuple(service), batches=tuple(batches), measured_s=measured_s)
 
 
 def departures(scenario: Scenario, trace: Trace) -> list[str]:
@@ -211,9 +236,7 @@ def departures(scenario: Scenario, trace: Trace) -> list[str]:
         (trace.begun, "were at the servers when the recording began, and are not here"),
     ]
     notes = [f"{count} of {len(trace.arrived_s)} requests {what}" for count, what in found if count]
-    unmeasured = [
-        variant for variant in scenario.fleet.variants if len(_times(trace, variant)[0]) == 0
-    ]
+    unmeasured = [variant for variant in scenario.fleet.variants if len(_runs(trace, variant)) == 0]
     if unmeasured:
         notes.append(f"no answer came from {', '.join(unmeasured)}: the profile stands there")
     notes += _drift(trace)
@@ -237,11 +260,15 @@ def _drift(trace: Trace) -> list[str]:
     half = len(trace.arrived_s) // 2
     changes = []
     for variant in trace.variants:
-        before_s, _ = _times(trace, variant, slice(0, half))
-        after_s, _ = _times(trace, variant, slice(half, None))
-        if min(len(before_s), len(after_s)) < _FEW:
+        own = _runs(trace, variant)
+        after = own >= half
+        if min(after.sum(), (~after).sum()) < _FEW:
             continue
-        change = float(after_s.mean() / before_s.mean()) - 1.0
+        # Batches of another size take another time, on the same machine as well.
+        occupied_s, together = trace.occupied_s[own], trace.together[own]
+        mean_s = np.bincount(together, occupied_s) / np.maximum(1, np.bincount(together))
+        pace = occupied_s / mean_s[together]
+        change = float(pace[after].mean() / pace[~after].mean()) - 1.0
         if abs(change) > _STEADY:
             changes.append(f"{variant} {change:+.0%}")
     if not changes:
@@ -252,12 +279,12 @@ def _drift(trace: Trace) -> list[str]:
     ]
 
 
-def _times(trace: Trace, variant: str, which: slice = _ALL) -> tuple[Floats, Floats]:
-    """Occupied and model's times of a variant's answers among some requests."""
+def _runs(trace: Trace, variant: str) -> Ints:
+    """Which requests a variant ran alone, or as the first of a batch."""
     if variant not in trace.variants:
-        return np.empty(0), np.empty(0)
-    own = trace.answered[which] & (trace.taken_by[which] == trace.variants.index(variant))
-    return trace.occupied_s[which][own], trace.model_s[which][own]
+        return np.empty(0, np.int64)
+    own = (trace.together > 0) & (trace.taken_by == trace.variants.index(variant))
+    return np.flatnonzero(own)
 
 
 def _written(count: dict[str, int]) -> str:
@@ -271,12 +298,17 @@ class _Reading:
         self._class_of = class_of
         self._queues: list[deque[int]] = [deque() for _ in class_of]
         self._free_s = [-np.inf] * len(class_of)
+        # Of the batch in service: its size, 0 where there is none; its beginning; its first.
+        self._size = [0] * len(class_of)
+        self._began_s = [np.nan] * len(class_of)
+        self._lead = [-1] * len(class_of)
         self.begun: int | None = None
         self.arrived_s: list[float] = []
         self.taken_by: list[int] = []
         self.left_s: list[float] = []
         self.occupied_s: list[float] = []
         self.model_s: list[float] = []
+        self.together: list[int] = []
         self.rows: list[int] = []
         self.deadline_s: list[float] = []
         self.floors = self.pins = self.urgent = self.marks = self.held = 0
@@ -301,22 +333,34 @@ class _Reading:
             self.taken_by.append(self._class_of[server] if server >= 0 else -1)
             for column in (self.left_s, self.occupied_s, self.model_s):
                 column.append(np.nan)
+            self.together.append(0)
             self.rows.append(rows)
             self.deadline_s.append(value)
             self.floors += floor > 0.0
             self.pins += not flag or classes != ALL_CLASSES
             self.urgent += priority > 0
+        elif kind == BEGIN:
+            self._size[server], self._began_s[server], self._lead[server] = rows, time_s, -1
         elif kind == FINISH:
-            request = self._queues[server].popleft()
-            if request >= 0:
-                began_s = max(self.arrived_s[request], self._free_s[server])
-                self.left_s[request] = time_s
-                self.occupied_s[request] = time_s - began_s
-                self.model_s[request] = value
-            self._free_s[server] = time_s
+            self._finish(server, time_s, value)
         elif kind == WITHDRAW:
             del self._queues[server][rows]
             if rows == 0:
                 self._free_s[server] = time_s
         elif kind == MARK:
             self.marks += 1
+
+    def _finish(self, server: int, time_s: float, model_s: float) -> None:
+        request, size = self._queues[server].popleft(), self._size[server]
+        if request >= 0:
+            self.left_s[request], self.model_s[request] = time_s, model_s
+            if self._lead[server] < 0:
+                self.together[request] = max(1, size)
+                self._lead[server] = request
+        first = self._lead[server]
+        if first >= 0:
+            alone_s = max(self.arrived_s[first], self._free_s[server])
+            self.occupied_s[first] = time_s - (self._began_s[server] if size else alone_s)
+        if size == 0:
+            self._lead[server] = -1
+        self._free_s[server] = time_s

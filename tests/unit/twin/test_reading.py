@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from inferway.deployment import ServiceTime
+from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
 from inferway.dispatch.table import policy_class
 from inferway.site import HOLD, predicted_wait
@@ -67,5 +67,8 @@ def test_the_fastest_engine_that_can(tmp_path: Path, scenario: Any) -> None:
     for change in ({"deadline_s": 1.0}, {"queue": "central"}):
         assert kinds_of(replace(scenario, **change)) == ("general",)
         assert kinds_of(replace(scenario, service=fixed, **change)) == ("ordered", "general")
-    measured = {scenario.fleet.variants[0]: (0.5, 0.9)}
+    batches = (Batch((1,), (0.5,), 1, 1), None)
+    assert kinds_of(replace(scenario, batches=batches)) == ("general",)
+    assert kinds_of(replace(scenario, service=fixed, batches=batches)) == ("general",)
+    measured = {scenario.fleet.variants[0]: {1: (0.5, 0.9)}}
     assert kinds_of(replace(scenario, measured_s=measured)) == ("general",)

@@ -70,8 +70,33 @@ def test_a_rate_of_its_own(scenario: Scenario) -> None:
     assert replace(scenario, policy="r-jiq", options={"rate": 7.0}).build_options() == {}
 
 
+def test_batches_are_predicted_as_live(scenario: Scenario) -> None:
+    batched = replace(scenario, batches=(None, Batch((1, 3), (1.5, 3.0), 1, 3)))
+    site = batched.site(0.7, 1)
+    assert site.rate.tolist() == [2.0, pytest.approx(1 / 1.5)]
+    assert site.row_s[1].tolist() == [0.5] * 8
+    assert site.row_s[2, :4].tolist() == [1.5, 1.5, 1.0, 1.0]
+    measured = replace(batched, measured_s={"good": {3: (6.0, 9.0), 1: (4.0, 5.0)}})
+    site = measured.site(0.7, 1)
+    assert site.rate.tolist() == [2.0, 0.25]
+    assert site.row_s[2, :4].tolist() == [4.0, 4.0, 2.0, 2.0]
+    assert site.slow_s[4, :4].tolist() == [5.0, 5.0, 3.0, 3.0]
+    with pytest.raises(ValueError, match="good was measured at batches alone"):
+        replace(batched, measured_s={"good": {3: (6.0, 9.0)}})
+
+
+def test_a_batch_that_never_fills_is_refused(scenario: Scenario) -> None:
+    waits = replace(scenario, batches=(None, Batch((1, 3), (1.5, 3.0), 3, 3)))
+    run(waits, queries=100, warmup=0)
+    small = replace(waits, fleet=replace(scenario.fleet, buffer=2))
+    for wrong, room in ((small, 2), (replace(waits, queue="central"), 1)):
+        message = f"good waits for 3 requests to form a batch, and a server holds {room} at most"
+        with pytest.raises(ValueError, match=message):
+            run(wrong, queries=10)
+
+
 def test_measured_times_are_predicted_and_not_served(scenario: Scenario) -> None:
-    found = replace(scenario, measured_s={"good": (4.0, 9.0)}).site(0.7, 1)
+    found = replace(scenario, measured_s={"good": {1: (4.0, 9.0)}}).site(0.7, 1)
     assert found.rate.tolist() == [2.0, 0.25]
     assert found.row_s[:, 0].tolist() == [0.5, 0.5, 4.0, 4.0, 4.0]
     assert found.slow_s[:, 0].tolist() == [0.5, 0.5, 9.0, 9.0, 9.0]

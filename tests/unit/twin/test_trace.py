@@ -75,6 +75,63 @@ def test_a_server_is_occupied_from_the_end_of_the_one_before(
     assert trace.told_rate_per_s == 7.0
 
 
+def test_a_batch_occupies_its_server_once(recording: Recording, tmp_path: Path) -> None:
+    recording.arrive(10.0, 0)
+    recording.begin(0, 1, 10.0)
+    recording.arrive(10.1, 0)
+    recording.arrive(10.2, 0)
+    recording.finish(0, 10.5, 0.4, 1)
+    recording.begin(0, 2, 10.5)
+    recording.finish(0, 11.0, 0.45, 2)
+    recording.finish(0, 11.01, 0.45, -1)
+    recording.arrive(12.0, 0)
+    recording.begin(0, 0, 12.0)
+    recording.arrive(13.0, 0)
+    recording.begin(0, 2, 13.0)
+    recording.withdraw(0, 1, 13.1)
+    recording.begin(0, 1, 13.1)
+    recording.finish(0, 13.5, 0.3, 1)
+    trace = read(folder(recording, tmp_path))
+    np.testing.assert_allclose(trace.left_s, [0.5, 1.0, 1.01, 3.5, np.nan])
+    np.testing.assert_allclose(trace.occupied_s, [0.5, 0.51, np.nan, 0.4, np.nan])
+    assert trace.together.tolist() == [1, 2, 0, 1, 0]
+
+
+def test_batches_are_learned_by_their_sizes(recording: Recording, tmp_path: Path) -> None:
+    file = tmp_path / "words.yaml"
+    offer = "service: {mean: 10 ms}, batch: {sizes: [2, 3, 4], service: [12 ms, 15 ms, 20 ms]}"
+    file.write_text(FILE.replace("service: {mean: 10 ms}", offer))
+    deployment = inferway.load(file)
+    for step in range(40):
+        size = 1 + step % 3 % 2  # 1, 2, 1, 1, 2, 1, ...
+        took_s = (0.02 if size == 1 else 0.03) + (0.004 if step < 20 else 0.0)
+        for _ in range(size):
+            recording.arrive(step, 0)
+        recording.begin(0, size, step)
+        for first in (True, False)[:size]:
+            recording.finish(0, step + took_s, took_s / 2, size if first else -1)
+    trace = read(folder(recording, tmp_path))
+    with replayed(deployment, trace) as scenario:
+        told = calibrated(scenario, trace)
+        notes = departures(scenario, trace)
+    small, _ = told.service
+    runs = trace.together > 0
+    one_s = trace.occupied_s[trace.together == 1].mean()
+    two_s = trace.occupied_s[trace.together == 2].mean()
+    assert small.mean_s == pytest.approx(one_s)
+    assert len(small.samples_s) == runs.sum() == 40
+    assert np.mean(small.samples_s) == pytest.approx(one_s)
+    assert told.batches[1] is None
+    assert told.batches[0] is not None
+    # Of what did not come about, the file's times in the same proportion.
+    pace = trace.occupied_s[runs].sum() / (0.01 * 27 + 0.012 * 13)
+    assert told.batches[0].service_s == pytest.approx((two_s, 0.015 * pace, 0.02 * pace))
+    site = told.site(0.75, 3)
+    assert site.row_s[0, :2] == pytest.approx([one_s / 2, two_s / 4], rel=0.2)
+    assert site.rate[0] == pytest.approx(1 / site.row_s[0, 0])
+    assert not any("this machine" in note for note in notes)
+
+
 def test_who_leaves_and_who_is_refused_has_no_answer(recording: Recording, tmp_path: Path) -> None:
     for step in range(4):  # three places: the fourth is refused
         recording.arrive(float(step), 0)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 import numpy as np
 
+from inferway.deployment import Batch
 from inferway.dispatch.steps import Binding
 from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.view import Site
@@ -62,6 +63,9 @@ class GeneralEngine(Apparatus):
         self.kind = kind
         self._sink = sink
         fleet, rules = scenario.fleet, self._rules(records)
+        batches = scenario.batches or (None,) * len(fleet.rate)
+        if not rules.pulls:
+            _check_filled(fleet.variants, batches, rules.places)
         servers = fleet.servers
         limited = rules.places < UNLIMITED
         places = (rules.places if limited else _PLACES) if self.reads_times else 1
@@ -81,7 +85,7 @@ class GeneralEngine(Apparatus):
             future=futures.rings(fleet)
             if kind == "ordered"
             else futures.heap(4 * servers + len(changes) + 64),
-            laws=laws(scenario.service, scenario.batches or (None,) * len(fleet.rate)),
+            laws=laws(scenario.service, batches, ruled=not rules.pulls),
             serving=empty_serving(servers),
             waiting=empty_waiting(servers, 1024),
             tally=self.tally,
@@ -108,13 +112,16 @@ class GeneralEngine(Apparatus):
         scenario = self.scenario
         central = scenario.queue == "central"
         buffer, servers = scenario.fleet.buffer, scenario.fleet.servers
+        pulls = hasattr(self.policy, "pull")
+        drops = scenario.late == "drop"
         return Rules(
             places=1 if central else self.places,
             central=(buffer - 1) * servers if central and buffer else UNLIMITED,
             holds=central,
-            pulls=hasattr(self.policy, "pull"),
+            pulls=pulls,
+            expires=drops and scenario.deadline_s is not None and not pulls,
             deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
-            drops=scenario.late == "drop",
+            drops=drops,
             records=records,
             tells=self.controller is not None and self.controller.on_rejection,
         )
@@ -216,3 +223,13 @@ class GeneralEngine(Apparatus):
         if len(self.world.records.arrived_s) < least:
             self.hand_over()
             self.world = self.world._replace(records=empty_records(least))
+
+
+def _check_filled(variants: Sequence[str], batches: Sequence[Batch | None], places: int) -> None:
+    """Refuse batches that would never fill."""
+    for variant, batch in zip(variants, batches, strict=True):
+        if batch is not None and batch.min > places:
+            raise ValueError(
+                f"{variant} waits for {batch.min} requests to form a batch, and a server holds "
+                f"{places} at most; lower its `min` or give servers more places"
+            )

@@ -26,12 +26,15 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
     steady = not scenario.failures and not scenario.outages
     distributions = {time.distribution for time in scenario.service}
     found: list[Kind] = ["general"]
-    if distributions == {"deterministic"} and steady and not (pulls and any(scenario.batches)):
+    # A batch takes its own time, and the number that waits is no longer all there is to know.
+    batched = any(scenario.batches)
+    if distributions == {"deterministic"} and steady and not batched:
         found.insert(0, "ordered")
     if (
         distributions == {"exponential"}
         and steady
         and not pulls
+        and not batched
         and not records
         and scenario.deadline_s is None
         and scenario.queue == "per-server"

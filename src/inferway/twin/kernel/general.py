@@ -133,9 +133,9 @@ def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tup
 
 @jit
 def _is_stuck(world: World) -> bool:
-    """Whether what is still there will never leave: every server could serve, and none does."""
+    """Whether what is still there will never leave: every server could serve, and none will."""
     for server in range(world.serving.batch.size):
-        if world.serving.batch[server] > 0 or not world.bound.site.healthy[server]:
+        if world.serving.ends_s[server] < np.inf or not world.bound.site.healthy[server]:
             return False
     return True
 
@@ -201,9 +201,10 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
 
 @jit
 def _start(world: World, server: int, k: int, now_s: float) -> None:
-    """Let a free server take what the policy says, or the first that waits."""
+    """Let a free server take what the policy says, or the file's rule for batches."""
     site, rules, serving = world.bound.site, world.rules, world.serving
-    wanted = 1
+    most = world.laws.size.shape[1] - 1
+    wanted = most
     if rules.pulls and site.queue[server] > 0:
         world.states[0] = step(world.states[0])
         dropped, wanted = pull(world.bound.policy, site, server, word(world.states[0]))
@@ -215,21 +216,27 @@ def _start(world: World, server: int, k: int, now_s: float) -> None:
             if first + rules.deadline_s >= now_s:
                 break
             _drop(world, server, k, now_s)
-    most = world.laws.size.shape[1] - 1
-    taken = max(0, min(wanted, site.queue[server], most))
+    taken = world.laws.size[k, max(0, min(wanted, site.queue[server], most))]
     if taken > 0:
-        taken = world.laws.size[k, taken]
         time_s, world.states[1] = draw(world.laws, k, taken, world.states[1])
         serving.started_s[server] = now_s
         serving.ends_s[server] = now_s + time_s
         put(world.future, k, server, now_s + time_s)
+    elif rules.expires and site.queue[server] > 0 and serving.ends_s[server] == np.inf:
+        # Nothing else may happen here until the first one's deadline has passed.
+        first = world.waiting.arrived_s[world.waiting.first[server]]
+        serving.ends_s[server] = np.nextafter(first + rules.deadline_s, np.inf)
+        put(world.future, k, server, serving.ends_s[server])
     begin(world.upkeep, site, server, taken)
     serving.batch[server] = taken
 
 
 @jit
 def _complete(world: World, server: int, now_s: float) -> None:
-    """The batch in service is answered, and the server takes what is next."""
+    """The batch in service is answered, and the server takes what is next.
+
+    Where none is in service, the server waits for a larger one, and its first has run out of time.
+    """
     site, serving = world.bound.site, world.serving
     k = site.server_class[server]
     started_s = serving.started_s[server]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from inferway.dispatch.batching import rule_of
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
 from inferway.twin.kernel.chance import exponential, step, unit
@@ -32,13 +33,22 @@ class Laws(NamedTuple):
     first: Ints
     """(K + 1,) first sample of each class."""
     size: Ints
-    """(K, B + 1) the batch that is served where so many requests are taken: the largest offered."""
+    """(K, B + 1) the batch that is served where so many requests are taken, the largest offered; or
+    where so many wait, by the file's rule."""
     batch_s: Floats
     """(K, B + 1) mean service time of a batch of a size that is offered, s."""
 
 
-def laws(service: Sequence[ServiceTime], batches: Sequence[Batch | None]) -> Laws:
-    """The laws of the classes of a fleet, in its order."""
+def laws(
+    service: Sequence[ServiceTime], batches: Sequence[Batch | None], *, ruled: bool = False
+) -> Laws:
+    """The laws of the classes of a fleet, in its order.
+
+    Parameters
+    ----------
+    ruled
+        Whether batches are formed by the file's rule, and not by who says how many are taken.
+    """
     largest = max((batch.sizes[-1] for batch in batches if batch is not None), default=1)
     size = np.zeros((len(service), largest + 1), np.int64)
     batch_s = np.zeros((len(service), largest + 1))
@@ -47,9 +57,11 @@ def laws(service: Sequence[ServiceTime], batches: Sequence[Batch | None]) -> Law
         offered = {1: time.mean_s}
         if batch is not None:
             offered |= dict(zip(batch.sizes, batch.service_s, strict=True))
+        rule = rule_of(batch)
         for taken in range(1, largest + 1):
-            size[k, taken] = max(one for one in offered if one <= taken)
-            batch_s[k, taken] = offered[size[k, taken]]
+            fitting = rule.rounded(taken)
+            batch_s[k, taken] = offered[fitting]
+            size[k, taken] = rule.rounded(rule.take(taken)) if ruled else fitting
         samples.append(np.array(time.samples_s) / time.mean_s)
     return Laws(
         kind=np.array([KINDS.index(time.distribution) for time in service], np.int64),

@@ -33,7 +33,8 @@ class Serving(NamedTuple):
     started_s: Floats
     """(n,) start of the service."""
     ends_s: Floats
-    """(n,) its end; inf where it has been broken off."""
+    """(n,) its end; inf where it has been broken off. Of a server that waits for a larger batch by
+    the file's rule, when the deadline of its first has passed, if it is dropped then."""
     down: Ints
     """(n,) reasons why the server is away."""
 
@@ -49,7 +50,9 @@ class Rules(NamedTuple):
     """Whether requests wait in the central queue, first come, first served: a newcomer while
     others do, and one that the policy rejects while a busy server would be in time, once free."""
     pulls: bool
-    """Whether the policy says what a free server takes."""
+    """Whether the policy says what a free server takes; else the file's rule for batches does."""
+    expires: bool
+    """Whether those who wait for a batch by that rule are dropped when their deadlines pass."""
     deadline_s: float
     """From arrival; inf where there is none."""
     drops: bool

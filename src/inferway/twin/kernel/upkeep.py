@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numba.extending import overload
 
+from inferway.site import batch
 from inferway.site.compiled import jit
 from inferway.site.handle import made_of
 from inferway.site.selection import predicted_service, predicted_wait
@@ -73,39 +74,21 @@ def _depth_times(site: Site, places: int) -> int:
 
 @jit
 def _enter_times(site: Site, server: int, places: int) -> int:
-    if site.queue[server] > 0 and np.isnan(site.started_s[server]):
-        # It waits for a larger batch and is asked again: its first one could start now.
-        now_s, all_s = site.clock_s[0], site.free_s[server] - site.ends_s[server]
-        site.started_s[server] = now_s
-        site.ends_s[server] = now_s + site.expected_s[server, site.head[server]]
-        site.free_s[server] = now_s + all_s
+    batch.ready(site, server)
     admit(site, server, 1)
     return site.server_class[server]
 
 
 @jit
 def _exit_times(site: Site, server: int, k: int) -> None:
+    batch.ready(site, server)
     release(site, server)
 
 
 @jit
 def _begin_times(site: Site, server: int, taken: int) -> None:
-    now_s = site.clock_s[0]
-    if site.queue[server] == 0:
-        return
-    ahead_s = site.free_s[server] - site.ends_s[server]
-    if taken == 0:  # it waits for more, and could start now
-        ahead_s += site.expected_s[server, site.head[server]]
-        site.started_s[server] = np.nan
-        site.ends_s[server] = now_s
-    else:
-        for offset in range(1, taken):
-            place = (site.head[server] + offset) % site.arrived_s.shape[1]
-            ahead_s -= site.expected_s[server, place]
-            site.expected_s[server, place] = 0.0  # served along with the first
-        site.started_s[server] = now_s
-        site.ends_s[server] = now_s + predicted_service(site, server, taken)
-    site.free_s[server] = site.ends_s[server] + ahead_s
+    batch.ready(site, server)
+    batch.begin(site, server, taken)
 
 
 @overload(enter, strict=False, jit_options=_INLINE)
