@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -38,7 +40,7 @@ def stand_in(name, seed):
     sizes = (said.layout.size, 90, 60, said.outputs)
     layers = [
         (0.1 * random.standard_normal((n, m), np.float32), np.zeros(m, np.float32))
-        for n, m in zip(sizes[:-1], sizes[1:], strict=True)
+        for n, m in pairwise(sizes)
     ]
     save(wanted.file, layers, said)
 
@@ -48,5 +50,6 @@ def curve(goodput, lines=40):
     rows = []
     for line in range(lines):
         row = dict.fromkeys(KEPT, goodput * (line + 1) / lines)
-        rows.append(row | {"slots": 50_000 * (line + 1)})
+        heavy = 0.95 * (line + 1) / lines
+        rows.append(row | {"slots": 50_000 * (line + 1), "heavy_0": heavy, "heavy_1": heavy})
     return rows

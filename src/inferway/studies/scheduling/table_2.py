@@ -76,12 +76,19 @@ def points(settings: Settings) -> list[Point]:
             for share in OVERLOADED
         ]  # fmt: skip
         few = settings.event_slots
-        found.append(point("hand, events", "map", few, trial, policy="hand", events=True))
+        rejection = {"event": "rejection"}
+        found += [
+            point("hand, events", "map", few, trial, policy="hand", events=True),
+            point("hand, rejection", "map", few, trial, policy="hand", events=True,
+                  options=rejection),
+        ]  # fmt: skip
         if "rl-po" in settings.chosen["map"]:
-            found.append(
+            found += [
                 learned_point("rl-po, events", "rl-po", "map", few, trial, trained="rl-po",
-                              events=True)
-            )  # fmt: skip
+                              events=True),
+                learned_point("rl-po, rejection", "rl-po", "map", few, trial, trained="rl-po",
+                              events=True, options=rejection),
+            ]  # fmt: skip
     return found
 
 
@@ -168,5 +175,5 @@ STUDY = Study(
         "The learned rows were trained for 25 million slots or fewer; each policy's file says for "
         "how many, and by which command.",
     ),
-    code=(*CODE, "studies/scheduling/tied.py", "studies/scheduling/table_2.py"),
+    code=(*CODE, "studies/scheduling/tied.py"),
 )

@@ -73,7 +73,7 @@ def evaluated(
     file
         Its `digest`, so that a row is known by what was evaluated.
     options
-        Of a scheduler that is no learned one, or of a dispatch policy, where not the defaults.
+        Of a scheduler or dispatch policy, where not its defaults; of a learned one with `events`.
     events
         Run what decides in slots on the twin's event-driven engine as well.
 
@@ -113,7 +113,7 @@ def _scheduled(asked: Scenario, policy: str, trained: str, options: Mapping[str,
         case "hw-e":
             return replace(asked, policy="hw-e")
         case _ if trained:
-            return asked.scheduled(policy, checkpoint=network(trained).path)
+            return asked.scheduled(policy, checkpoint=network(trained).path, **options)
     return asked.scheduled(policy, **options)
 
 

@@ -1,0 +1,66 @@
+"""What is decided for many sites at once is what the schedulers decide for one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from inferway.deployment.policies import scheduling_spec
+from inferway.learning.site import Control, Sites
+from inferway.scheduling import Conditions, Signal, controller_of
+from inferway.scheduling.learned import Learned
+from inferway.site.view import empty_site
+from inferway.studies.scheduling.burst import RATE_PER_S, control, scenario
+from inferway.studies.scheduling.deciders import decider_of, learned, queues
+from inferway.studies.scheduling.shipped import network
+from inferway.workload import phases_of
+
+
+def seen_by(sites, slots=40):
+    """Observations of sites under even routing, and the queues behind them."""
+    rows = np.full((sites.count, 4), 0.25)
+    for _ in range(slots):
+        sites.step(rows)
+        yield sites.observation.copy()
+
+
+@pytest.mark.parametrize("policy", ["hand", "infaas", "sa", "lw", "hw"])
+def test_as_for_one_site(policy):
+    asked = scenario()
+    on = Control(asked, sees_phase=policy == "sa")
+    decide = decider_of(policy, on, RATE_PER_S)
+    spec = scheduling_spec(policy)
+    phases = phases_of(asked.arrivals, asked.capacity_per_s)
+    single = controller_of(spec, Conditions(asked.fleet, asked.deadline_s, phases=phases))
+    site = empty_site(asked.fleet, None, 16)
+    sites = Sites(on, count=30, seed=4)
+    routings = set()
+    for observation in seen_by(sites):
+        found, rules = decide(observation)
+        assert rules is None
+        for e, queue in enumerate(queues(on, observation)):
+            site.queue[:] = queue
+            site.open[:] = queue < 15
+            seen = single.observe(site, Signal(int(sites.phase[e]), 0.0))
+            np.testing.assert_allclose(found[e], single.act(seen).probabilities)
+            routings.add(tuple(found[e]))
+    assert len(routings) >= {"hand": 2, "infaas": 2, "sa": 2}.get(policy, 1)
+
+
+@pytest.mark.parametrize("name", ["rl-po", "rl-fo-b"])
+def test_a_network_as_for_one_site(name):
+    policy = Learned(network(name))
+    decide = learned(network(name))
+    for observation in seen_by(Sites(control(name), count=8, seed=2), slots=5):
+        found, rules = decide(observation)
+        for e, row in enumerate(observation):
+            wanted = policy.act(row)
+            np.testing.assert_allclose(found[e], wanted.probabilities, rtol=1e-4)
+            if rules is not None:
+                assert rules[e, :, 0].tolist() == wanted.smallest.tolist()
+                assert rules[e, :, 1].tolist() == wanted.largest.tolist()
+
+
+def test_another_name_is_refused():
+    with pytest.raises(ValueError, match="not decided in slots"):
+        decider_of("sq", Control(scenario()), RATE_PER_S)
