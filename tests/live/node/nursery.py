@@ -10,6 +10,7 @@ import asyncio
 import json
 import os
 import random
+import resource
 import signal
 import ssl
 import sys
@@ -61,25 +62,55 @@ def save(file: Path, rounds: int) -> None:
                 state.save(saved(slot))
                 os.write(writer, slot.to_bytes(8, "big"))
         os.close(writer)
-        said = last
         for _ in range(chance.randrange(4)):
-            said = int.from_bytes(os.read(reader, 8), "big")
+            last = int.from_bytes(os.read(reader, 8), "big")
         # Some more moments, of any length, so that it is hit anywhere.
         for _ in range(chance.randrange(3000)):
             pass
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        while word := os.read(reader, 8):
-            said = int.from_bytes(word, "big")
-        os.close(reader)
-        state = NodeState(file, "one")
-        loaded = state.load()
-        state.close()
-        found = last if loaded is None else slot_of(loaded)
-        # It may have been killed between the commit and its word.
-        assert said <= found <= said + 1, (said, found)
-        last = found
+        last = checked(file, reader, last)
     print(json.dumps({"slots": last}))
+
+
+def cut(file: Path) -> None:
+    """Kill a child at one byte after the other of what it writes.
+
+    The kernel does it: a write beyond the limit of a file's size ends the process.
+    """
+    last, killed = 0, 0
+    for limit in range(1000, 110_000, 4999):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            state = NodeState(file, "one")
+            for slot in range(last + 1, last + 4):
+                state.save(saved(slot))
+                os.write(writer, slot.to_bytes(8, "big"))
+            os._exit(0)
+        os.close(writer)
+        _, status = os.waitpid(child, 0)
+        killed += os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGXFSZ
+        last = checked(file, reader, last)
+    print(json.dumps({"slots": last, "killed": killed}))
+
+
+def checked(file: Path, reader: int, last: int) -> int:
+    """Compare what came back with what the child said; return its slot."""
+    said = last
+    while word := os.read(reader, 8):
+        said = int.from_bytes(word, "big")
+    os.close(reader)
+    state = NodeState(file, "one")
+    loaded = state.load()
+    state.close()
+    found = last if loaded is None else slot_of(loaded)
+    # It may have been killed between the commit and its word.
+    assert said <= found <= said + 1, (said, found)
+    return found
 
 
 def fetch(folder: Path, url: str, digest: str, trusted: str, rounds: int) -> None:
@@ -116,5 +147,7 @@ if __name__ == "__main__":
     _, what, place, *rest = sys.argv
     if what == "save":
         save(Path(place), int(rest[0]))
+    elif what == "cut":
+        cut(Path(place))
     else:
         fetch(Path(place), rest[0], rest[1], rest[2], int(rest[3]))

@@ -44,8 +44,14 @@ def nursed(*arguments: Any) -> dict[str, Any]:
 
 
 def test_a_state_survives_a_kill_at_any_moment(tmp_path: Path) -> None:
-    found = nursed("save", tmp_path / "state.db", 40)
-    assert found["slots"] > 20
+    found = nursed("save", tmp_path / "state.db", 20)
+    assert found["slots"] > 5
+
+
+def test_a_state_survives_a_kill_at_any_byte_of_a_write(tmp_path: Path) -> None:
+    found = nursed("cut", tmp_path / "state.db")
+    assert found["killed"] > 15
+    assert found["slots"] > 5
 
 
 def test_a_fetch_goes_on_after_each_kill(tmp_path: Path) -> None:

@@ -154,13 +154,14 @@ def test_a_file_that_changed_meanwhile_comes_from_its_beginning(
     assert len(server.asked) == 3
 
 
-def test_without_tags_the_digest_tells_that_a_beginning_was_another_files(
-    server: ModelServer, make: Make
+@pytest.mark.parametrize("tag", [None, 'W/"weak"'])
+def test_without_strong_tags_the_digest_tells_that_a_beginning_was_another_files(
+    server: ModelServer, make: Make, tag: str | None
 ) -> None:
-    server.replies["/model"] = whole(OTHER, None, cuts=[100_000, 0])
+    server.replies["/model"] = whole(OTHER, tag, cuts=[100_000, 0])
     with pytest.raises(UnavailableError):
         fetched(make(), server.url())
-    server.replies["/model"] = whole(MODEL, 'W/"weak"')
+    server.replies["/model"] = whole(MODEL, tag)
     assert fetched(make(), server.url()).read_bytes() == MODEL
     assert [asked.start for asked in server.asked] == [0, 100_000, 100_000, 0]
     assert not any("if-range" in asked.headers for asked in server.asked)
@@ -457,6 +458,24 @@ def test_a_fetch_that_is_canceled_leaves_what_has_come(
     assert [asked.start for asked in server.asked] == [0, 150_000]
 
 
+def test_a_fetch_that_is_canceled_before_it_begins_is_forgotten(
+    server: ModelServer, make: Make
+) -> None:
+    server.replies["/model"] = whole(MODEL)
+
+    async def main() -> None:
+        store = make()
+        fetch = asyncio.create_task(store.fetch(server.url(), DIGEST))
+        asyncio.get_running_loop().call_soon(fetch.cancel)
+        with pytest.raises(asyncio.CancelledError):
+            await fetch
+        async with asyncio.timeout(LIMIT_S):
+            assert (await store.fetch(server.url(), DIGEST)).read_bytes() == MODEL
+        await store.close()
+
+    asyncio.run(main())
+
+
 def test_where_the_shared_source_fails_the_other_one_is_asked(
     server: ModelServer, make: Make
 ) -> None:
@@ -486,7 +505,7 @@ def test_a_closed_store_ends_its_fetches_and_begins_no_more(
         fetch = asyncio.create_task(store.fetch(server.url(), DIGEST))
         await begun(store, gate)
         await store.close()
-        with pytest.raises(asyncio.CancelledError):
+        with pytest.raises(StoreError, match="the store is closed"):
             await fetch
         with pytest.raises(StoreError, match="the store is closed"):
             await store.fetch(server.url(), DIGEST)

@@ -89,6 +89,7 @@ class ModelStore:
         self._checked: set[str] = set()
         """Files that have been hashed since this process began."""
         self._running: dict[str, Shared[Path]] = {}
+        self._closed = False
 
     async def fetch(
         self,
@@ -132,7 +133,7 @@ class ModelStore:
         NoRoomError
             If the model is too large for what is left.
         StoreError
-            When the store's folder fails.
+            When the store's folder fails, or the store is closed.
         """
         digest = _canonical(digest)
         source = self._allowed.source(uri)
@@ -149,6 +150,11 @@ class ModelStore:
                 # Another source may have what that one had not.
                 if going.source == uri:
                     raise
+            except asyncio.CancelledError:
+                caller = asyncio.current_task()
+                if self._closed and caller is not None and not caller.cancelling():
+                    raise StoreError("the store is closed") from None
+                raise
 
     @contextmanager
     def use(self, digest: str) -> Iterator[Path]:
@@ -177,6 +183,7 @@ class ModelStore:
 
     async def close(self) -> None:
         """Stop all fetches; what has come stays. The folder is free for others then."""
+        self._closed = True
         tasks = [going.task for going in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -187,15 +194,13 @@ class ModelStore:
             self._lock = -1
 
     def _start(self, source: Source, digest: str, size_bytes: int | None) -> Shared[Path]:
-        async def work(tell: Progress) -> Path:
-            try:
-                return await self._have(source, digest, size_bytes, tell)
-            finally:
-                del self._running[digest]
-
-        if self._lock < 0:
+        if self._closed:
             raise StoreError("the store is closed")
-        going = self._running[digest] = Shared(source.uri, work)
+        going = self._running[digest] = Shared(
+            source.uri, lambda tell: self._have(source, digest, size_bytes, tell)
+        )
+        # Not at the end of the work itself: canceled soon enough, it never begins.
+        going.task.add_done_callback(lambda _: self._running.pop(digest))
         return going
 
     async def _have(
@@ -223,8 +228,8 @@ class ModelStore:
     ) -> Path:
         coming = _Coming(self._cache, digest, size_bytes, self._max_bytes, shown(source.uri), tell)
         while True:
-            partial = await errand(coming.open)
             try:
+                partial = await errand(coming.open)
                 resumed = partial.received > 0
                 if partial.digest != digest:
                     await self._transfer(source, partial)
@@ -235,7 +240,7 @@ class ModelStore:
                     return path
                 partial.discard()
             finally:
-                partial.close()
+                coming.close()
             # The beginning may have been another file's, or damaged when the power failed.
             if not resumed:
                 raise DamagedError(
@@ -275,12 +280,13 @@ class _Coming:
         """Take up what is there, and make room for the rest as far as known."""
         partial = self._partial = Partial(self._cache.path(self._digest), self.claim)
         if self._size_bytes is not None:
-            try:
-                partial.expect(self._size_bytes)
-            except BaseException:
-                partial.close()
-                raise
+            partial.expect(self._size_bytes)
         return partial
+
+    def close(self) -> None:
+        """Close what was opened, even if nobody waited for it any more."""
+        if self._partial is not None:
+            self._partial.close()
 
     def claim(self, bytes_needed: int, total_bytes: int | None) -> None:
         """Make room, from any thread; the total is None while the source has not told it."""

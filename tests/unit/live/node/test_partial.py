@@ -37,7 +37,11 @@ def test_a_beginning_is_taken_up_with_its_hash_and_tag(tmp_path: Path) -> None:
     assert second.validator("https://elsewhere.test/") is None
     second.append(b"def")
     assert second.digest == digest_of(b"abcdef")
-    assert second.finish().read_bytes() == b"abcdef"
+    number = second.path.stat().st_ino
+    whole = second.finish()
+    assert whole.read_bytes() == b"abcdef"
+    # Renamed, not copied: at no moment is there a file of this name that is not whole.
+    assert whole.stat().st_ino == number
     second.close()
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
