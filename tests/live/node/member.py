@@ -85,9 +85,10 @@ class Member:
         loop = asyncio.get_running_loop()
         reader = asyncio.StreamReader(limit=1 << 24)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+        began = time.monotonic()
         await self.plane.open()
         self.post.open()
-        self.say(ready=True)
+        self.say(opening=began)
         background: set[asyncio.Task[None]] = set()
         while line := await reader.readline():
             command = json.loads(line)

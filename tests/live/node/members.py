@@ -52,6 +52,7 @@ class Process:
 
     def __init__(self, settings: Path, name: str) -> None:
         self.name = name
+        self.opening = 0.0
         self.events: list[tuple[str, bool, float]] = []
         self._answers: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._seen = threading.Condition()
@@ -66,7 +67,7 @@ class Process:
         self._reader.start()
 
     def ready(self) -> None:
-        assert self._answers.get(timeout=LIMIT_S)["ready"]
+        self.opening = self.answer()["opening"]
 
     def tell(self, do: str, **what: Any) -> None:
         assert self.process.stdin is not None
@@ -101,18 +102,21 @@ class Process:
         assert at is not None
         return at - after
 
-    def end(self) -> None:
+    def finish(self) -> None:
+        """Tell it to end."""
         assert self.process.stdin is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
+        if not self.process.stdin.closed:
             self.process.stdin.close()
-            try:
-                self.process.wait(10)
-            except subprocess.TimeoutExpired:
-                self.process.kill()
-                self.process.wait()
-        elif not self.process.stdin.closed:
-            self.process.stdin.close()
+
+    def end(self) -> None:
+        self.finish()
+        try:
+            self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         self._reader.join(10)
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -208,5 +212,7 @@ class Members:
         return x, y
 
     def end(self) -> None:
+        for one in self.of.values():
+            one.finish()
         for one in self.of.values():
             one.end()

@@ -193,6 +193,11 @@ def _some(offers: dict[int, Any]) -> dict[int, Any]:
     return {rho: those for rho, those in offers.items() if those}
 
 
+def _informed(agent: Agent) -> bool:
+    """Whether an agent knows what may come further up, and what runs there."""
+    return any(agent._offers.values()) and all(np.isfinite(one) for one in agent._above.values())
+
+
 class Lossy(ControlPlane):
     """Loses a tenth of the letters, as a link may."""
 
@@ -235,6 +240,43 @@ def test_letters_that_are_lost_cost_precision_and_nothing_else(
     assert lossy > 0.95 * lossless
 
 
+def test_letters_that_come_late_cost_precision_and_nothing_else(world: World, certs: Path) -> None:
+    network = world.network
+
+    async def main() -> None:
+        async with nodes(world, certs) as made:
+            for slot, requests in enumerate(world.batches, 1):
+                load = serve(network, requests, made.allocation)
+                for node, post in enumerate(made.posts):
+                    post.close_slot(slot, **parts(network, node, requests, load))
+                    # Some are a slot behind, and nobody waits for what others say.
+                    if (node + slot) % 2:
+                        await asyncio.sleep(0)
+                for post in made.posts:
+                    post.step()
+            await made.quiet()
+            reasons = Counter[str]()
+            for post in made.posts:
+                for (_, reason), number in post.refused.items():
+                    reasons[reason] += number
+            assert set(reasons) <= {"late or not asked", "another slot"}
+            assert reasons.total() > 50
+            assert {int(post.agent.state.slot[0]) for post in made.posts} == {len(world.batches)}
+            used = np.bincount(network.pairs.node, network.pairs.size * made.fractional)
+            capped = ~network.repository
+            assert np.all(used[capped] <= network.budget[capped] * (1 + 1e-3))
+            # And when letters are in time again, all of them count.
+            before = made.fractional
+            refused = reasons.total()
+            load = serve(network, world.batches[0], made.allocation)
+            over_the_wire = await made.step(len(world.batches) + 1, world.batches[0], load)
+            assert over_the_wire["worst"][0] == over_the_wire["needed"][0] > 0
+            assert sum(post.refused.total() for post in made.posts) == refused
+            assert not np.array_equal(made.fractional, before)
+
+    asyncio.run(main())
+
+
 def test_a_node_that_restarts_is_told_what_was_said_before(world: World, certs: Path) -> None:
     network = world.network
 
@@ -260,9 +302,7 @@ def test_a_node_that_restarts_is_told_what_was_said_before(world: World, certs: 
                     offers = office.agent._offers
                     await one["office"].until(lambda offers=offers: len(offers) == 40)
                     for base in ("base-0", "base-1"):
-                        agent = posts[base].agent
-                        await rest[base].until(lambda a=agent: any(a._offers.values()))
-                        assert all(np.isfinite(above) for above in agent._above.values())
+                        await rest[base].until(lambda of=posts[base].agent: _informed(of))
                 # What a neighbor offered that has gone is taken back.
                 for base in ("base-0", "base-1"):
                     await rest[base].until(lambda base=base: not rest[base].plane.alive)

@@ -245,6 +245,51 @@ def test_what_no_node_would_send_is_counted_and_harmless(certs: Path) -> None:
     asyncio.run(main())
 
 
+def test_who_comes_again_before_it_was_seen_to_go_has_come_anew(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs) as of:
+            await of["a"].met("b")
+            config = intruder("b", of["a"].plane.listen, Credentials.of("b", certs))
+            other = await session(config)
+            for k in range(1, 3):
+                tokens = [
+                    other.liveliness().declare_token(f"inferway/test/b/a/alive/{n}")
+                    for n in range(10 * k, 10 * k + 9)
+                ]
+                # The first is another process, the others are too many to be.
+                await of["a"].until(lambda k=k: len(of["a"].seen) == 8 * k - 1)
+                for token in tokens:
+                    token.undeclare()
+                # The one that was there all the time counts again.
+                await of["a"].until(lambda k=k: len(of["a"].seen) == 8 * k + 1)
+            assert [alive for _, alive in of["a"].seen] == [k % 2 == 0 for k in range(17)]
+            assert of["a"].plane.alive == {"b"}
+            other.close()
+
+    asyncio.run(main())
+
+
+def test_a_flood_is_cut_off(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs) as of:
+            await of["b"].met("a")
+            for k in range(12_000):
+                assert of["b"].plane.send("a", "probe", b"%d" % k)
+            # The loop does not look meanwhile.
+            of["b"].plane._outboxes["a"].close(LIMIT_S)
+            flood = ("b", "flood")
+            await of["a"].letter(10_000)
+            end = asyncio.get_running_loop().time() + LIMIT_S
+            lost = 0
+            while len(of["a"].letters) + lost < 12_000:
+                assert asyncio.get_running_loop().time() < end
+                lost += of["a"].plane.cut().refused.get(flood, 0)
+                await asyncio.sleep(0)
+            assert of["a"].seen == [("b", True)]
+
+    asyncio.run(main())
+
+
 def test_bytes_that_are_no_protocol_do_not_disturb(certs: Path) -> None:
     async def main() -> None:
         async with planes(PAIR, certs) as of:

@@ -31,6 +31,8 @@ LIMIT_BYTES: Final = 1 << 20
 """Most that one letter may have."""
 # Of one neighbor; what comes beyond is dropped until the loop has looked.
 _INBOX: Final = 10_000
+# A neighbor holds one token, and two for a moment when it restarts.
+_TOKENS: Final = 4
 _OUTBOX_BYTES: Final = 64 << 20
 _CLOSE_S: Final = 2.0
 
@@ -109,7 +111,8 @@ class ControlPlane:
         self._lock = threading.Lock()
         self._inbox: deque[tuple[str, str | None, bytes | bool]] = deque()
         self._pending: Counter[str] = Counter()
-        self._tokens: dict[str, str] = {}
+        # Of each neighbor's processes, the last to come being the one that counts.
+        self._tokens: dict[str, list[str]] = {neighbor: [] for neighbor in neighbors}
         self._alive: set[str] = set()
         self._cleared()
 
@@ -295,19 +298,20 @@ class ControlPlane:
         def see(sample: Any) -> None:
             token = str(sample.key_expr)
             with self._lock:
-                known = self._tokens.get(neighbor)
-                if sample.kind == put:
-                    if known == token:
-                        return
-                    self._tokens[neighbor] = token
-                    if known is not None:  # it came again before it was seen to have gone
-                        self._inbox.append((neighbor, None, False))
-                    self._inbox.append((neighbor, None, True))
-                elif known == token:
-                    del self._tokens[neighbor]
-                    self._inbox.append((neighbor, None, False))
-                else:
+                held = self._tokens[neighbor]
+                last = held[-1:]
+                if sample.kind != put:
+                    if token in held:
+                        held.remove(token)
+                elif token not in held and len(held) < _TOKENS:
+                    held.append(token)
+                if held[-1:] == last:
                     return
+                # Another one than before: it came again before it was seen to have gone.
+                if last:
+                    self._inbox.append((neighbor, None, False))
+                if held:
+                    self._inbox.append((neighbor, None, True))
                 self._ring()
 
         return see

@@ -1,0 +1,74 @@
+"""A link that carries nothing and says nothing: noticed after the lease, used again when healed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+from planes import Heard, addresses_of
+from wire import Wire
+
+from inferway.live.node.authority import issue
+from inferway.live.node.control import ControlPlane
+from inferway.live.node.credentials import Credentials
+
+LEASE_S = 0.5
+# What a machine that does other things adds.
+SLACK_S = 1.5
+
+
+@pytest.mark.parametrize("encrypted", [True, False])
+def test_a_link_that_is_cut_in_silence(tmp_path: Path, encrypted: bool) -> None:
+    issue(["a", "b"], tmp_path)
+
+    async def main() -> None:
+        addresses = addresses_of(("a", "b"))
+        wire = Wire(addresses["a"])
+        await wire.open()
+
+        def plane(name: str, neighbors: dict[str, str | None]) -> Heard:
+            return Heard(
+                ControlPlane(
+                    name,
+                    network="test",
+                    listen=addresses[name],
+                    neighbors=neighbors,
+                    credentials=Credentials.of(name, tmp_path) if encrypted else None,
+                    kinds=("probe",),
+                    lease_s=LEASE_S,
+                )
+            )
+
+        a, b = plane("a", {"b": None}), plane("b", {"a": wire.address})
+        try:
+            for one in (a, b):
+                await one.plane.open()
+            await a.met("b")
+            await b.met("a")
+            wire.cut()
+            cut = time.monotonic()
+            a.plane.send("b", "probe", b"lost")
+            await a.until(lambda: not a.plane.alive)
+            await b.until(lambda: not b.plane.alive)
+            noticed = time.monotonic() - cut
+            assert not a.plane.send("b", "probe", b"not even tried")
+            wire.heal()
+            healed = time.monotonic()
+            await a.met("b")
+            await b.met("a")
+            back = time.monotonic() - healed
+            a.plane.send("b", "probe", b"on")
+            await b.until(lambda: ("a", "probe", b"on") in b.letters)
+            print(f"noticed after {noticed:.3f} s, back after {back:.3f} s")
+            assert LEASE_S / 2 < noticed < LEASE_S + SLACK_S
+            # An attempt that began while the link was cut is given up after 3 s.
+            assert back < 3.0 + SLACK_S
+            assert a.seen == [("b", True), ("b", False), ("b", True)]
+        finally:
+            for one in (a, b):
+                await one.plane.close()
+            await wire.close()
+
+    asyncio.run(main())
