@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import Phase, given, note, settings
 from hypothesis import strategies as st
-from plain_site import LATE, MarkovSite
+from plain_site import ANSWERED, DROPPED, LATE, MarkovSite
 from systems import (
     HERE,
     PATIENT,
@@ -155,6 +155,29 @@ def test_a_service_may_begin_at_the_very_deadline() -> None:
     )
     left = compare(scenario, 40, 1, "general")
     assert [one.started_s for one in left if one.outcome == LATE][:2] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize("late", ["drop", "serve"])
+def test_who_waits_for_a_batch_leaves_at_the_deadline(late: str) -> None:
+    """Every 2 s one comes; two are waited for, and two answers take as long as one."""
+    scenario = Scenario(
+        fleet=Fleet(("a",), np.array([2.0]), np.array([0.9]), np.array([1])),
+        service=(ServiceTime("deterministic", 0.5),),
+        arrivals=constant(0.5),
+        policy="fastest-only",
+        batches=(Batch((1, 2), (0.5, 0.5), 2, 2),),
+        deadline_s=1.0,
+        late=late,  # type: ignore[arg-type]
+    )
+    left = compare(scenario, 10, 1, "general")
+    stays_s = [one.left_s - one.arrived_s for one in left]
+    if late == "drop":
+        assert stays_s == pytest.approx([1.0] * 10)
+        assert {one.outcome for one in left} == {DROPPED}
+        left = compare(replace(scenario, deadline_s=2.25), 10, 1, "general")
+        stays_s = [one.left_s - one.arrived_s for one in left]
+        assert {one.outcome for one in left} == {ANSWERED, LATE}
+    assert stays_s == pytest.approx([2.5, 0.5] * 5)
 
 
 @pytest.mark.parametrize("mode", [1, 3])
