@@ -14,7 +14,6 @@ import resource
 import signal
 import ssl
 import sys
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +47,13 @@ def slot_of(state: Saved) -> int:
     return slot
 
 
+def mortal(limit: int) -> None:
+    """Have the kernel kill this process as soon as it writes to a file beyond so many bytes."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+
 def save(file: Path, rounds: int) -> None:
     """Kill a child that saves slot after slot; what comes back is not older than it said."""
     chance, last = random.Random(1), 0
@@ -74,18 +80,13 @@ def save(file: Path, rounds: int) -> None:
 
 
 def cut(file: Path) -> None:
-    """Kill a child at one byte after the other of what it writes.
-
-    The kernel does it: a write beyond the limit of a file's size ends the process.
-    """
+    """Kill a child that saves at one byte after the other of what it writes."""
     last, killed = 0, 0
     for limit in range(1000, 110_000, 4999):
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
-            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-            resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+            mortal(limit)
             state = NodeState(file, "one")
             for slot in range(last + 1, last + 4):
                 state.save(saved(slot))
@@ -114,7 +115,7 @@ def checked(file: Path, reader: int, last: int) -> int:
 
 
 def fetch(folder: Path, url: str, digest: str, trusted: str, rounds: int) -> None:
-    """Kill a child that fetches, when some more bytes are there, until the model is whole."""
+    """Kill a child that fetches at one byte after the other, until the model is whole."""
     chance, size = random.Random(2), 0
     whole, part = folder / digest[7:], folder / f"{digest[7:]}.part"
 
@@ -126,20 +127,16 @@ def fetch(folder: Path, url: str, digest: str, trusted: str, rounds: int) -> Non
         await store.fetch(url, digest)
 
     for done in range(rounds):  # noqa: B007
-        until = size + chance.randrange(200_000)
+        limit = size + chance.randrange(400_000)
         child = os.fork()
         if not child:
+            mortal(limit)
             asyncio.run(once())
             os._exit(0)
-        while not os.waitpid(child, os.WNOHANG)[0]:
-            with suppress(FileNotFoundError):
-                size = part.stat().st_size
-            if size > until:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                break
+        os.waitpid(child, 0)
         if whole.exists():
             break
+        size = part.stat().st_size if part.exists() else 0
     print(json.dumps({"rounds": done + 1, "whole": whole.exists()}))
 
 

@@ -1,33 +1,17 @@
-"""Nodes killed with -9 in the middle of a fetch, or of saving their state."""
+"""Nodes killed in the middle of a fetch, or of saving their state."""
 
 from __future__ import annotations
 
 import json
-import ssl
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
-from model_server import (
-    Asked,
-    ModelServer,
-    content_of,
-    digest_of,
-    make_certificate,
-    until_gone,
-    whole,
-)
+from model_server import ModelServer, content_of, digest_of, make_certificate, whole
 
 NURSERY = Path(__file__).with_name("nursery.py")
 MODEL = content_of(4_000_000)
-
-
-def a_part(wire: ssl.SSLSocket, asked: Asked) -> None:
-    """Give no more to one client, so that many are needed."""
-    whole(MODEL, cuts=[300_000])(wire, asked)
-    if len(MODEL) - asked.start > 300_000:
-        until_gone(wire)
 
 
 def nursed(*arguments: Any) -> dict[str, Any]:
@@ -56,7 +40,7 @@ def test_a_state_survives_a_kill_at_any_byte_of_a_write(tmp_path: Path) -> None:
 
 def test_a_fetch_goes_on_after_each_kill(tmp_path: Path) -> None:
     server = ModelServer(make_certificate(tmp_path / "server.pem", "127.0.0.1"))
-    server.replies["/model"] = a_part
+    server.replies["/model"] = whole(MODEL)
     folder, digest = tmp_path / "models", digest_of(MODEL)
     try:
         found = nursed("fetch", folder, server.url(), digest, tmp_path / "server.pem", 200)
