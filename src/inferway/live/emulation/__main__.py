@@ -1,0 +1,10 @@
+"""``python -m inferway.live.emulation [NAME]``: remove what killed runs left, or one of them."""
+
+from __future__ import annotations
+
+import sys
+
+from inferway.live.emulation.record import remove_leftovers
+
+if __name__ == "__main__":
+    remove_leftovers(*sys.argv[1:])

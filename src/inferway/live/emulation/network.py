@@ -1,0 +1,266 @@
+"""A network of namespaces on this machine, with the round-trip times of a topology."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self, TypeVar
+
+from inferway.live.emulation import device, entrance, namespace, relay
+from inferway.live.emulation.controls import Controls
+from inferway.live.emulation.error import EmulationError
+from inferway.live.emulation.record import Record, remove_leftovers
+from inferway.live.emulation.wiring import Wiring, wiring
+from inferway.network.topology import Topology
+
+__all__ = ["Emulation", "obstacle"]
+
+MTU: Final = 1500
+_PYTHON: Final = (sys.executable, "-I", "-S")
+T = TypeVar("T")
+
+
+def obstacle() -> str | None:
+    """Tell in one sentence why no network can be emulated here, or None if one can."""
+    if sys.platform != "linux":
+        return f"emulating a network needs the network namespaces of Linux; this is {sys.platform}"
+    if os.geteuid() != 0:
+        return "emulating a network needs root, to make network namespaces: run it with sudo"
+    if not device.DEVICE.exists():
+        return (
+            f"emulating a network needs {device.DEVICE}, which is not there: load the kernel "
+            "module `tun`, or give a container --device /dev/net/tun"
+        )
+    try:
+        os.close(os.open(device.DEVICE, os.O_RDWR | os.O_CLOEXEC))
+    except OSError as error:
+        return f"emulating a network needs {device.DEVICE}, which does not open: {error.strerror}"
+    try:
+        namespace.aside(lambda: entrance.leave(entrance.NETWORK))
+    except OSError as error:
+        return (
+            "emulating a network needs to make network namespaces, which this root may not "
+            f"({error.strerror}): give a container --cap-add SYS_ADMIN --cap-add NET_ADMIN"
+        )
+    return None
+
+
+class Emulation(Controls):
+    """Nodes in namespaces of their own, joined by the topology's links and by nothing else.
+
+    A node reaches its neighbors, as a node of a deployment does, at half the link's round-trip time
+    each way. To all others there is no route, and a program that tries is told so at once: were
+    nodes joined along shortest paths, whatever went past a neighbor by mistake would work here, and
+    the emulation would route around a cut link in the nodes' place.
+
+    What earlier runs left is removed first. It ends by `close`, or with this process, however that
+    ends: the relay notices and cleans up.
+
+    Parameters
+    ----------
+    topology
+        Nodes, links and their round-trip times.
+    name
+        Letters and digits; made up if not given. Namespaces are called inferway-NAME-NODE.
+    seed
+        Of which packets are lost.
+    queue_s
+        Seconds that a packet waits at most for a link with a limit.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    addresses
+        Of the nodes, by name. Inside, names are known, too.
+
+    Raises
+    ------
+    EmulationError
+        If this machine cannot (see `obstacle`), or a name cannot be used.
+    """
+
+    def __init__(
+        self,
+        topology: Topology,
+        *,
+        name: str | None = None,
+        seed: int = 0,
+        queue_s: float = 0.1,
+    ) -> None:
+        if (reason := obstacle()) is not None:
+            raise EmulationError(reason)
+        if name is not None and not re.fullmatch("[A-Za-z0-9]{1,32}", name):
+            raise EmulationError(
+                f"a network cannot be called {name!r}; use up to 32 letters and digits"
+            )
+        plan = wiring(topology)
+        self.addresses = {node: str(address) for node, address in plan.addresses.items()}
+        remove_leftovers()
+        self._record = Record.begun(name, topology.nodes)
+        self.name = self._record.name
+        try:
+            self._relay = _started(self._record, plan, seed, queue_s)
+        except BaseException as error:
+            self._record.remove()
+            if isinstance(error, OSError):
+                raise EmulationError(
+                    f"the network cannot be emulated: {error}{_remedy(error)}"
+                ) from error
+            raise
+        self._end = weakref.finalize(self, _ended, self._relay, self._record, os.getpid())
+        try:
+            super().__init__(self.name)
+            self.counts()
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes."""
+        return tuple(self.addresses)
+
+    @property
+    def relay_pid(self) -> int:
+        """The relay's process."""
+        return self._relay.pid
+
+    @property
+    def alive(self) -> bool:
+        """Whether packets pass; if the relay was killed, the nodes have no devices any more."""
+        return self._end.alive and self._relay.poll() is None
+
+    def namespace(self, node: str) -> Path:
+        """Tell where a node's namespace is, for `ip netns` and `nsenter --net=`."""
+        self._known(node)
+        return self._record.namespace(node)
+
+    def command(self, node: str, command: Sequence[str]) -> list[str]:
+        """Give the command that runs a command on a node, knowing the nodes by name.
+
+        It becomes the command itself: same process, standard streams and exit status. What still
+        runs on a node at the end is terminated, and killed 2 s later.
+        """
+        where = str(self.namespace(node))
+        hosts = str(self._record.hosts(node))
+        return [*_PYTHON, entrance.__file__, where, hosts, *command]
+
+    def within(self, node: str, work: Callable[[], T]) -> T:
+        """Call a function in a thread on a node; sockets that it makes remain the node's."""
+        return namespace.within(self.namespace(node), work)
+
+    def open_socket(
+        self,
+        node: str,
+        family: int = socket.AF_INET,
+        kind: int = socket.SOCK_STREAM,
+        protocol: int = 0,
+    ) -> socket.socket:
+        """Give a socket on a node, to be used from here; names are not known here."""
+        return self.within(node, partial(socket.socket, family, kind, protocol))
+
+    def close(self) -> None:
+        """End all that runs on the nodes, and remove everything that was made."""
+        super().close()
+        self._end()
+
+    def _known(self, node: str) -> None:
+        if node not in self.addresses:
+            raise EmulationError(
+                f"there is no node {node}; there are {', '.join(self.nodes[:5])}"
+                + (", ..." if len(self.nodes) > 5 else "")
+            )
+        if not self._end.alive:
+            raise EmulationError("the network is closed")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _started(record: Record, plan: Wiring, seed: int, queue_s: float) -> subprocess.Popen[str]:
+    """Make the namespaces and start the relay; only it keeps the devices."""
+    namespace.FOLDER.mkdir(exist_ok=True)
+    devices: list[int] = []
+    try:
+        for index, (node, address) in enumerate(plan.addresses.items()):
+            record.name_hosts(node, plan.hosts())
+            prepare = partial(device.opened, address, plan.neighbors(index), mtu=MTU)
+            devices.append(namespace.made(record.namespace(node), prepare))
+            record.made(node)
+        with socket.socket(socket.AF_UNIX) as control:
+            control.bind(str(record.control))
+            control.listen()
+            passed = [*devices, control.fileno(), record.descriptor]
+            process = subprocess.Popen(
+                [*_PYTHON, relay.__file__],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                pass_fds=passed,
+                start_new_session=True,  # Ctrl-C is for its owner
+                text=True,
+            )
+            assert process.stdin is not None
+            try:
+                with process.stdin as settings:
+                    json.dump(
+                        {
+                            "nodes": list(plan.addresses),
+                            "devices": devices,
+                            "addresses": [one.packed.hex() for one in plan.addresses.values()],
+                            "links": plan.links,
+                            "seed": seed,
+                            "queue_s": queue_s,
+                            "control": control.fileno(),
+                            "descriptors": passed,
+                            "owner": os.getpid(),
+                            "remove": [
+                                sys.executable,
+                                "-m",
+                                "inferway.live.emulation",
+                                record.name,
+                            ],
+                            "environment": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                        },
+                        settings,
+                    )
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+    finally:
+        for descriptor in devices:
+            os.close(descriptor)
+    return process
+
+
+def _ended(process: subprocess.Popen[str], record: Record, owner: int) -> None:
+    """Remove everything; the relay last, as what ends in an orderly way may need it."""
+    if os.getpid() != owner:  # a fork of the owner's ends
+        return
+    record.end_residents()
+    process.kill()
+    process.wait()
+    record.remove()
+
+
+def _remedy(error: OSError) -> str:
+    return "; raise the limit with ulimit -n" if error.errno == errno.EMFILE else ""
