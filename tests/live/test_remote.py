@@ -281,9 +281,22 @@ def test_the_balance_counts_a_moved_request_once(two: Any, upstream: Scripted) -
     assert running.call(lambda: site.counters.rows) == [0, 1]
 
 
-def test_a_request_moves_once_and_not_where_it_may_not(two: Any, upstream: Scripted) -> None:
+def test_a_request_moves_once(start: Any, serve: Callable[..., Scripted], tmp_path: Path) -> None:
+    servers = [serve() for _ in range(3)]
+    variants = ", ".join(
+        far(server.url).replace("far", name) for server, name in zip(servers, "abc", strict=True)
+    )
+    running = start(deployment=write(tmp_path, variants))
+    before = sum(len(server.infers) for server in servers)
+    for server in servers:
+        server.script = infers(response(503, {"error": "not now"}))
+    assert running.infer(ONE).status == 503
+    assert sum(len(server.infers) for server in servers) == before + 2
+
+
+def test_a_request_does_not_move_where_it_may_not(two: Any, upstream: Scripted) -> None:
     running = two()
-    upstream.script = infers(response(429))
+    upstream.script = lambda asked: response(429)
     found = running.infer(ONE)
     assert found.json["model_version"] == "big"
     # It has too much to do, which is no illness.
@@ -335,6 +348,28 @@ def test_it_starts_without_a_server_that_is_down_and_takes_it_in_later(
     until(healthy)
     found = running.infer(ONE, path=f"{PATH}/versions/far/infer")
     assert found.json["outputs"][0]["data"] == [2.0, 5.0]
+
+
+def test_one_server_that_answers_says_the_signature_of_all(
+    start: Any, serve: Callable[..., Scripted], tmp_path: Path, until: Any, patient: Any
+) -> None:
+    down, works = serve(), serve()
+    down.close()
+    variants = f"{far(down.url)}, {far(works.url).replace('far', 'other')}"
+    running = start(deployment=write(tmp_path, variants), loop=patient, now=patient.time)
+    assert running.infer(ONE).json["model_version"] == "other"
+    found = running.infer(ONE, path=f"{PATH}/versions/far/infer")
+    assert found.status == 503
+    changed = serve(port=down.port)
+    changed.metadata = changed.metadata | {"outputs": changed.metadata["inputs"]}
+
+    def asked() -> bool:
+        patient.advance(1.0)
+        return len(changed.asked) > 3
+
+    until(asked)
+    assert changed.infers == []
+    assert running.call(lambda: running.server.sites[0].health.healthy) == [False, True]
 
 
 def test_a_task_without_any_signature_is_refused(

@@ -125,6 +125,12 @@ def test_garbage_is_told_apart(body: Any, said: str) -> None:
     assert error.value.fault is Fault.BROKEN
 
 
+def test_no_axis_is_negative() -> None:
+    output = GOOD | {"shape": [2, -3]}
+    with pytest.raises(RemoteError, match=r"expected FP32\[2, -1\]"):
+        decode(one("FP32", -1), 2, json.dumps({"outputs": [output]}).encode(), None)
+
+
 @pytest.mark.parametrize(
     ("datatype", "data"), [("INT8", [1, 2, 300]), ("UINT8", [1, 2, -1]), ("INT8", [1, 2, 0.5])]
 )

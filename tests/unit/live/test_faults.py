@@ -1,0 +1,109 @@
+"""What failures mean, one by one, and how many of them an instance bears."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.live.faults import FAILURES, RETRY_S, verdict
+from inferway.live.instance import Instance
+from inferway.live.request import Outcome, Request
+from inferway.runtime import Fault, RemoteError, Signature, Tensor
+
+
+class Remote:
+    """Fails with a fault at what is not zeros, and says so of itself like a remote runtime."""
+
+    def __init__(self) -> None:
+        self.signature = Signature((Tensor("x", "FP32", (-1, 1)),), (Tensor("y", "FP32", (-1, 1)),))
+        self.fault: Fault | None = None
+        self.down = ""
+        self.runs = self.zeros = 0
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        zeros = not inputs["x"].any()
+        self.zeros += zeros
+        self.runs += not zeros
+        if self.fault is not None and not zeros:
+            raise RemoteError(self.fault, "it went wrong")
+        return {"y": inputs["x"]}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.fixture
+def done() -> queue.Queue[Request]:
+    return queue.Queue()
+
+
+@pytest.fixture
+def remote() -> Remote:
+    return Remote()
+
+
+@pytest.fixture
+def instance(remote: Remote, done: queue.Queue[Request]) -> Iterator[Instance]:
+    made = Instance("task/far#0", remote, done.put)
+    made.start()
+    yield made
+    made.stop()
+    assert made.join(10)
+
+
+@pytest.mark.parametrize(
+    ("fault", "outcome", "bears", "asks_zeros"),
+    [
+        (Fault.REFUSED, Outcome.INVALID, FAILURES, True),
+        (Fault.OVERLOADED, Outcome.REJECTED, None, False),
+        (Fault.UNAVAILABLE, Outcome.UNAVAILABLE, FAILURES, False),
+        (Fault.UNREACHABLE, Outcome.UNAVAILABLE, 1, False),
+        (Fault.LATE, Outcome.EXPIRED, FAILURES, False),
+        (Fault.BROKEN, Outcome.FAILED, FAILURES, True),
+        (Fault.UNFIT, Outcome.FAILED, 1, False),
+    ],
+)
+def test_how_many_failures_an_instance_bears(
+    instance: Instance,
+    remote: Remote,
+    done: queue.Queue[Request],
+    fault: Fault,
+    outcome: Outcome,
+    bears: int | None,
+    asks_zeros: bool,
+) -> None:
+    remote.fault = fault
+    for number in range(1, FAILURES + 2):
+        if instance.resting:
+            break
+        instance.put(Request({"x": np.ones((1, 1), np.float32)}, 1, lambda _: None))
+        ended = done.get(timeout=10)
+        assert (ended.outcome, ended.reason) == (outcome, "task/far#0 failed: it went wrong")
+        assert instance.resting is (number == bears and not asks_zeros)
+    # Where zeros decide, they have been answered, and so the requests were at fault.
+    assert remote.zeros == (1 if asks_zeros else 0)
+
+
+def test_each_fault_has_a_verdict() -> None:
+    for fault in Fault:
+        for unserved in (False, True):
+            assert verdict(RemoteError(fault, "", unserved=unserved)).unserved is unserved
+    assert verdict(RuntimeError("no memory")).outcome is Outcome.FAILED
+
+
+def test_clients_hear_when_to_come_back() -> None:
+    for fault in (Fault.OVERLOADED, Fault.UNAVAILABLE, Fault.UNREACHABLE):
+        assert verdict(RemoteError(fault, "")).retry_after_s == RETRY_S
+        assert verdict(RemoteError(fault, "", retry_after_s=7.0)).retry_after_s == 7.0
+    assert verdict(RemoteError(Fault.BROKEN, "", retry_after_s=7.0)).retry_after_s == 0.0
+
+
+def test_one_whose_server_is_down_rests_before_it_is_asked(remote: Remote) -> None:
+    remote.down = "connection refused"
+    instance = Instance("task/far#0", remote, lambda _: None)
+    assert instance.warm_up()
+    assert (instance.resting, instance.complaint, remote.zeros) == (True, "connection refused", 0)
