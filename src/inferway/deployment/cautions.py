@@ -197,12 +197,13 @@ def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
     task = deployment.tasks.get(name)
     if task is None or isinstance(arrivals, TraceArrivals):
         return
-    capacity = 0.0
+    capacity, most = 0.0, 0.0
     for node in deployment.nodes.values():
         for (owner, key), count in node.instances.items():
             variant = task.variants.get(key) if owner == name else None
             if variant is not None and variant.runs_on(node.hardware):
                 capacity += count * variant.service_on(node.hardware).rate
+                most += count * _rate(variant, node)
     if not capacity:
         return
     parts = arrivals.phases if isinstance(arrivals, PhasedArrivals) else (arrivals,)
@@ -211,12 +212,21 @@ def _of_workload(deployment: Deployment, name: str) -> Iterator[Found]:
         if isinstance(arrivals, PhasedArrivals):
             field += f".phases[{index}]"
         rate = part.mean_rate_per_s(capacity)
-        if rate >= capacity:
+        if rate >= most:
             yield (
                 "overloaded",
                 field,
-                f"{rate:.6g}/s arrive, but all instances together serve {capacity:.6g}/s",
+                f"{rate:.6g}/s arrive, but all instances together serve {most:.6g}/s",
             )
+
+
+def _rate(variant: Variant, node: Node) -> float:
+    """Requests per second of an instance that is never idle, in the batches that pay most."""
+    alone, batch = variant.service_on(node.hardware).rate, variant.batch
+    if batch is None or node.queue == "central":
+        return alone
+    offered = zip(batch.sizes, batch.service_s, strict=True)
+    return max(alone, *(size / time_s for size, time_s in offered if size <= batch.max))
 
 
 def _of_network(deployment: Deployment) -> Iterator[Found]:

@@ -120,6 +120,18 @@ def test_more_load_than_all_instances_serve(
 
 
 @pytest.mark.parametrize(
+    ("rate", "most", "found"),
+    [(224, 8, []), (225, 8, ["overloaded"]), (133, 2, []), (134, 2, ["overloaded"])],
+)
+def test_batches_serve_more(write: Write, rate: int, most: int, found: list[str]) -> None:
+    """With batches of 4, 200 + 25 requests per second; of 8 no more; of 2, 108.7 + 25."""
+    text = ladder(more=f"workload: {{t: {{arrivals: {{process: poisson, rate: {rate}/s}}}}}}\n")
+    batch = f"batch: {{sizes: [2, 4, 8], service: [18.4 ms, 20 ms, 1 s], max: {most}}}"
+    text = text.replace("{accuracy: 0.7", f"{{{batch}, accuracy: 0.7")
+    assert [kind for kind, _ in kinds(write, text)] == found
+
+
+@pytest.mark.parametrize(
     ("task", "more", "found"),
     [
         ("accuracy_target: 0.9", "", [("target-at-best", 3)]),
