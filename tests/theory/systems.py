@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 from hypothesis import strategies as st
@@ -188,7 +189,8 @@ def systems(draw: st.DrawFn, policy: str) -> Scenario:
             count = draw(st.integers(1, int(fleet.count[fleet.variants.index(name)])))
             at_s, for_s = draw(st.tuples(st.sampled_from([0.5, 3.0, 7.0]), st.sampled_from(DYADIC)))
             outages.append(SetOutage(name, count, at_s, for_s))
-    queue = draw(st.sampled_from(["per-server", "per-server", "central"]))
+    kinds: list[Literal["per-server", "central"]] = ["per-server", "per-server", "central"]
+    queue = draw(st.sampled_from(kinds))
     room = 1 if queue == "central" else fleet.buffer or math.inf
     return Scenario(
         fleet=fleet,
