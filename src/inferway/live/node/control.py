@@ -139,10 +139,19 @@ class ControlPlane:
         Raises
         ------
         ServeError
-            Where the address cannot be listened at or the credentials do not hold.
+            Where the address cannot be listened at, the credentials do not hold, or the extra
+            `network` is not installed.
         """
-        if self._credentials is not None:
-            self._credentials.check(self.node)
+        try:
+            import zenoh  # noqa: F401
+
+            if self._credentials is not None:
+                self._credentials.check(self.node)
+        except ModuleNotFoundError as error:
+            raise ServeError(
+                f"nodes that talk to each other need {error.name}, which is in the extra "
+                "`network`: pip install 'inferway[network]'"
+            ) from None
         self._loop = asyncio.get_running_loop()
         self._bell = Doorbell(self._loop, self._deliver)
         try:
