@@ -18,8 +18,8 @@ if __name__ == "__main__":
         ) as inside:
             assert inside.stdout is not None
             inside.stdout.readline()
-            print(network.name, network.relay_pid, inside.pid, flush=True)
             try:
+                print(network.name, network.relay_pid, inside.pid, flush=True)
                 signal.pause()
             except KeyboardInterrupt:
                 network.close()
