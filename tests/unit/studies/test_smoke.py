@@ -100,7 +100,6 @@ VERDICTS = {
         "The printed D0": False,
         "`deadline` is above every other row": True,
         "SQ as its sentence says": True,
-        "Slotted sites and the event-driven engine agree on hand": True,
     },
     "learning-curves": {"DDPG fails": True},
     "deadlines": {"`deadline` is within": True, "RL-PO always meets the P98": False},

@@ -286,7 +286,7 @@ STUDY = Study(
     "bursty and in the normal state, and what another batch curve makes of them.",
     scales={
         "smoke": replace(_PAPER, phis=_PAPER.phis[:2], slots=20_000, trials=1),
-        "quick": _PAPER,
+        "quick": replace(_PAPER, slots=200_000),
         "paper": _PAPER,
     },
     points=points,

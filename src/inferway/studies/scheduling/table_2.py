@@ -157,7 +157,7 @@ STUDY = Study(
     shows="Goodput, violations and use of the accurate model of every scheduler, bursty and "
     "normal, on the Markovian and the periodic workload.",
     scales={
-        "smoke": replace(_PAPER, slots=20_000, trials=1, event_slots=2_000),
+        "smoke": replace(_PAPER, slots=20_000, trials=1, event_slots=5_000),
         "quick": _PAPER,
         "paper": _PAPER,
     },
