@@ -24,9 +24,22 @@ _DEBUG: Final = "INFERWAY_DEBUG"
 class CommandError(Exception):
     """A sentence for the person at the terminal, and the exit code."""
 
-    def __init__(self, sentence: str, code: int = FAILED) -> None:
-        super().__init__(sentence)
-        self.code = code
+    _EXTRAS = {
+        "learn": (
+            "torch",
+            "sklearn",
+            "gymnasium",
+            "stable_baselines3",
+            "sb3_contrib",
+            "tensorboard",
+        ),
+        "network": ("zenoh", "cryptography"),
+    }
+
+
+def __init__(self, sentence: str, code: int = FAILED) -> None:
+    super().__init__(sentence)
+    self.code = code
 
 
 def report(error: BaseException) -> int:
@@ -79,11 +92,13 @@ def _usage(error: typer.TyperException) -> int:
 
 
 def _missing(error: ModuleNotFoundError) -> str:
-    if (error.name or "").partition(".")[0] in ("torch", "sklearn"):
-        return (
-            f"this command needs {error.name}, which is in the extra `learn`: "
-            "pip install 'inferway[learn]'"
-        )
+    missing = (error.name or "").partition(".")[0]
+    for extra, modules in _EXTRAS.items():
+        if missing in modules:
+            return (
+                f"this command needs {error.name}, which is in the extra `{extra}`: "
+                f"pip install 'inferway[{extra}]'"
+            )
     return f"the module {error.name} is not installed: reinstall inferway"
 
 

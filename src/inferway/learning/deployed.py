@@ -87,10 +87,18 @@ def control_of(
                 f"{', '.join(scenario.fleet.variants)}"
             )
         gains = tuple(accuracies[variant] for variant in scenario.fleet.variants)
+    batches = name.endswith("-b")
     return Control(
-        replace(scenario, late="serve", failures={}, outages=()),
+        replace(
+            scenario,
+            late="serve",
+            failures={},
+            outages=(),
+            # As deployed: a scheduler that sets no batches has requests served one by one.
+            batches=scenario.batches if batches else (),
+        ),
         slot_s=slot_s,
         sees_phase=name.startswith("rl-fo"),
-        batches=name.endswith("-b"),
+        batches=batches,
         gains=gains,
     )

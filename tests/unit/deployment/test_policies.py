@@ -74,7 +74,8 @@ def test_learned_scheduling(write: Write, name: str) -> None:
 def test_scheduling_by_rule(
     write: Write, written: str, options: dict[str, Any], implied: PolicySpec
 ) -> None:
-    found = load(write(f"{TASK}dispatch: {{policy: jiq-fast}}\nscheduling: {{policy: {written}}}\n"))
+    text = f"{TASK}dispatch: {{policy: jiq-fast}}\nscheduling: {{policy: {written}}}\n"
+    found = load(write(text))
     assert found.scheduling == PolicySpec(written.partition(",")[0], options)
     assert found.policy_of("t") == implied
 
