@@ -21,23 +21,16 @@ INTERRUPTED: Final = 130
 _DEBUG: Final = "INFERWAY_DEBUG"
 
 
+_EXTRAS: Final = {
+    "learn": ("torch", "sklearn", "gymnasium", "stable_baselines3", "sb3_contrib", "tensorboard"),
+    "network": ("zenoh", "cryptography"),
+}
+
+
 class CommandError(Exception):
     """A sentence for the person at the terminal, and the exit code."""
 
-    _EXTRAS = {
-        "learn": (
-            "torch",
-            "sklearn",
-            "gymnasium",
-            "stable_baselines3",
-            "sb3_contrib",
-            "tensorboard",
-        ),
-        "network": ("zenoh", "cryptography"),
-    }
-
-
-def __init__(self, sentence: str, code: int = FAILED) -> None:
+    def __init__(self, sentence: str, code: int = FAILED) -> None:
     super().__init__(sentence)
     self.code = code
 
