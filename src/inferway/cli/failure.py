@@ -20,7 +20,6 @@ INTERRUPTED: Final = 130
 # Shows the traceback as well, for a bug report.
 _DEBUG: Final = "INFERWAY_DEBUG"
 
-
 _EXTRAS: Final = {
     "learn": ("torch", "sklearn", "gymnasium", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "network": ("zenoh", "cryptography"),
@@ -31,8 +30,8 @@ class CommandError(Exception):
     """A sentence for the person at the terminal, and the exit code."""
 
     def __init__(self, sentence: str, code: int = FAILED) -> None:
-    super().__init__(sentence)
-    self.code = code
+        super().__init__(sentence)
+        self.code = code
 
 
 def report(error: BaseException) -> int:
