@@ -217,7 +217,10 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
                 end(results, name, "goodput") - same,
                 at_most=0.0,
                 unit="%",
-                why=f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} %",
+                why=f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; "
+                "heavy share of the normal state "
+                f"{100 * end(results, name, f'heavy_{NORMAL}'):.0f} %, RL-PO "
+                f"{100 * at(results, 'rl-po', f'heavy_{NORMAL}', slots):.0f} %",
             )
         )
     return found
@@ -262,6 +265,8 @@ STUDY = Study(
         "Values are of the trajectories that were trained on, with their noise (sigma 0.698), over "
         "stretches of a hundredth of the training; the paper does not say whether its are.",
         "Trainings have 25 million slots or fewer, not 250 million.",
+        "Noise differs between learners: sigma 0.698 before a softmax for RL-PO, 0.1 on weights "
+        "in 0..1 for DDPG, a learned Gaussian on such weights for the recurrent policy.",
         "The curves are stored with the policies; `inferway.studies.scheduling.train` makes both, "
         "and `other_learners` those of DDPG and of the recurrent policy.",
     ),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COMMAND", "LEARNERS", "SLOTS", "trained"]
 
-SLOTS = {"ddpg": 1_500_000, "recurrent": 3_000_000}
+SLOTS = {"ddpg": 1_500_000, "recurrent": 1_000_000}
 LEARNERS = tuple(SLOTS)
 COMMAND = "python -m inferway.studies.scheduling.other_learners"
 _EVERY = 50_000
