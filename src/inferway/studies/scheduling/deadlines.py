@@ -205,7 +205,7 @@ STUDY = Study(
         "smoke": replace(
             _PAPER, deadlines_s=(0.15, 0.45), learned=("rl-po",), slots=20_000, trials=1
         ),
-        "quick": replace(_PAPER, deadlines_s=(0.15, 0.25, 0.35, 0.45), learned=("rl-po",)),
+        "quick": replace(_PAPER, deadlines_s=(0.15, 0.25, 0.35, 0.45)),
         "paper": _PAPER,
     },
     points=points,
