@@ -29,6 +29,8 @@ from inferway.site import Fleet
 
 DIGITS = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),))
 LIMIT_S = 20.0
+START_S = 120.0
+"""A first start compiles its policies, beside whatever else the machine does."""
 
 
 class Response(NamedTuple):
@@ -218,7 +220,7 @@ def start() -> Iterator[Callable[..., Running]]:
         one.deployment = deployment
         running.append(one)
         if wait:
-            one.wait(server.start())
+            one.begin(server.start()).result(START_S)
         return one
 
     yield begin

@@ -64,11 +64,14 @@ def test_every_study_is_whole(name):
     assert one.seconds("smoke") < one.seconds("quick") <= one.seconds("paper")
 
 
+BY_CALCULATION = {"shuffle-pair", "underestimate", "table-2", "batch-sizes", "deadline-bound"}
+"""Studies with claims that are true or false by calculation alone, without a run."""
+
+
 @pytest.mark.parametrize("name", STUDIES)
 def test_without_results_there_is_a_figure_and_no_verdict_on_simulations(name):
     one = study(name)
     settings = one.scales["quick"]
     assert one.figure(settings, Results([])) is not None
     for found in one.claims(settings, Results([])):
-        # What is true or false by calculation alone needs no run.
-        assert found.reproduced is None or name in ("shuffle-pair", "underestimate")
+        assert found.reproduced is None or name in BY_CALCULATION
