@@ -8,7 +8,7 @@ server is taken to last a margin longer than a high quantile of the service time
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Deadline(NamedTuple):
         target: float | None,
         rate_per_s: float | None,
         margin: float = MARGIN,
-    ) -> Deadline:
+    ) -> Self:
         """Begin with the fleet's mean service times.
 
         Parameters

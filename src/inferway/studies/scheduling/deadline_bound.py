@@ -70,7 +70,7 @@ def points(settings: Settings) -> list[Point]:
 
 
 def _labeled(settings: Settings, policy: str, cv: float, factor: float, trial: int) -> Point:
-    beliefs: dict[str, Any] = {"options": {"factor": factor}} if factor else {}
+    beliefs: dict[str, Any] = {"options": {"margin": factor}} if factor else {}
     made = point(
         policy,
         settings.workload,

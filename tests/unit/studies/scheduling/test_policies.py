@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch.deadline import Deadline
-from inferway.site import ALL_CLASSES, HOLD, Request
+from inferway.site import ALL_CLASSES, COMPLETED, HOLD, Event, Request
 from inferway.site.view import empty_site
 from inferway.studies.scheduling.believed import Believed
 from inferway.studies.scheduling.burst import scenario
@@ -57,10 +57,10 @@ def test_none_is_idle():
 
 
 def test_beliefs_decide_as_deadline_does():
-    """With the same times believed; `deadline` takes its margin for the factor."""
+    """With the same times believed, whatever service takes."""
     random = np.random.default_rng(2)
     for factor in (1.0, 1.5):
-        believed = Believed.build(FLEET, factor=factor, **BUILT)
+        believed = Believed.build(FLEET, margin=factor, **BUILT)
         own = Deadline.build(FLEET, margin=factor, **BUILT)
         for _ in range(200):
             site = site_with(random.integers(0, 10, 4))
@@ -69,3 +69,4 @@ def test_beliefs_decide_as_deadline_does():
             site.started_s[busy] = 1.0 - random.uniform(0, 0.05, int(busy.sum()))
             asked = request(site, deadline_s=1.0 + random.uniform(0.01, 0.4))
             assert believed.choose(site, asked, 0) == own.choose(site, asked, 0)
+            believed.learn(site, Event(COMPLETED, 0, 1, True, 0.0, 0.5))
