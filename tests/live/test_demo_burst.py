@@ -70,4 +70,4 @@ def test_ctrl_c_leaves_nothing_running(tmp_path: Path, until: Any) -> None:
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=20)
     assert process.returncode == 130
-    assert _marked(mark) == []
+    until(lambda: not _marked(mark))  # who was just starting ends a moment later

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Final
 
 from inferway.demo.burst_load import PHASES
 from inferway.demo.burst_result import Outcome
+from inferway.demo.simulation import simulation
 
 _WITHIN_S: Final = 60.0
 _QUERIES: Final = 6000
 _REPLICATIONS: Final = 3
+_OPTIONS: Final = (
+    *("--warmup", "0", "--queries", str(_QUERIES)),
+    *("--replications", str(_REPLICATIONS), "--workers", "1"),
+)
 
 
 def predict(
@@ -45,7 +47,9 @@ def predict(
     while waiting:
         group, waiting = waiting[: max(cores, 1)], waiting[max(cores, 1) :]
         with ExitStack() as running:
-            started = [(name, running.enter_context(_simulation(file))) for name, file in group]
+            started = [
+                (name, running.enter_context(simulation(file, _OPTIONS))) for name, file in group
+            ]
             for name, process in started:
                 try:
                     output, errors = process.communicate(timeout=_WITHIN_S)
@@ -71,26 +75,3 @@ def _outcome(numbers: Mapping[str, Any], heavy: str) -> Outcome:
         accuracy=numbers["accuracy"],
         heavy=numbers["shares"].get(heavy, 0.0),
     )
-
-
-@contextmanager
-def _simulation(file: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "inferway", "simulate", str(file), "--json", "--warmup", "0"]
-    command += ["--queries", str(_QUERIES), "--replications", str(_REPLICATIONS), "--workers", "1"]
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as cache:
-        # Some thousand requests are done uncompiled long before the compiler would be; and such
-        # code leaves nothing in the cache of the compiled one.
-        environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": cache}
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()

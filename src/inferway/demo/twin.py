@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+from inferway.demo.simulation import simulation
 
 REPLICATIONS: Final = 4
 _WITHIN_S: Final = 60.0
@@ -62,7 +61,8 @@ def simulate(
         batch, waiting = waiting[: max(cores, 1)], waiting[max(cores, 1) :]
         with ExitStack() as running:
             started = [
-                (policy, running.enter_context(_simulation(*paths))) for policy, paths in batch
+                (policy, running.enter_context(simulation(file, _options(recording))))
+                for policy, (file, recording) in batch
             ]
             for policy, process in started:
                 try:
@@ -78,23 +78,8 @@ def simulate(
     return found, warnings
 
 
-@contextmanager
-def _simulation(deployment: Path, recording: Path) -> Iterator[subprocess.Popen[bytes]]:
-    command = [sys.executable, "-m", "inferway", "simulate", str(deployment), "--json"]
-    command += ["--trace", str(recording), "--replications", str(REPLICATIONS), "--workers", "1"]
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as cache:
-        # Uncompiled code leaves nothing in the cache of the compiled one.
-        environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": cache}
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
-        )
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
+def _options(recording: Path) -> list[str]:
+    return [
+        *("--trace", str(recording), "--replications", str(REPLICATIONS)),
+        *("--workers", "1"),
+    ]
