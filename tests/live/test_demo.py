@@ -64,7 +64,7 @@ def test_the_load_follows_from_the_machine(result):
     assert result.bound.rate_per_s == pytest.approx(result.load.mean_per_s, rel=0.05)
     assert result.bound.rate_per_s < result.bound.max_rate_per_s
     line = [latency for _, latency in result.bound.line]
-    assert line == sorted(line)
+    assert line == pytest.approx(sorted(line), rel=1e-9)  # flat pieces are equal but for rounding
 
 
 def test_what_it_wrote(result):
