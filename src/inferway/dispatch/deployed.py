@@ -13,7 +13,7 @@ from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment
+    from inferway.deployment import Deployment, Task
 
 
 def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound]:
@@ -60,19 +60,56 @@ def dispatcher_of(
     if place.queue == "central":
         # Requests wait in the world's one queue: a server holds what it serves.
         fleet = replace(fleet, buffer=1)
-    target, budget = deployment.tasks[task].accuracy_target, deployment.tasks[task].energy_budget
+    kind = deployment.tasks[task]
+    return dispatcher_on(
+        deployment,
+        kind,
+        fleet,
+        rate_per_s=arrival_rate(deployment, fleet, kind.accuracy_target),
+        measure=measure,
+        narrow=place.late == "drop",
+    )
+
+
+def dispatcher_on(
+    deployment: Deployment,
+    task: Task,
+    fleet: Fleet,
+    *,
+    rate_per_s: float | None,
+    measure: bool = True,
+    narrow: bool = True,
+) -> Dispatcher:
+    """The dispatcher of a task on any fleet, with the policy that the file names for it.
+
+    Parameters
+    ----------
+    deployment, task
+        Whose policy.
+    fleet
+        Server classes, wherever they stand.
+    rate_per_s
+        Expected arrival rate, 1/s; None where nothing says it.
+    measure, narrow
+        As in `Dispatcher`.
+
+    Raises
+    ------
+    ValueError
+        Where the policy lacks what it needs.
+    """
+    target, budget = task.accuracy_target, task.energy_budget
     spec = deployment.policy_of(task)
     options = {name: value for name, value in spec.options.items() if value is not None}
-    rate_per_s = options.pop("rate", None) or arrival_rate(deployment, fleet, target)
+    rate_per_s = options.pop("rate", None) or rate_per_s
     if options.pop("window", None) is not None and rate_per_s is None:
         # The world estimates the rate and calls `retune`; until then, half of what is feasible.
         rate_per_s = 0.5 * max_rate(fleet, target, budget)
     folder = deployment.path.parent if deployment.path else None
     if budget is not None and takes(spec.policy, "energy_budget", folder):
         options["energy_budget"] = budget
-    deadline_s = deployment.tasks[task].deadline_s
-    if deadline_s is not None and takes(spec.policy, "deadline_s", folder):
-        options["deadline_s"] = deadline_s
+    if task.deadline_s is not None and takes(spec.policy, "deadline_s", folder):
+        options["deadline_s"] = task.deadline_s
     return Dispatcher(
         fleet,
         spec.policy,
@@ -80,7 +117,7 @@ def dispatcher_of(
         rate_per_s=rate_per_s,
         folder=folder,
         measure=measure,
-        narrow=place.late == "drop",
+        narrow=narrow,
         **options,
     )
 
