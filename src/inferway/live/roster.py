@@ -129,6 +129,47 @@ class Roster:
                 self.retiring[old] = asyncio.create_task(self._retire(old))
             self._log.info("applied", tasks={site.task: list(site.variants) for site in sites})
 
+    async def replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
+        """Let another site serve one task from now on, or none; no request is lost.
+
+        Parameters
+        ----------
+        task
+            Which one.
+        site
+            Not started yet; None where nothing can answer the task any more.
+
+        Returns
+        -------
+        asyncio.Task or None
+            Ends when the old site has answered all that it has and is gone; None where there was
+            none.
+
+        Raises
+        ------
+        WarmUpError
+            When the new one cannot be run; nothing has changed then.
+        """
+        async with self._applying:
+            if site is not None:
+                try:
+                    await self._warm_up((site,))
+                except BaseException:
+                    await site.stop()
+                    raise
+            old = next((one for one in self.sites if one.task == task), None)
+            if old is not None and site is not None:
+                inherit(site, old)
+            if self._record is not None and site is not None:
+                self._record_on(self._record, (site,))
+            others = [one for one in self.sites if one is not old]
+            self.sites = others if site is None else [*others, site]
+            self._route(self.sites)
+            if old is None:
+                return None
+            self.retiring[old] = leaving = asyncio.create_task(self._retire(old))
+            return leaving
+
     async def all(self) -> list[Site]:
         """Every site that may still have requests; those that retire are waited for no more."""
         retiring, sites = list(self.retiring.values()), [*self.sites, *self.retiring]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -47,7 +47,8 @@ class Server:
     Parameters
     ----------
     deployment
-        From `inferway.load`; or the sites themselves, made by hand.
+        From `inferway.load`; or the sites themselves, made by hand: none, where `replace` brings
+        them.
     host
         Address of the inference listener.
     http_port, admin_port
@@ -83,6 +84,10 @@ class Server:
     now
         The clock of the tasks that it loads, seconds: arrivals, deadlines, service times. What the
         server itself waits for, it waits for on the event loop's.
+    expected
+        Tasks that are not unknown where no site serves them: nothing can answer them now.
+    pages
+        More pages of the admin listener, by path.
 
     Raises
     ------
@@ -110,6 +115,8 @@ class Server:
         tracer: Tracer | None = None,
         log_level: str = "info",
         now: Callable[[], float] = time.monotonic,
+        expected: Iterable[str] = (),
+        pages: Mapping[str, Handler] | None = None,
     ) -> None:
         if keys is None and not is_loopback(admin_host):
             raise ServeError(
@@ -128,6 +135,7 @@ class Server:
         self.grace_s = grace_s
         self.limits = limits or Limits()
         self._tracer = tracer
+        self._expected, self._pages = tuple(expected), dict(pages or {})
         self.ready = False
         self.log = logger(log_level)
         self._pauses = Pauses()
@@ -228,7 +236,13 @@ class Server:
 
     def _route(self, sites: Sequence[Site]) -> None:
         self._routes = inference_routes(sites, self._is_ready, self.limits)
+        for task in self._expected:
+            if all(site.task != task for site in sites):
+                self._routes.post(f"/v2/models/{task}/infer", _unserved(task))
+                self._routes.read(f"/v2/models/{task}/ready", _unserved(task))
         self._admin_routes = admin_routes(sites, self._is_ready, self._applying, self._pauses)
+        for path, page in self._pages.items():
+            self._admin_routes.read(path, page)
         if self._grpc is not None:
             self._grpc.serve(sites)
 
@@ -244,6 +258,10 @@ class Server:
             When it cannot be served; nothing has changed then.
         """
         await self._roster.apply(deployment, lambda: not self.ready or self._ending.is_set())
+
+    async def replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
+        """Let another site serve one task from now on, or none; see `Roster.replace`."""
+        return await self._roster.replace(task, site)
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
         await self.apply(deployment)
@@ -367,6 +385,11 @@ class Server:
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
+
+
+def _unserved(task: str) -> Handler:
+    reason = f"nothing that can answer task {task!r} is within reach now"
+    return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
 
 
 def _starting_routes() -> Routes:
