@@ -1,0 +1,297 @@
+"""Offers: what the nodes further up can serve, and the fleet that a node makes of its own and them.
+
+Paper 000, Sec. III-E: a node tells its downstream neighbors what it serves and at which cost, and
+what it has heard from further up unless it serves that itself at less. The paper compares costs;
+here an instance beats an offer where it is no slower, the way there included, and no less accurate.
+Then it costs less by eq. 6 for every alpha, and no accuracy target or deadline is met worse.
+
+To a dispatch policy an offer is one more server class, of virtual servers that forward: its service
+takes the service time there and the way there and back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+import numpy as np
+
+from inferway.site.fleet import Fleet
+from inferway.site.view import MAX_CLASSES
+
+__all__ = [
+    "MAX_HOPS",
+    "MAX_SERVERS",
+    "Offer",
+    "Own",
+    "fleet_at",
+    "passed_on",
+    "prune",
+    "received",
+    "servers_for",
+]
+
+MAX_HOPS: Final = 16
+"""Nodes on the way of an offer, at most."""
+MAX_SERVERS: Final = 64
+"""Virtual servers of an offer, at most: requests that are under way to it at once."""
+
+
+class Offer(msgspec.Struct, frozen=True, array_like=True):
+    """Who serves what.
+
+    Attributes
+    ----------
+    task, variant
+        What is served.
+    node
+        Who serves it.
+    accuracy
+        The variant's, 0..1.
+    service_s
+        Its service time there, s.
+    rtt_s
+        Round-trip time from the reader to `node`, s.
+    spare_per_s
+        Requests per second that it takes from the reader, those included that already come from
+        there.
+    path
+        From the neighbor that tells of it to `node`, both included.
+    repository
+        Whether `node` is a repository, the last resort.
+    """
+
+    task: str
+    variant: str
+    node: str
+    accuracy: float
+    service_s: float
+    rtt_s: float
+    spare_per_s: float
+    path: tuple[str, ...]
+    repository: bool
+
+    @property
+    def response_s(self) -> float:
+        """Service time and the way there and back, s."""
+        return self.service_s + self.rtt_s
+
+
+class Own(NamedTuple):
+    """What a node itself runs of a variant, as it offers it; the fields are those of `Offer`."""
+
+    task: str
+    variant: str
+    accuracy: float
+    service_s: float
+    spare_per_s: float
+    repository: bool = False
+
+
+def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offer:
+    """Take in a neighbor's offer: the way to the neighbor comes on top.
+
+    Parameters
+    ----------
+    offer
+        As the neighbor told it, with the round-trip time from there.
+    neighbor
+        Who told it.
+    rtt_s
+        Round-trip time to the neighbor, s.
+    me
+        The reader's own name.
+
+    Raises
+    ------
+    ValueError
+        Where the neighbor could not have meant it: other nodes on its path than from the neighbor
+        to the one that serves, the reader or a node twice on it, impossible numbers.
+    """
+    path = offer.path
+    if not path or path[0] != neighbor or path[-1] != offer.node:
+        raise ValueError(
+            f"{neighbor} offers {offer.variant} at {offer.node} by {' -> '.join(path) or 'no path'}"
+            ", which does not lead from the one to the other"
+        )
+    if len(set(path)) < len(path) or me in path:
+        raise ValueError(
+            f"{neighbor} offers {offer.variant} at {offer.node} by a loop, {' -> '.join(path)}"
+        )
+    if len(path) > MAX_HOPS:
+        raise ValueError(
+            f"{neighbor} offers {offer.variant} at {offer.node} over {len(path)} nodes, more than "
+            f"{MAX_HOPS}"
+        )
+    sound = (
+        0 <= offer.accuracy <= 1
+        and 0 < offer.service_s < math.inf
+        and 0 <= offer.rtt_s < math.inf
+        and 0 <= offer.spare_per_s < math.inf
+    )
+    if not sound:
+        raise ValueError(
+            f"{neighbor} offers {offer.variant} at {offer.node} with impossible numbers: accuracy "
+            f"{offer.accuracy:g}, service {offer.service_s:g} s, round trip {offer.rtt_s:g} s, "
+            f"spare {offer.spare_per_s:g}/s"
+        )
+    return msgspec.structs.replace(offer, rtt_s=offer.rtt_s + rtt_s)
+
+
+def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
+    """Leave out what the node's own instances beat, and longer ways to the same.
+
+    An instance with nothing to spare beats nothing, for what it cannot take goes on. Offers of
+    repositories stay: they are the last resort.
+
+    Returns
+    -------
+    list of Offer
+        In the order of `heard`.
+    """
+    able = [mine for mine in own if mine.spare_per_s > 0]
+    return [
+        offer
+        for offer in _shortest(heard)
+        if offer.repository or not any(_beats(mine, offer) for mine in able)
+    ]
+
+
+def passed_on(
+    me: str, own: Iterable[Own], heard: Iterable[Offer], *, neighbor: str = ""
+) -> list[Offer]:
+    """Say what a node tells a downstream neighbor.
+
+    Parameters
+    ----------
+    me
+        The node's name.
+    own
+        What it runs.
+    heard
+        What it has `received`.
+    neighbor
+        Who is told; what leads back there is left out.
+
+    Returns
+    -------
+    list of Offer
+        With round-trip times from `me`: the neighbor adds those of the link.
+    """
+    mine = list(own)
+    told = [
+        Offer(
+            task=one.task,
+            variant=one.variant,
+            node=me,
+            accuracy=one.accuracy,
+            service_s=one.service_s,
+            rtt_s=0.0,
+            spare_per_s=one.spare_per_s,
+            path=(me,),
+            repository=one.repository,
+        )
+        for one in mine
+    ]
+    # What leads back goes first: behind it there may be a longer way to the same that does not.
+    elsewhere = [
+        offer
+        for offer in heard
+        if me not in offer.path and neighbor not in offer.path and len(offer.path) < MAX_HOPS
+    ]
+    return told + [
+        msgspec.structs.replace(offer, path=(me, *offer.path)) for offer in prune(mine, elsewhere)
+    ]
+
+
+def servers_for(offer: Offer) -> int:
+    """Count the virtual servers of an offer: how many requests may be under way to it at once.
+
+    Those that its spare rate keeps under way (Little's law), rounded up, and one more, so that an
+    offer with nothing to spare can still be tried; all that there may be for a repository.
+    """
+    if offer.repository:
+        return MAX_SERVERS
+    under_way = offer.spare_per_s * offer.response_s
+    return min(MAX_SERVERS, 1 + math.ceil(min(under_way, MAX_SERVERS)))
+
+
+def fleet_at(
+    task: str,
+    own: Sequence[tuple[str, float, float, int]],
+    offers: Iterable[Offer],
+    buffer: int | None,
+    *,
+    node: str = "",
+) -> tuple[Fleet, list[Offer | None]]:
+    """Make the fleet of a node that also forwards.
+
+    Parameters
+    ----------
+    task
+        Offers of other tasks are passed over.
+    own
+        What the node runs: variant, accuracy, service rate of one instance (1/s), instances.
+    offers
+        What it has `received`; of several ways to the same, the shortest counts. What the node's
+        own instances beat may be among them: it takes what these cannot.
+    buffer
+        Places at each server, the one in service included; None for no limit.
+    node
+        Where the fleet stands.
+
+    Returns
+    -------
+    fleet
+        Its classes are named ``VARIANT``, and ``VARIANT@NODE`` those of offers. Beyond the classes
+        that a site can have, the slowest offers are left out, repositories last.
+    offers
+        (K,) the offer that each class stands for; None for the node's own.
+
+    Raises
+    ------
+    ValueError
+        Where there is neither an instance nor an offer, or as `Fleet`.
+    """
+    known = sorted(
+        (offer for offer in _shortest(offers) if offer.task == task),
+        key=lambda offer: (not offer.repository, offer.response_s),
+    )[: MAX_CLASSES - len(own)]
+    if not own and not known:
+        raise ValueError(f"nothing runs for task {task!r} at {node or 'the node'} or is offered")
+    stands_for: dict[str, Offer | None] = {variant: None for variant, *_ in own}
+    stands_for.update({f"{offer.variant}@{offer.node}": offer for offer in known})
+    fleet = Fleet(
+        variants=(*(variant for variant, *_ in own), *(f"{o.variant}@{o.node}" for o in known)),
+        rate=np.array([*(rate for *_, rate, _ in own), *(1.0 / o.response_s for o in known)]),
+        accuracy=np.array([*(accuracy for _, accuracy, *_ in own), *(o.accuracy for o in known)]),
+        count=np.array([*(count for *_, count in own), *(servers_for(o) for o in known)]),
+        buffer=buffer,
+        task=task,
+        node=node,
+    )
+    return fleet, [stands_for[name] for name in fleet.variants]
+
+
+def _beats(mine: Own, offer: Offer) -> bool:
+    return (
+        mine.task == offer.task
+        and mine.accuracy >= offer.accuracy
+        and mine.service_s <= offer.response_s
+    )
+
+
+def _shortest(offers: Iterable[Offer]) -> list[Offer]:
+    """Keep one way to each variant at each node: by time, then hops, then names."""
+    best: dict[tuple[str, str, str], Offer] = {}
+    for offer in offers:
+        key = (offer.task, offer.variant, offer.node)
+        if key not in best or _way(offer) < _way(best[key]):
+            best[key] = offer
+    return list(best.values())
+
+
+def _way(offer: Offer) -> tuple[float, int, tuple[str, ...]]:
+    return offer.rtt_s, len(offer.path), offer.path
