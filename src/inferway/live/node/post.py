@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import msgspec
 
-from inferway.live.node.control import ControlPlane
+from inferway.live.node.control import LETTERS, ControlPlane
 from inferway.placement.agent import Agent
 from inferway.placement.arrays import Float
 from inferway.placement.crossing import Crossing
@@ -115,6 +115,8 @@ class Post:
             self.plane.send(to, kind, letter.data)
 
     def _letter(self, neighbor: str, kind: str, data: bytes) -> None:
+        if kind not in LETTERS:
+            return  # somebody else's
         try:
             message = decode(data)
         except msgspec.DecodeError:

@@ -1,0 +1,311 @@
+"""Offers between neighbors: what this node tells, what it has heard, and whose it goes by.
+
+A node goes by the offers of one neighbor, that towards the nearest repository. While it does not
+live, or reaches no repository itself, the node goes by those of another that does. So neighbors
+that are further away are told what could help them, and the one that the node itself relies on is
+told only of ways that do not lead back through it.
+
+Told are all offers at once, when they change and at least every few seconds; those of a neighbor
+that has gone silent expire.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from inferway.dispatch.offers import Offer, Own, passed_on, received
+from inferway.live.node.control import ControlPlane
+
+__all__ = ["MENU", "Menu"]
+
+MENU: Final = "menu"
+"""The kind of these letters."""
+REFRESH_S: Final = 2.0
+"""Offers are told again after so long, changed or not."""
+EXPIRES_S: Final = 3.0 * REFRESH_S
+# Changes that come together are told together.
+_GATHER_S: Final = 0.02
+# Spare rates change all the time; what changes by less is told with the next refresh.
+_WORTH: Final = 0.2
+_PER_LETTER: Final = 4000
+
+
+class _Letter(msgspec.Struct, array_like=True, frozen=True):
+    """A part of what a node tells."""
+
+    serial: int
+    part: int
+    parts: int
+    offers: tuple[Offer, ...]
+
+
+class _Heard(NamedTuple):
+    """What a neighbor told last."""
+
+    offers: tuple[Offer, ...]
+    until_s: float
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Letter).decode
+
+
+class Menu:
+    """A node's offers.
+
+    Parameters
+    ----------
+    node
+        The node's name.
+    plane
+        The node's control plane, not yet open; it knows the kind `MENU`.
+    links_s
+        Round-trip time to each neighbor, s.
+    upstream
+        The neighbor towards the nearest repository; None at a repository.
+    changed
+        Called when what the node goes by has changed, with the tasks that it has changed for.
+    now
+        A clock that nobody sets, s.
+
+    Attributes
+    ----------
+    refused
+        Letters, or offers in them, that were not taken, by (neighbor, reason).
+    """
+
+    def __init__(
+        self,
+        node: str,
+        plane: ControlPlane,
+        *,
+        links_s: Mapping[str, float],
+        upstream: str | None,
+        changed: Callable[[set[str]], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node, self.upstream = node, upstream
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self._plane, self._links_s, self._changed, self._now = plane, dict(links_s), changed, now
+        self._own: list[Own] = []
+        self._heard: dict[str, _Heard] = {}
+        self._parts: dict[str, list[_Letter]] = {}
+        self._serial = 0
+        self._told: dict[str, list[Offer]] = {}
+        self._told_s: dict[str, float] = {}
+        self._used: dict[str, list[Offer]] = {}
+        self._from: str | None = None
+        self._gathering: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        plane.on_letter(self._letter)
+        plane.on_neighbor(self._neighbor)
+
+    def begin(self) -> None:
+        """Tell, and forget what has expired, from now on."""
+        self._task = asyncio.create_task(self._refresh())
+
+    def end(self) -> None:
+        """Tell nothing more."""
+        for handle in (self._task, self._gathering):
+            if handle is not None:
+                handle.cancel()
+        self._task = self._gathering = None
+
+    def offer(self, own: Iterable[Own]) -> None:
+        """Say what the node itself runs and can spare."""
+        before, self._own = self._own, list(own)
+        if _differ(before, self._own):
+            self._gather()
+
+    def offers(self, task: str) -> Sequence[Offer]:
+        """What the node goes by: offers of a task, round trips from here."""
+        return self._used.get(task, ())
+
+    @property
+    def all(self) -> list[Offer]:
+        """The same of all tasks."""
+        return [offer for offers in self._used.values() for offer in offers]
+
+    def next_hop(self, destination: str) -> str | None:
+        """Name the neighbor by which a node is reached; None where none is known."""
+        if destination in self._links_s and destination in self._plane.alive:
+            return destination
+        ways = [
+            (offer.rtt_s, len(offer.path), neighbor)
+            for neighbor in self._live()
+            for offer in self._heard[neighbor].offers
+            if offer.node == destination
+        ]
+        return min(ways)[2] if ways else None
+
+    @property
+    def degraded(self) -> str:
+        """Say why no repository can be reached; empty where one can, or the node is one."""
+        if self.upstream is None or (self._from is not None and self._reaches(self._from)):
+            return ""
+        if self.upstream in self._plane.alive:
+            return f"node {self.node} reaches no repository beyond {self.upstream}"
+        return f"node {self.node} reaches no repository: {self.upstream} does not answer"
+
+    def _live(self) -> list[str]:
+        """Neighbors whose offers hold."""
+        now = self._now()
+        return [
+            neighbor
+            for neighbor, heard in self._heard.items()
+            if neighbor in self._plane.alive and heard.until_s > now
+        ]
+
+    def _reaches(self, neighbor: str) -> bool:
+        heard = self._heard.get(neighbor)
+        return heard is not None and any(offer.repository for offer in heard.offers)
+
+    def _choose(self) -> str | None:
+        """Whose offers to go by: upstream's, or another's where only that reaches a repository."""
+        if self.upstream is None:
+            return None
+        live = self._live()
+        able = [neighbor for neighbor in live if self._reaches(neighbor)]
+        if self.upstream in able:
+            return self.upstream
+        if able:
+            return min(able, key=self._way)
+        return self.upstream if self.upstream in live else None
+
+    def _way(self, neighbor: str) -> float:
+        """Time to the nearest repository by a neighbor, s."""
+        offers = self._heard[neighbor].offers
+        return min((one.rtt_s for one in offers if one.repository), default=math.inf)
+
+    def _letter(self, neighbor: str, kind: str, data: bytes) -> None:
+        if kind != MENU:
+            return
+        try:
+            letter = _decode(data)
+        except msgspec.DecodeError:
+            self.refused[neighbor, "no menu"] += 1
+            return
+        parts = self._parts.setdefault(neighbor, [])
+        if parts and parts[0].serial != letter.serial:
+            parts.clear()
+        if letter.part != len(parts) or not 0 < letter.parts <= 1000:
+            self.refused[neighbor, "out of order"] += 1
+            parts.clear()
+            return
+        parts.append(letter)
+        if len(parts) < letter.parts:
+            return
+        offers = []
+        for part in parts:
+            for offer in part.offers:
+                try:
+                    offers.append(received(offer, neighbor, self._links_s[neighbor], me=self.node))
+                except ValueError:
+                    self.refused[neighbor, "impossible"] += 1
+        parts.clear()
+        self._heard[neighbor] = _Heard(tuple(offers), self._now() + EXPIRES_S)
+        self._look()
+
+    def _neighbor(self, neighbor: str, alive: bool) -> None:
+        if alive:
+            self._told.pop(neighbor, None)
+            self._gather()
+        else:
+            self._heard.pop(neighbor, None)
+            self._parts.pop(neighbor, None)
+        self._look()
+
+    def _look(self) -> None:
+        """Choose whom to go by, and say for which tasks that changed anything."""
+        self._from = self._choose()
+        used: dict[str, list[Offer]] = {}
+        if self._from is not None:
+            for offer in self._heard[self._from].offers:
+                used.setdefault(offer.task, []).append(offer)
+        before, self._used = self._used, used
+        tasks = {
+            task
+            for task in before.keys() | used.keys()
+            if _classes(before.get(task, ())) != _classes(used.get(task, ()))
+        }
+        if tasks:
+            self._changed(tasks)
+        if _differ(_flat(before), _flat(used)):
+            self._gather()
+
+    def _gather(self) -> None:
+        if self._gathering is None and self._task is not None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_S, self._tell)
+
+    def _tell(self) -> None:
+        self._gathering = None
+        for neighbor in self._links_s:
+            if neighbor in self._plane.alive:
+                self._tell_one(neighbor)
+
+    def _tell_one(self, neighbor: str) -> None:
+        offers = self._for(neighbor)
+        now, told = self._now(), self._told.get(neighbor)
+        # A little before its time, so that a refresh never waits for the next one.
+        due = now - self._told_s.get(neighbor, -math.inf) > 0.9 * REFRESH_S
+        if told is not None and not due and not _differ(told, offers):
+            return
+        self._serial += 1
+        chunks = [offers[i : i + _PER_LETTER] for i in range(0, len(offers), _PER_LETTER)] or [[]]
+        for part, chunk in enumerate(chunks):
+            letter = _Letter(self._serial, part, len(chunks), tuple(chunk))
+            self._plane.send(neighbor, MENU, _encode(letter))
+        self._told[neighbor], self._told_s[neighbor] = offers, now
+
+    def _for(self, neighbor: str) -> list[Offer]:
+        if neighbor != self._from:
+            return passed_on(self.node, self._own, self.all, neighbor=neighbor)
+        # Whom this node relies on hears only of ways around itself.
+        around = [
+            offer
+            for other in self._live()
+            if other != neighbor
+            for offer in self._heard[other].offers
+            if neighbor not in offer.path
+        ]
+        if not any(offer.repository for offer in around):
+            return []
+        return passed_on(self.node, self._own, around, neighbor=neighbor)
+
+    async def _refresh(self) -> None:
+        while True:
+            self._look()
+            self._tell()
+            await asyncio.sleep(REFRESH_S / 2)
+
+
+def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:
+    return [offer for offers in used.values() for offer in offers]
+
+
+def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...]]]:
+    return {(offer.variant, offer.node, offer.path) for offer in offers}
+
+
+def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
+    """Whether two lists differ in more than what spare rates do from moment to moment."""
+    if len(one) != len(other):
+        return True
+    for a, b in zip(one, other, strict=True):
+        if abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s):
+            return True
+        if _fixed(a) != _fixed(b):
+            return True
+    return False
+
+
+def _fixed(one: Own | Offer) -> tuple[object, ...]:
+    return (one.task, one.variant, getattr(one, "path", ()), one.accuracy, one.repository)

@@ -1,0 +1,122 @@
+"""Where a node stands in its network: what the file says that concerns it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from inferway.live.assembly import ServeError
+from inferway.network.deployed import Deployed, deployed, topology_of
+from inferway.network.routes import shortest_paths
+from inferway.placement.crossing import NodeData, data_of
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment, Task
+
+__all__ = ["Position", "position_of"]
+
+
+@dataclass(frozen=True, eq=False)
+class Position:
+    """One node's place.
+
+    Attributes
+    ----------
+    node
+        Its name.
+    number
+        Its number among the network's nodes.
+    repository
+        Whether it is one.
+    upstream
+        The neighbor towards the nearest repository; None at a repository.
+    links_s
+        Round-trip time to each neighbor, in seconds.
+    hardware
+        Its own.
+    budget_bytes
+        Infinite where there is none.
+    tasks
+        By the name under which clients ask for them: a counted task's entry of the file stands for
+        all that are counted.
+    types
+        Request type by (task, entry node).
+    data
+        What placement needs of the node.
+    rates_per_s
+        Mean arrival rate of each task at this node as an entry, 1/s; 0 where it is none.
+    deployed
+        The whole network and the demand for it.
+    """
+
+    node: str
+    number: int
+    repository: bool
+    upstream: str | None
+    links_s: Mapping[str, float]
+    hardware: str
+    budget_bytes: float
+    tasks: Mapping[str, Task]
+    types: Mapping[tuple[str, str], int]
+    data: NodeData
+    rates_per_s: Mapping[str, float]
+    deployed: Deployed
+
+
+def position_of(deployment: Deployment, node: str) -> Position:
+    """Find a node's place in the network of a deployment.
+
+    Raises
+    ------
+    ServeError
+        For a name that no node has.
+    DeploymentError
+        Where the file has no network, or one that cannot be used.
+    """
+    topology = topology_of(deployment)
+    if node not in topology.nodes:
+        raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")
+    number = topology.nodes.index(node)
+    found = deployed(deployment)
+    network, demand = found
+    first, entry = network.paths.first, network.paths.node
+    types = {
+        (network.tasks[task], network.nodes[entry[first[path]]]): rho
+        for rho, (task, path) in enumerate(
+            zip(network.requests.task, network.requests.path, strict=True)
+        )
+    }
+    expected = demand.expected(0) / demand.slot_s
+    links: dict[str, float] = {}
+    for (one, other), rtt_s in zip(topology.links.tolist(), topology.rtt_s.tolist(), strict=True):
+        if number in (one, other):
+            name = topology.nodes[other if one == number else one]
+            links[name] = min(rtt_s, links.get(name, np.inf))
+    upstream = None
+    if not topology.repository[number]:
+        path = shortest_paths(topology, np.array([number]), np.flatnonzero(topology.repository))
+        upstream = topology.nodes[path.node[1]]
+    tasks = {
+        name: task
+        for task in deployment.tasks.values()
+        for name in (
+            [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
+        )
+    }
+    return Position(
+        node=node,
+        number=number,
+        repository=bool(topology.repository[number]),
+        upstream=upstream,
+        links_s=links,
+        hardware=topology.kinds[topology.hardware[number]],
+        budget_bytes=float(topology.budget[number]),
+        tasks=tasks,
+        types=types,
+        data=data_of(network)[number],
+        rates_per_s={task: float(expected[rho]) for (task, at), rho in types.items() if at == node},
+        deployed=found,
+    )

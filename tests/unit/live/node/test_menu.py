@@ -1,0 +1,221 @@
+"""Offers between neighbors, over a plane that is only a list of letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from inferway.dispatch.offers import Own
+from inferway.live.node.menu import EXPIRES_S, MENU, REFRESH_S, Menu
+
+TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)
+WIDE = Own("digits", "wide", 0.95, 0.004, 50.0, repository=True)
+
+
+class Wires:
+    """Joins menus; letters wait until they are carried."""
+
+    def __init__(self, *links: tuple[str, str]) -> None:
+        self.links = links
+        self.planes: dict[str, Plane] = {}
+        self.mail: list[tuple[str, str, str, bytes]] = []
+        self.time_s = 100.0
+
+    def menu(self, node: str, upstream: str | None, told: list[set[str]] | None = None) -> Menu:
+        ends = [pair for pair in self.links if node in pair]
+        links = {a if b == node else b: 0.01 for a, b in ends}
+        self.planes[node] = plane = Plane(self, node)
+        return Menu(
+            node,
+            plane,  # type: ignore[arg-type]
+            links_s=links,
+            upstream=upstream,
+            changed=(told if told is not None else []).append,
+            now=lambda: self.time_s,
+        )
+
+    def join(self, *nodes: str) -> None:
+        for one, other in self.links:
+            if one in nodes and other in nodes:
+                self.planes[one].sees(other, True)
+                self.planes[other].sees(one, True)
+
+    async def settle(self) -> None:
+        """Carry letters until nothing is told any more."""
+        for _ in range(50):
+            await asyncio.sleep(0.03)
+            mail, self.mail = self.mail, []
+            for sender, to, kind, data in mail:
+                if to in self.planes[sender].alive:
+                    for taker in self.planes[to].takers:
+                        taker(sender, kind, data)
+            if not mail:
+                return
+        raise AssertionError("they never stop")
+
+
+class Plane:
+    def __init__(self, wires: Wires, node: str) -> None:
+        self.wires, self.node = wires, node
+        self.alive: set[str] = set()
+        self.takers: list[Callable[[str, str, bytes], None]] = []
+        self.watchers: list[Callable[[str, bool], None]] = []
+        self.sent: list[str] = []
+
+    def on_letter(self, taker: Any) -> None:
+        self.takers.append(taker)
+
+    def on_neighbor(self, watcher: Any) -> None:
+        self.watchers.append(watcher)
+
+    def send(self, neighbor: str, kind: str, data: bytes) -> bool:
+        self.sent.append(neighbor)
+        self.wires.mail.append((self.node, neighbor, kind, data))
+        return True
+
+    def sees(self, neighbor: str, alive: bool) -> None:
+        (self.alive.add if alive else self.alive.discard)(neighbor)
+        for watcher in self.watchers:
+            watcher(neighbor, alive)
+
+
+def ways(menu: Menu) -> dict[str, tuple[str, ...]]:
+    return {f"{one.variant}@{one.node}": one.path for one in menu.offers("digits")}
+
+
+async def line() -> tuple[Wires, dict[str, Menu], list[set[str]]]:
+    """edge - metro - cloud."""
+    wires, told = Wires(("edge", "metro"), ("metro", "cloud")), []
+    menus = {
+        "edge": wires.menu("edge", "metro", told),
+        "metro": wires.menu("metro", "cloud"),
+        "cloud": wires.menu("cloud", None),
+    }
+    for menu in menus.values():
+        menu.begin()
+    menus["metro"].offer([TINY])
+    menus["cloud"].offer([WIDE])
+    wires.join("edge", "metro", "cloud")
+    await wires.settle()
+    return wires, menus, told
+
+
+def test_offers_come_down_with_their_ways_and_round_trips() -> None:
+    async def main() -> None:
+        wires, menus, told = await line()
+        assert ways(menus["edge"]) == {
+            "tiny@metro": ("metro",),
+            "wide@cloud": ("metro", "cloud"),
+        }
+        far = next(one for one in menus["edge"].offers("digits") if one.node == "cloud")
+        assert far.rtt_s == pytest.approx(0.02)
+        assert told[-1] == {"digits"}
+        assert menus["edge"].next_hop("cloud") == "metro"
+        assert menus["edge"].next_hop("nowhere") is None
+        assert all(menu.degraded == "" for menu in menus.values())
+        # A repository relies on nobody.
+        assert menus["cloud"].offers("digits") == ()
+        # Whom a node relies on is not told of ways back through itself.
+        assert ways(menus["metro"]) == {"wide@cloud": ("cloud",)}
+        for menu in menus.values():
+            menu.end()
+        del wires
+
+    asyncio.run(main())
+
+
+def test_one_that_dies_is_forgotten_at_once_and_all_below_hear_of_it() -> None:
+    async def main() -> None:
+        wires, menus, told = await line()
+        told.clear()
+        wires.planes["metro"].sees("cloud", False)
+        assert menus["metro"].degraded == "node metro reaches no repository: cloud does not answer"
+        await wires.settle()
+        assert told == [{"digits"}]
+        assert ways(menus["edge"]) == {"tiny@metro": ("metro",)}
+        assert menus["edge"].degraded == "node edge reaches no repository beyond metro"
+        wires.planes["metro"].sees("cloud", True)
+        wires.planes["cloud"].sees("metro", True)
+        await wires.settle()
+        assert "wide@cloud" in ways(menus["edge"])
+        assert menus["edge"].degraded == ""
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_another_path_is_taken_where_there_is_one() -> None:
+    async def main() -> None:
+        # A ring: edge - left - cloud - right - edge.
+        wires = Wires(("edge", "left"), ("left", "cloud"), ("cloud", "right"), ("right", "edge"))
+        menus = {
+            "edge": wires.menu("edge", "left"),
+            "left": wires.menu("left", "cloud"),
+            "right": wires.menu("right", "cloud"),
+            "cloud": wires.menu("cloud", None),
+        }
+        for menu in menus.values():
+            menu.begin()
+        menus["cloud"].offer([WIDE])
+        wires.join(*menus)
+        await wires.settle()
+        assert ways(menus["edge"]) == {"wide@cloud": ("left", "cloud")}
+        wires.planes["edge"].sees("left", False)
+        wires.planes["left"].sees("edge", False)
+        assert ways(menus["edge"]) == {"wide@cloud": ("right", "cloud")}
+        # And around the link from left to the cloud, which goes next, there is no way for left.
+        wires.planes["left"].sees("cloud", False)
+        await wires.settle()
+        assert ways(menus["left"]) == {}
+        # Over edge and right there is, once edge answers again.
+        wires.planes["edge"].sees("left", True)
+        wires.planes["left"].sees("edge", True)
+        await wires.settle()
+        assert ways(menus["left"]) == {"wide@cloud": ("edge", "right", "cloud")}
+        assert ways(menus["edge"]) == {"wide@cloud": ("right", "cloud")}
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_offers_expire_and_garbage_is_counted() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        edge = wires.planes["edge"]
+        for data in (b"", b"\xff garbage", b"\x94\x01\x00\x01\x90" * 3):
+            edge.takers[0]("metro", MENU, data)
+        assert menus["edge"].refused["metro", "no menu"] == 3
+        edge.takers[0]("metro", MENU, b"\x94\x01\x05\x09\x90")
+        assert menus["edge"].refused["metro", "out of order"] == 1
+        assert "wide@cloud" in ways(menus["edge"])
+        for menu in (menus["metro"], menus["cloud"]):
+            menu.end()
+        wires.time_s += EXPIRES_S + 1.0
+        await asyncio.sleep(REFRESH_S / 2 + 0.1)
+        assert ways(menus["edge"]) == {}
+        assert menus["edge"].degraded == "node edge reaches no repository beyond metro"
+        menus["edge"].end()
+
+    asyncio.run(main())
+
+
+def test_small_changes_wait_for_the_next_refresh() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        metro = wires.planes["metro"]
+        metro.sent.clear()
+        menus["metro"].offer([TINY._replace(spare_per_s=95.0)])
+        await wires.settle()
+        assert metro.sent == []
+        menus["metro"].offer([TINY._replace(spare_per_s=20.0)])
+        await wires.settle()
+        assert "edge" in metro.sent
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
