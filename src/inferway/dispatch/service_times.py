@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -77,7 +77,29 @@ def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[
         The variants that it remembers. A file that is missing or damaged remembers none: the
         profiles stand.
     """
-    held = _read(file)
+    return _begin(dispatcher, keys, _read(file))
+
+
+def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> list[str]:
+    """Start a dispatcher from what another one of the same task has measured.
+
+    Parameters
+    ----------
+    new, old
+        Their fleets may differ.
+    variants
+        Those whose service times are still true.
+
+    Returns
+    -------
+    list of str
+        The variants that the other one has measured.
+    """
+    keys = {variant: variant for variant in variants}
+    return _begin(new, keys, _rows(old, keys))
+
+
+def _begin(dispatcher: Dispatcher, keys: Mapping[str, str], held: dict[str, Any]) -> list[str]:
     site, first = dispatcher.site, dispatcher.fleet.first
     found = []
     for k, variant in enumerate(dispatcher.fleet.variants):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.service_times import recall, remember
+from inferway.dispatch.service_times import carry_over, recall, remember
 from inferway.site import Fleet
 
 FLEET = Fleet(("a", "b"), np.array([100.0, 10.0]), np.array([0.7, 0.9]), np.array([2, 1]))
@@ -60,3 +60,22 @@ def test_a_damaged_file_remembers_nothing(tmp_path: Path, content: str) -> None:
     fresh = Dispatcher(FLEET, "fastest-only", target=None, measure=True)
     assert recall(fresh, KEYS, file) == []
     assert fresh.site.rate.tolist() == [100.0, 10.0]
+
+
+def test_a_dispatcher_goes_on_from_what_another_one_has_measured() -> None:
+    def made(*variants: str) -> Dispatcher:
+        count = len(variants)
+        fleet = Fleet(variants, np.arange(1.0, count + 1), np.full(count, 0.9), np.ones(count, int))
+        return Dispatcher(fleet, "fastest-only", target=None, measure=True)
+
+    old, new = made("slow", "fast"), made("slow", "new", "fast")
+    server = int(old.fleet.first[old.fleet.variants.index("slow")])
+    for step in range(100):
+        assert old.arrive(float(step), step, classes=1 << old.fleet.variants.index("slow")) >= 0
+        old.finish(server, step + 0.3, 0.3)
+    assert carry_over(new, old, ["slow", "new"]) == ["slow"]
+    k = new.fleet.variants.index("slow")
+    assert new.site.row_s[int(new.fleet.first[k]), 0] == old.site.row_s[server, 0]
+    assert new.site.rate[k] == pytest.approx(1 / 0.3, rel=0.05)
+    others = [one for one in range(3) if one != k]
+    assert (new.site.rate[others] == new.fleet.rate[others]).all()
