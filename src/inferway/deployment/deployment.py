@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from inferway.deployment.document import Cost
-from inferway.deployment.nodes import Network
+from inferway.deployment.nodes import Network, Store
 from inferway.deployment.policies import (
     DeadlineDispatch,
     PolicySpec,
@@ -17,7 +17,7 @@ from inferway.deployment.policies import (
 )
 from inferway.deployment.remote import Remote
 from inferway.deployment.tasks import WrittenCatalog
-from inferway.deployment.unserved import sentences
+from inferway.deployment.unserved import sentences, unserved_at_node
 from inferway.deployment.workloads import Workload
 
 __all__ = [
@@ -69,9 +69,13 @@ class ServiceTime:
 
 @dataclass(frozen=True)
 class Model:
-    """The file behind a variant: where it is, as it was named, and its digest if known."""
+    """The file behind a variant: where it is, as it was named, and its digest if known.
 
-    path: Path
+    `path` is None for a model of another host, until a node has fetched it; such a model has a
+    digest.
+    """
+
+    path: Path | None
     uri: str
     digest: str | None = None
 
@@ -185,7 +189,8 @@ class Node:
     """A machine: `instances` and `pinned` count running copies by (task, variant).
 
     `buffer` counts the request in service; None is unbounded, as it is for `budget_bytes`.
-    `failures` and `outages` say what happens to instances in the twin.
+    `failures` and `outages` say what happens to instances in the twin. `address`, `peer` and
+    `control` are HOST or HOST:PORT as the file has them.
     """
 
     name: str
@@ -199,6 +204,10 @@ class Node:
     repository: bool = False
     failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
     outages: tuple[Outage, ...] = ()
+    address: str | None = None
+    peer: str | None = None
+    control: str | None = None
+    store: Store = field(default_factory=Store)
 
 
 @dataclass(frozen=True)
@@ -257,6 +266,20 @@ class Deployment:
             field = field[: max(cut, 0)]
         return self.lines.get(field, 0)
 
+    def named(self) -> dict[str, Task]:
+        """Return the tasks by the names that clients use: digits-0, digits-1, ... of a count."""
+        return {
+            name: task
+            for task in self.tasks.values()
+            for name in (
+                [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
+            )
+        }
+
     def unserved(self) -> list[str]:
-        """Say, in a sentence each, what of this file the live server cannot run."""
+        """Say, in a sentence each, what of this file `inferway serve` cannot run."""
         return sentences(self)
+
+    def unserved_at_node(self) -> list[str]:
+        """Say, in a sentence each, what of this file the nodes of a network cannot run."""
+        return unserved_at_node(self)

@@ -137,6 +137,10 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
         repository=written.repository,
         failures=failures,
         outages=outages,
+        address=written.address,
+        peer=written.peer,
+        control=written.control,
+        store=written.store,
     )
 
 

@@ -51,6 +51,7 @@ def _mean_s(variant: Variant, seconds: float) -> float:
     from inferway.runtime.remote_failure import RemoteError
 
     if variant.model is not None:
+        assert variant.model.path is not None  # others state their service time
         return _median_s(OnnxRuntime(variant.model.path), seconds)
     assert variant.remote is not None
     try:

@@ -29,7 +29,7 @@ def find(uri: str, folder: Path, digest: str | None = None) -> tuple[Model, Prof
     ----------
     uri
         ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path, both
-        relative to `folder`.
+        relative to `folder`; ``https://HOST/PATH`` with a `digest`, whose file is not looked at.
     folder
         The deployment file's.
     digest
@@ -50,6 +50,9 @@ def find(uri: str, folder: Path, digest: str | None = None) -> tuple[Model, Prof
         if digest is not None and digest != profile.digest:
             raise ModelError(f"the digest of {uri} is {profile.digest}, not {digest}")
         return Model(path, uri, profile.digest), profile
+    if uri.lower().startswith("https:"):
+        _check_elsewhere(uri, digest)
+        return Model(None, uri, digest), None
     path = _path(uri, folder)
     if not path.is_file():
         raise ModelError(f"no such model file: {path}")
@@ -62,14 +65,33 @@ def signature_of(model: Model) -> Signature:
     Raises
     ------
     ModelError
-        If the file fails a check.
+        If the file fails a check, or is not here.
     """
+    if model.path is None:
+        raise ModelError(f"{model.uri} is not on this machine")
     from inferway.runtime.artifact import ArtifactError, inspect
 
     try:
         return inspect(model.path, digest=model.digest)
     except ArtifactError as error:
         raise ModelError(str(error)) from None
+
+
+def _check_elsewhere(uri: str, digest: str | None) -> None:
+    """Refuse what no node could fetch."""
+    try:
+        parts = urlsplit(uri)
+        parts.port  # noqa: B018 - raises for what is no port
+    except ValueError as error:
+        raise ModelError(f"{uri} is not a URI: {error}") from None
+    if not parts.hostname or not parts.path.strip("/"):
+        raise ModelError(f"{uri} names no file; write https://HOST/PATH")
+    if parts.username is not None or parts.password is not None:
+        raise ModelError("a model's URI must hold no user name or password")
+    if "/v2/models/" in parts.path:
+        raise ModelError("a model behind a server is a `remote`; a `model` is a file")
+    if digest is None:
+        raise ModelError(f"{uri} comes from another host, so it needs its `digest`")
 
 
 def _path(uri: str, folder: Path) -> Path:
@@ -83,8 +105,8 @@ def _path(uri: str, folder: Path) -> Path:
         raise ModelError(f"{uri} is not a URI: {error}") from None
     if parts.scheme != "file":
         raise ModelError(
-            f"models come from zoo://ZOO/VARIANT, file:///PATH or a path relative to this file, "
-            f"not from {parts.scheme}:"
+            f"models come from zoo://ZOO/VARIANT, file:///PATH, https://HOST/PATH or a path "
+            f"relative to this file, not from {parts.scheme}:"
             + ("; a model behind a server is a `remote`" * parts.scheme.startswith("http"))
         )
     if parts.netloc not in {"", "localhost"}:

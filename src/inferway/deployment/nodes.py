@@ -6,10 +6,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from inferway.deployment.hosts import NODE, Host, HostPort
 from inferway.deployment.quantities import Bytes, Count, PositiveSeconds, Ratio, Seconds, refuse
 from inferway.deployment.section import File, Name, Section, Switch
 
-__all__ = ["Link", "Network", "Tier", "WrittenFailure", "WrittenNode", "WrittenOutage"]
+__all__ = ["Link", "Network", "Store", "Tier", "WrittenFailure", "WrittenNode", "WrittenOutage"]
 
 Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
 
@@ -32,6 +33,24 @@ class WrittenOutage(Section):
     """When, from the start of the workload."""
     for_: Annotated[PositiveSeconds, Field(alias="for")]
     """How long they are away."""
+
+
+class Store(Section):
+    """The models that a node keeps on its disk, and where it may fetch others from."""
+
+    limit: Bytes = 20 * 10**9
+    """What all files of the store may take; those used longest ago go first."""
+    schemes: Annotated[tuple[Literal["file", "https"], ...], Field(min_length=1)] = (
+        "file",
+        "https",
+    )
+    """How models may come."""
+    hosts: tuple[Host, ...] | None = None
+    """Hosts that they may come from by https; any if not given."""
+    private: Switch = False
+    """Whether such hosts may have addresses of networks that are not public."""
+    loopback: Switch = False
+    """Whether they may be this machine."""
 
 
 class WrittenNode(Section):
@@ -60,6 +79,14 @@ class WrittenNode(Section):
     """Failures at set times."""
     repository: Switch = False
     """Whether this node can always serve every task."""
+    address: HostPort | None = None
+    """Where clients reach it, port 8000 if not given; {node} stands for its name."""
+    peer: HostPort | None = None
+    """Where other nodes forward to; the same host and port 8003 if not given."""
+    control: HostPort | None = None
+    """Where its neighbors' control messages go; the same host and port 7447 if not given."""
+    store: Store = Field(default_factory=Store)
+    """The models on its disk, and where others may come from."""
 
 
 class BudgetShare(Section):
@@ -103,6 +130,17 @@ class Tier(WrittenNode):
                 raise refuse(f"the shares of a tier's nodes add up to {total:.4g}, not to 1")
         return budget
 
+    @model_validator(mode="after")
+    def _have_addresses_of_their_own(self) -> Tier:
+        for key in ("address", "peer", "control"):
+            said = getattr(self, key)
+            if self.nodes > 1 and said is not None and NODE not in said:
+                raise refuse(
+                    f"tier {self.tier} has {self.nodes} nodes, which cannot share one `{key}`; "
+                    f"write {NODE} where a node's name belongs, such as {NODE}.example.org"
+                )
+        return self
+
 
 class Link(Section):
     """A connection of two nodes."""
@@ -131,6 +169,8 @@ class Network(Section):
     """A graph in GML, such as the Internet Topology Zoo's."""
     others: WrittenNode | None = None
     """What the nodes of a graph or of links are that `nodes` does not describe."""
+    max_wait: PositiveSeconds = 0.1
+    """A live node's servers with a longer predicted wait are passed over; a repository's never."""
 
     @field_validator("tree")
     @classmethod

@@ -150,20 +150,19 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
         accuracy = profile.accuracy if accuracy is None else accuracy
         size = profile.size_bytes if size is None else size
         service[PROFILE_HARDWARE] = ServiceTime("deterministic", profile.mean_s)
-    elif model is not None and size is None:
+    elif model is not None and model.path is not None and size is None:
         size = model.path.stat().st_size
     if written.service is not None:
         stated = _services((*place, "service"), written.service, source)
         service = stated if ANY_HARDWARE in stated else {**service, **stated}
     missing = [] if accuracy is not None else ["accuracy"]
-    if model is None and remote is None and written.service is None:
+    elsewhere = model is not None and model.path is None
+    if elsewhere and size is None:
+        missing.append("size")
+    if (elsewhere or (model is None and remote is None)) and written.service is None:
         missing.append("service")
     if missing or accuracy is None:
-        needs = " and ".join(f"`{key}`" for key in missing)
-        source.note(
-            place,
-            f"needs {needs}, as no zoo's profile gives {'them' if len(missing) > 1 else 'it'}",
-        )
+        source.note(place, _needs(missing, elsewhere=elsewhere))
         return None
     return Variant(
         name,
@@ -176,6 +175,15 @@ def _variant(place: Place, name: str, written: WrittenVariant, source: Source) -
         written.energy,
         remote,
     )
+
+
+def _needs(missing: list[str], *, elsewhere: bool) -> str:
+    *others, last = (f"`{key}`" for key in missing)
+    needs = f"{', '.join(others)} and {last}" if others else last
+    them = "them" if others else "it"
+    if elsewhere:
+        return f"needs {needs}, as the model is on another host and nothing else says {them}"
+    return f"needs {needs}, as no zoo's profile gives {them}"
 
 
 def _services(place: Place, written: WrittenServices, source: Source) -> dict[str, ServiceTime]:
@@ -240,7 +248,11 @@ def _check_signatures(place: Place, variants: Mapping[str, Variant], source: Sou
 
     A zoo's models are tested where they are built, so a task of those alone opens no file here.
     """
-    models = {name: v.model for name, v in variants.items() if v.model is not None}
+    models = {
+        name: v.model
+        for name, v in variants.items()
+        if v.model is not None and v.model.path is not None
+    }
     if all(model.uri.startswith("zoo://") for model in models.values()):
         return
     signatures: dict[str, Signature] = {}

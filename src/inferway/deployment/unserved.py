@@ -1,13 +1,14 @@
-"""What a deployment file may say that the live server does not run yet, in a sentence each."""
+"""What a deployment file may say that the live world does not run, in a sentence each."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inferway.deployment.deployment import Deployment, Node, Task, Variant
 
-__all__ = ["sentences"]
+__all__ = ["sentences", "unserved_at_node"]
 
 _SIGHTED = {"rl-fo", "rl-fo-b", "sa"}
 # Policies that steer by the accuracy balance: without a target there is nothing to steer to.
@@ -15,10 +16,13 @@ _STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}
 
 
 def sentences(deployment: Deployment) -> list[str]:
-    """List the reasons why `deployment` cannot be served, each with the field that it concerns."""
+    """List why `inferway serve` cannot run `deployment`, each reason with the field it is about."""
     found: list[str] = []
     if deployment.network is not None:
-        found.append("network: a network of nodes is not served yet; one node is")
+        found.append(
+            "network: `serve` runs one node alone; `inferway up` runs the network, and "
+            "`inferway node` one of its nodes"
+        )
     elif len(deployment.nodes) > 1:
         names = ", ".join(deployment.nodes)
         found.append(f"nodes: {names} are several nodes; one node is served, without a network")
@@ -30,41 +34,81 @@ def sentences(deployment: Deployment) -> list[str]:
             )
     if deployment.placement is not None:
         name = deployment.placement.policy
-        found.append(f"placement: {name} is not run live yet; list `instances` under the node")
+        found.append(
+            f"placement: {name} moves models between the nodes of a network; for `serve`, list "
+            "`instances` under the node"
+        )
     for task in deployment.tasks.values():
-        found += _of_task(deployment, task)
+        running = [
+            variant
+            for name, variant in task.variants.items()
+            if any((task.name, name) in node.instances for node in deployment.nodes.values())
+        ]
+        found += _of_catalog(task)
+        if task.count > 1:
+            found.append(
+                f"tasks.{task.name}.count: {task.count} identical tasks are served by the nodes "
+                "of a network; `serve` takes one"
+            )
+        if not running and task.catalog is None and deployment.nodes:
+            found.append(f"tasks.{task.name}: no node has an instance of any of its variants")
+        found += _of_variants(deployment, task, running)
+        found += [
+            f"tasks.{task.name}.variants.{variant.name}.model: {variant.model.uri} is on another "
+            "host, from where the nodes of a network fetch it; `serve` takes a file that is here"
+            for variant in running
+            if variant.model is not None and variant.model.path is None
+        ]
+        found += _of_policy(deployment, task)
     return found
 
 
-def _of_task(deployment: Deployment, task: Task) -> list[str]:
-    field = f"tasks.{task.name}"
+def unserved_at_node(deployment: Deployment) -> list[str]:
+    """List why the nodes of `deployment` cannot be run, each reason with the field it is about."""
     found: list[str] = []
-    if task.catalog is not None:
-        found.append(f"{field}.catalog: catalogs have no models to serve; list `variants`")
-    if task.count > 1:
-        found.append(f"{field}.count: {task.count} identical tasks are not served yet; one is")
-    running = [
-        variant
-        for name, variant in task.variants.items()
-        if any((task.name, name) in node.instances for node in deployment.nodes.values())
-    ]
-    if not running and task.catalog is None and deployment.nodes:
-        found.append(f"{field}: no node has an instance of any of its variants")
-    bare = [variant.name for variant in running if not variant.runnable]
-    if bare:
+    if deployment.network is None:
+        found.append("network: there is none, so there is one node alone; `inferway serve` runs it")
+    if deployment.scheduling is not None:
+        found.append(
+            f"scheduling: {deployment.scheduling.policy} routes among a node's own instances, and "
+            "the nodes of a network forward as well; give a `dispatch` policy instead"
+        )
+    for task in deployment.tasks.values():
+        found += _of_catalog(task)
+        # Placement may bring any variant to any node, and a repository holds them all.
+        found += _of_variants(deployment, task, task.variants.values())
+        found += _of_policy(deployment, task)
+    return found
+
+
+def _of_catalog(task: Task) -> list[str]:
+    if task.catalog is None:
+        return []
+    return [f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"]
+
+
+def _of_variants(deployment: Deployment, task: Task, needed: Collection[Variant]) -> list[str]:
+    """Say which variants cannot run, or not as they are described."""
+    field, found = f"tasks.{task.name}.variants", []
+    bare = [variant.name for variant in needed if not variant.runnable]
+    if bare and task.catalog is None:
         names = ", ".join(bare)
         has = "have" if len(bare) > 1 else "has"
-        found.append(f"{field}.variants: {names} {has} no `model`, so nothing can answer requests")
+        found.append(f"{field}: {names} {has} no `model`, so nothing can answer requests")
     found += [
-        f"{field}.variants.{variant.name}.batch: {reason}"
+        f"{field}.{variant.name}.batch: {reason}"
         for node in deployment.nodes.values()
-        for variant in running
+        for variant in needed
         if (reason := _unfilled(node, variant))
     ]
+    return found
+
+
+def _of_policy(deployment: Deployment, task: Task) -> list[str]:
     policy = deployment.policy_of(task).policy
     if policy in _STEERED and task.accuracy_target is None:
-        found.append(f"{field}.accuracy_target: {policy} needs one to steer to")
-    return found
+        return [f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"]
+    return []
 
 
 def _unfilled(node: Node, variant: Variant) -> str:

@@ -143,5 +143,6 @@ def _identity(task: Task, name: str, hardware: str) -> str:
     assert model is not None  # `check_served` has refused it
     if model.digest is not None:
         return f"{model.digest} on {hardware}"
+    assert model.path is not None  # what has to be fetched has a digest
     found = model.path.stat()
     return f"{model.path} {found.st_size} {found.st_mtime_ns} on {hardware}"

@@ -57,6 +57,7 @@ def _load(
         model, remote = described[name].model, described[name].remote
         try:
             if model is not None:
+                assert model.path is not None  # `check_served` has refused others
                 runtime: Runtime = OnnxRuntime(model.path, digest=model.digest)
             else:
                 assert remote is not None  # `check_served` has refused it

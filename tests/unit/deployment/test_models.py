@@ -152,3 +152,47 @@ def test_missing_service_times_are_measured(write: Write, model: MakeModel) -> N
     assert 0 < full.tasks["t"].variants["a"].service_on("cpu").mean_s < 1
     assert full.tasks["t"].variants["b"] == deployment.tasks["t"].variants["b"]
     assert measured(full) is full
+
+
+DIGEST = "sha256:" + "a" * 64
+
+
+def test_a_model_on_another_host_is_taken_at_the_files_word(write: Write, model: MakeModel) -> None:
+    model("own.onnx")
+    text = task(
+        a=f"{{model: 'https://models.example.org/a.onnx?v=2', digest: '{DIGEST}', accuracy: 0.8, "
+        "size: 3 MB, service: {mean: 2 ms}}",
+        b="{model: own.onnx, accuracy: 0.7, service: {mean: 1 ms}}",
+    )
+    deployment = load(write(text))
+    variant = deployment.tasks["t"].variants["a"]
+    assert variant.model is not None
+    assert variant.model.path is None
+    assert (variant.model.digest, variant.size_bytes) == (DIGEST, 3 * 10**6)
+    assert variant.service_on("cpu").mean_s == 0.002
+    assert measured(deployment) is deployment
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("{model: 'https://h.org/a.onnx', accuracy: 1}", "needs its `digest`"),
+        ("{model: 'https://h.org/', digest: D, accuracy: 1}", "names no file"),
+        ("{model: 'https://u:p@h.org/a', digest: D, accuracy: 1}", "no user name or password"),
+        ("{model: 'https://h.org:x/a', digest: D, accuracy: 1}", "is not a URI"),
+        ("{model: 'https://h.org/v2/models/a', digest: D, accuracy: 1}", "is a `remote`"),
+        ("{model: 'http://h.org/a.onnx', digest: D, accuracy: 1}", "not from http:"),
+        (
+            "{model: 'https://h.org/a.onnx', digest: D}",
+            "needs `accuracy`, `size` and `service`, as the model is on another host",
+        ),
+        (
+            "{model: 'https://h.org/a.onnx', digest: D, accuracy: 1, size: 1 MB}",
+            "needs `service`, as the model is on another host and nothing else says it",
+        ),
+    ],
+)
+def test_what_no_node_could_fetch_is_refused(write: Write, body: str, said: str) -> None:
+    with pytest.raises(DeploymentError) as caught:
+        load(write(task(a=body.replace("digest: D", f"digest: '{DIGEST}'"))))
+    assert said in str(caught.value)

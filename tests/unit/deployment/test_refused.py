@@ -173,8 +173,8 @@ MISTAKES: list[tuple[str, str]] = [
     ),
     (
         variants("{model: 's3://bucket/own.onnx', accuracy: 0.9}"),
-        "4: tasks.t.variants.a.model: models come from zoo://ZOO/VARIANT, file:///PATH or a path "
-        "relative to this file, not from s3:",
+        "4: tasks.t.variants.a.model: models come from zoo://ZOO/VARIANT, file:///PATH, "
+        "https://HOST/PATH or a path relative to this file, not from s3:",
     ),
     (
         variants("{model: 'file://host/own.onnx', accuracy: 0.9}"),

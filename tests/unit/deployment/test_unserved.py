@@ -17,10 +17,13 @@ V = "variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}"
         (
             "topology-1.yaml",
             [
-                "network: a network of nodes is not served yet; one node is",
-                "placement: infida is not run live yet; list `instances` under the node",
+                "network: `serve` runs one node alone; `inferway up` runs the network, and "
+                "`inferway node` one of its nodes",
+                "placement: infida moves models between the nodes of a network; for `serve`, list "
+                "`instances` under the node",
                 "tasks.detection.catalog: catalogs have no models to serve; list `variants`",
-                "tasks.detection.count: 20 identical tasks are not served yet; one is",
+                "tasks.detection.count: 20 identical tasks are served by the nodes of a network; "
+                "`serve` takes one",
             ],
         ),
         (
@@ -39,7 +42,7 @@ V = "variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}"
         ),
     ],
 )
-def test_what_later_parts_bring_is_refused_in_a_sentence(
+def test_what_serve_does_not_run_is_refused_in_a_sentence(
     examples: Path, name: str, reasons: list[str]
 ) -> None:
     assert load(examples / name).unserved() == reasons
@@ -87,3 +90,47 @@ def test_batches_that_never_come_about_are_refused(
         "tasks.t.variants.a.batch: node here has a central queue, so that each instance holds one "
         "request and forms no batches; leave out the one or the other"
     ]
+
+
+NETWORK = """\
+nodes: {cloud: {repository: true}, shop: {budget: 4 GiB}}
+network: {links: [{between: [shop, cloud], rtt: 30 ms}]}
+"""
+ELSEWHERE = (
+    "{model: 'https://models.example.org/a.onnx', accuracy: 0.8, size: 1 MB, "
+    f"service: {{mean: 1 ms}}, digest: 'sha256:{'0' * 64}'}}"
+)
+
+
+def test_a_network_with_placement_and_counted_tasks_runs_at_nodes(
+    write: Write, model: Callable[..., Path]
+) -> None:
+    model("own.onnx")
+    variants = f"{{a: {{model: own.onnx, accuracy: 0.8}}, b: {ELSEWHERE}}}"
+    text = f"tasks: {{t: {{count: 6, variants: {variants}}}}}\n"
+    deployment = load(write(text + NETWORK + "placement: {policy: infida}\n"))
+    assert deployment.unserved_at_node() == []
+    assert len(deployment.unserved()) == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (f"tasks: {{t: {{{V}}}}}\n", "network: there is none"),
+        (f"tasks: {{t: {{{V}}}}}\n{NETWORK}", "tasks.t.variants: a has no `model`"),
+        (f"tasks: {{t: {{{V}}}}}\n{NETWORK}scheduling: {{policy: lw}}\n", "scheduling: lw routes"),
+        (
+            f"tasks: {{t: {{{V}}}}}\n{NETWORK}dispatch: {{policy: tad}}\n",
+            "tasks.t.accuracy_target:",
+        ),
+        (f"tasks: {{t: {{catalog: {{name: paper/yolov4}}}}}}\n{NETWORK}", "tasks.t.catalog:"),
+    ],
+)
+def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:
+    found = load(write(text)).unserved_at_node()
+    assert any(sentence.startswith(reason) for sentence in found), found
+
+
+def test_serve_takes_models_that_are_here(write: Write) -> None:
+    (reason,) = load(write(f"tasks: {{t: {{variants: {{b: {ELSEWHERE}}}}}}}\n")).unserved()
+    assert reason.startswith("tasks.t.variants.b.model: https://models.example.org/a.onnx is on")
