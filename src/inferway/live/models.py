@@ -19,7 +19,7 @@ from inferway.runtime import (
 if TYPE_CHECKING:
     from inferway.deployment import Task, Variant
 
-_PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
+PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
 """Faults of servers that may be back: they keep nobody else from starting."""
 
 
@@ -65,7 +65,7 @@ def _load(
                 found[name] = runtime
                 runtime.learn()
         except RemoteError as error:
-            if error.fault not in _PASSING:
+            if error.fault not in PASSING:
                 raise LoadError(f"{name}: {error}") from error
             silent = f"{name}: {error}"
             continue
