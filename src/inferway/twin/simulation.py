@@ -175,7 +175,8 @@ def _networked(
 ) -> Result:
     """Run in a thread, so that Ctrl-C ends it between two slots, where all sums are whole."""
     # Imported here: a site needs neither networks nor placement.
-    from inferway.twin.slots import policy_of, simulate_slots
+    from inferway.placement.deployed import policy_of
+    from inferway.twin.slots import simulate_slots
 
     name = policy_of(deployment, settings["policy"])
     told = None if progress is None else (lambda _: progress(name, 1))

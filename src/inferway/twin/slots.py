@@ -22,19 +22,18 @@ from inferway.placement.account import spent, tally
 from inferway.placement.arrays import Allocation
 from inferway.placement.bound import PSI, regret_constant
 from inferway.placement.contract import Observation, Policy
+from inferway.placement.deployed import expected_batches, policy_of
 from inferway.placement.exact import best_static
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve
 from inferway.placement.table import HINDSIGHT, build_policy
-from inferway.placement.written import WRITTEN, Written, lists_instances
+from inferway.placement.written import WRITTEN, Written
 from inferway.twin.network_result import Float, NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["expected_batches", "policy_of", "run_slots", "simulate_slots"]
-
-DEFAULT_POLICY = "infida"
+__all__ = ["run_slots", "simulate_slots"]
 
 
 def simulate_slots(
@@ -98,27 +97,6 @@ def simulate_slots(
     if not regret or result.slots < slots:
         return result
     return replace(result, regret=regret_of(network, demand, result))
-
-
-def policy_of(deployment: Deployment, policy: str | None = None) -> str:
-    """Name the placement policy that runs: the one asked for, the file's, or INFIDA.
-
-    A file that lists `instances` and no `placement` says what runs itself: ``written``.
-    """
-    if policy is not None:
-        return policy
-    if deployment.placement is not None:
-        return deployment.placement.policy
-    return WRITTEN if lists_instances(deployment) else DEFAULT_POLICY
-
-
-def expected_batches(demand: Demand, slots: int) -> Float:
-    """(T, R) mean requests of each type and slot: what policies in hindsight are given.
-
-    The counts themselves differ in every slot by chance; their means repeat, and repeated slots are
-    evaluated once.
-    """
-    return np.array([demand.expected(slot) for slot in range(slots)])
 
 
 def run_slots(
