@@ -14,7 +14,7 @@ cheaper than its own; on their way down, nodes take out what they serve cheaper 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,7 +33,7 @@ from inferway.placement.messages import (
 )
 from inferway.placement.refresh import Refresh, refresh_of
 
-__all__ = ["Agent"]
+__all__ = ["Agent", "resume"]
 
 
 class Agent:
@@ -91,6 +91,27 @@ class Agent:
     def allocation(self) -> Allocation:
         """(p,) the node's integral allocation."""
         return self.state.x
+
+    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
+        """Go on from a saved state; before `open`.
+
+        What neighbors say once, least costs and offers, is told anew by those that see the node
+        come back. What the slot in progress had brought is lost, and costs precision alone.
+
+        Parameters
+        ----------
+        state
+            Of an agent of the same node; it is copied.
+        closed
+            The last slot that has ended, so that messages about it are not taken for early ones.
+
+        Raises
+        ------
+        ValueError
+            Where the state is not of a node with these pairs.
+        """
+        resume(self.state, state)
+        self._closed = closed
 
     def open(self) -> list[Letter]:
         """Begin: repositories tell the least cost of their options, and all what they run."""
@@ -216,7 +237,9 @@ class Agent:
         return [Letter(crossing.upstream, encode(rest))]
 
     def _descend(self, rho: int, cost: float) -> list[Letter]:
-        self._worst[rho] = cost
+        # Not known where the node has restarted since: then it learns nothing from the answer.
+        if rho in self._requests:
+            self._worst[rho] = cost
         below = self.data.crossings[rho].downstream
         return [] if below is None else [Letter(below, encode(Worst(rho, self._closed, cost)))]
 
@@ -267,3 +290,16 @@ class Agent:
             self._strict,
             state.x,
         )
+
+
+def resume(own: InfidaState, saved: InfidaState) -> None:
+    """Copy a saved state into a node's own; ValueError where the shapes differ."""
+    pairs: list[tuple[str, Any, Any]] = list(zip(own._fields, own, saved, strict=True))
+    for name, mine, other in pairs:
+        if mine.shape != other.shape:
+            raise ValueError(
+                f"the saved state has {other.shape} numbers for {name}, but this node "
+                f"{mine.shape}: it is another node's, or the network has changed"
+            )
+    for _, mine, other in pairs:
+        mine[:] = other

@@ -18,7 +18,7 @@ replaced. Counters carry over from slot to slot, or start at 0 in each (`carry`)
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,7 @@ from inferway.placement.contract import Observation
 from inferway.placement.layout import Layout, layout_of
 from inferway.site.compiled import entry
 
-__all__ = ["Counting"]
+__all__ = ["Counting", "choose", "options_by_pair"]
 
 
 class Counting:
@@ -61,12 +61,13 @@ class Counting:
             raise ValueError(f"counters count requests reaching or forwarded, not {counters!r}")
         self.network = network
         self._layout = layout_of(network)
-        self._forwarded = counters == "forwarded"
-        self._carry = carry
+        self.forwarded = counters == "forwarded"
+        self.carry = carry
         options = network.options
-        self._by_pair, self._ranges = _options_by_pair(network)
+        self._by_pair, self._ranges = options_by_pair(options.pair, len(network.pairs.node))
         last = np.repeat(options.cost[options.first[1:] - 1], np.diff(options.first))
-        self._gain: Float = last - options.cost
+        self.gain: Float = last - options.cost
+        """(O,) what a request gains over the repository, the papers' q."""
         self._type = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
         self.count: Float = np.zeros(len(options.pair))
         """(O,) the counters."""
@@ -92,26 +93,27 @@ class Counting:
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)
-        if not self._carry:
+        if not self.carry:
             self.count[:] = 0.0
-        _count(self._layout, self.network.options.hop, requests, load, self._forwarded, self.count)
-        _choose(
+        _count(self._layout, self.network.options.hop, requests, load, self.forwarded, self.count)
+        choose(
             self._layout,
             self._by_pair,
             self._ranges,
             self._type,
-            self._gain,
+            self.gain,
             self.count,
             self._allocation,
         )
         return self._allocation
 
 
-def _options_by_pair(network: DeliveryNetwork) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Options sorted by their pair, and the range of each pair in them."""
-    pair = network.options.pair
+def options_by_pair(
+    pair: NDArray[np.integer[Any]], pairs: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Options sorted by their pair, and the range of each of so many pairs in them."""
     order = np.argsort(pair, kind="stable").astype(np.int64)
-    ranges = np.searchsorted(pair[order], np.arange(len(network.pairs.node) + 1))
+    ranges = np.searchsorted(pair[order], np.arange(pairs + 1))
     return order, ranges.astype(np.int64)
 
 
@@ -139,7 +141,7 @@ def _count(
 
 
 @entry
-def _choose(
+def choose(
     layout: Layout,
     by_pair: Offset,
     ranges: Offset,
