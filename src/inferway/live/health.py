@@ -80,9 +80,23 @@ class Health:
         )
         return max(0.0, min(due_s, default=math.inf) - loop.time())
 
-    def rest(self, server: int, reason: str) -> None:
-        """The server has failed too often; told again while it rests, nothing happens."""
+    def rest(self, server: int, reason: str, *, probed: bool = False) -> None:
+        """The server has failed too often; told again while it rests, nothing happens.
+
+        Parameters
+        ----------
+        server
+            Which one.
+        reason
+            Why.
+        probed
+            Whether somebody else finds out when it works, and calls `again` then.
+        """
         if not self.healthy[server]:
+            return
+        if probed:
+            self._due_s[server] = asyncio.get_running_loop().time() + FIRST_WAIT_S
+            self._set(server, False, reason)
             return
         instance = self._instances[server]
         if instance.proven:
@@ -90,6 +104,11 @@ class Health:
             self._wait_s[server] = 0.0
         self._set(server, False, reason)
         self._try_later(server)
+
+    def again(self, server: int) -> None:
+        """The server takes requests again."""
+        if not self.healthy[server] and not self._stopped:
+            self._set(server, True, "")
 
     def _set(self, server: int, healthy: bool, reason: str) -> None:
         self.healthy[server] = healthy

@@ -25,15 +25,19 @@ class Intake:
         The variant that the client pins, or None for all.
     limits
         Caps on requests.
+    own
+        Whether the variant is pinned to this node: another one has decided on its requests.
     """
 
-    def __init__(self, site: Site, variant: str | None, limits: Limits) -> None:
+    def __init__(
+        self, site: Site, variant: str | None, limits: Limits, *, own: bool = False
+    ) -> None:
         self.site = site
         self.limits = limits
         self.classes = ALL_CLASSES
         self.counted = True
         if variant is not None:
-            self.classes = site.mask_of(variant)
+            self.classes = site.own_mask(variant) if own else site.mask_of(variant)
             self.counted = False
         signature = site.signature
         self.inputs = {tensor.name: tensor for tensor in signature.inputs}
@@ -193,7 +197,7 @@ def unknown(sites: Iterable[Site], task: str, variant: str | None) -> str:
     site = served.get(task)
     if site is None:
         return f"unknown task {task!r}; there is {', '.join(served) or 'none yet'}"
-    return f"task {task!r} has no variant {variant!r}; there is {', '.join(site.variants)}"
+    return f"task {task!r} has no variant {variant!r}; there is {', '.join(site.versions)}"
 
 
 def answer_parameters(request: Request) -> AnswerParameters:
@@ -204,6 +208,7 @@ def answer_parameters(request: Request) -> AnswerParameters:
         round(request.predicted_s * 1e3, 4),
         request.balance,
         True if request.late else None,
+        request.node or None,
     )
 
 

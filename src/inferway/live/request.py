@@ -81,8 +81,17 @@ class Request:
         When it was decided, where spans are made, and when its run began; 0 before.
     before
         What the policy saw, for explanations; None before the decision.
-    server, variant
-        Which server answers and the name of its variant; -1 and "" before the decision.
+    server, variant, node
+        Which server answers, and the names of its variant and of its node; -1 and "" before the
+        decision, the node's also where it is none of a network.
+    raw
+        What holds the body and its headers as they came (`inferway.live.http.exchange.Exchange`),
+        to be forwarded so; None where the protocol has none that another node understands.
+    passed
+        What another node answered to it (`inferway.live.node.wire.Answer`), to be passed on; None
+        where there is no such answer.
+    status
+        The HTTP status of a failure, where its outcome does not say it; else 0.
     late
         Whether it was answered after its deadline.
     unserved, moved
@@ -122,10 +131,13 @@ class Request:
         "late",
         "latency_s",
         "moved",
+        "node",
         "outcome",
         "outputs",
+        "passed",
         "predicted_s",
         "priority",
+        "raw",
         "reason",
         "received_s",
         "retry_after_s",
@@ -134,6 +146,7 @@ class Request:
         "server",
         "service_s",
         "started_s",
+        "status",
         "timer",
         "together",
         "unserved",
@@ -169,7 +182,10 @@ class Request:
         self.before: Any = None
         self.serial = 0
         self.server = -1
-        self.variant = ""
+        self.variant = self.node = ""
+        self.raw: Any = None
+        self.passed: Any = None
+        self.status = 0
         self.late = False
         self.unserved = self.moved = False
         self.timer: asyncio.TimerHandle | None = None

@@ -30,8 +30,8 @@ class Settlement:
         Of the servers.
     departures
         Ends requests.
-    variants
-        Name of each class's variant.
+    names
+        Of each class, variant and node.
     class_of
         Class of each server.
     now
@@ -50,15 +50,15 @@ class Settlement:
         instances: Sequence[Instance],
         health: Health,
         departures: Departures,
-        variants: Sequence[str],
+        names: Sequence[tuple[str, str]],
         class_of: Sequence[int],
         now: Callable[[], float],
-        elsewhere: Callable[[Request], bool],
+        elsewhere: Callable[[Request, float], bool],
         report: Callable[[Exception], None],
     ) -> None:
         self._desk, self._queues, self._batching = desk, queues, batching
         self._instances, self._health, self._departures = instances, health, departures
-        self._variants, self._class_of = variants, class_of
+        self._names, self._class_of = names, class_of
         self._now, self._elsewhere, self._report = now, elsewhere, report
         self._balance = desk.dispatcher.site.balance
 
@@ -100,7 +100,7 @@ class Settlement:
             request.timer = None
         if request.outcome is Outcome.ANSWERED and not request.abandoned:
             k = self._class_of[server]
-            request.variant = self._variants[k]
+            request.variant, request.node = self._names[k]
             request.latency_s = now_s - request.received_s
             request.late = now_s > request.deadline_s
             request.balance = self._balance.item()
@@ -113,7 +113,7 @@ class Settlement:
                 request.outcome, request.reason = Outcome.INVALID, refusal.reason
             except Exception as error:
                 request.outcome = Outcome.FAILED
-                request.reason = f"the answer of {self._variants[k]} could not be sent"
+                request.reason = f"the answer of {request.variant} could not be sent"
                 if not request.abandoned:
                     self._report(error)
             else:
@@ -128,7 +128,7 @@ class Settlement:
             request.reason = "the client went during the service"
             self._departures.cancel(request)
             return False
-        if request.unserved and self._elsewhere(request):
+        if request.unserved and self._elsewhere(request, now_s):
             return False
         assert request.outcome is not None
         self._departures.end(request, request.outcome, request.reason)

@@ -8,7 +8,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferway.live.aside import aside
 from inferway.live.batching import Batching
@@ -22,8 +22,12 @@ from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
 from inferway.live.instance import Instance, Job, join
+from inferway.live.node.breaker import RetryBudget
+from inferway.live.node.forwarder import Forwarder, Forwarding
+from inferway.live.node.headers import Trail
+from inferway.live.node.watch import Watch
 from inferway.live.queues import Queues
-from inferway.live.rejection import rejection
+from inferway.live.reassignment import Reassignment
 from inferway.live.request import Outcome, Request
 from inferway.live.service import OneByOne, Service
 from inferway.live.settlement import Settlement
@@ -32,7 +36,7 @@ from inferway.live.steering import Steering
 from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
-from inferway.site import HOLD, REJECT
+from inferway.site import HOLD
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
@@ -54,7 +58,7 @@ class Site:
         Decides; this site is its only caller.
     runtimes
         One per server of the fleet, in its order; servers of a class may share one. The site
-        closes them.
+        closes them. Where a class stands for another node's offer, a `Forwarding` takes the place.
     seed
         Of the random words.
     target
@@ -83,6 +87,8 @@ class Site:
     now
         The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
         in its thread.
+    node
+        This node's name, where it is one of a network: answers tell it then.
     """
 
     def __init__(
@@ -90,7 +96,7 @@ class Site:
         task: str,
         signature: Signature,
         dispatcher: Decisions,
-        runtimes: Sequence[Runtime],
+        runtimes: Sequence[Runtime | Forwarding],
         *,
         seed: int = 0,
         target: float | None = None,
@@ -103,6 +109,7 @@ class Site:
         window_s: float | None = None,
         remember: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
+        node: str = "",
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -121,22 +128,27 @@ class Site:
         self.accuracy = [float(value) for value in fleet.accuracy]
         self.rate = [float(value) for value in fleet.rate]
         self.first = first
+        self.classes = range(len(fleet.variants))
         # Per server, as plain Python values.
-        self.class_of = [
-            k for k in range(len(fleet.variants)) for _ in range(first[k], first[k + 1])
+        self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
+        self.node = node
+        self.trail = Trail(node) if node else None
+        """What the node says of itself with its answers; None where it is none of a network."""
+        self.names = [
+            (one.variant, one.node) if isinstance(one, Forwarding) else (name, node)
+            for name, one in ((fleet.variants[k], runtimes[first[k]]) for k in self.classes)
         ]
+        """Per class, its variant and its node."""
+        self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
+        """Variants that a request can be pinned to."""
+        budget = RetryBudget()
         pulls = hasattr(dispatcher.policy, "pull")
         offered = [(1,)] * len(fleet.variants) if rules is None else [rule.sizes for rule in rules]
-        self.instances = [
-            Instance(
-                f"{task}/{fleet.variants[k]}#{server - first[k]}",
-                runtime,
-                self._finished,
-                drop_late,
-                now,
-                offered[k],
-            )
-            for (server, k), runtime in zip(enumerate(self.class_of), runtimes, strict=True)
+        self.instances: list[Any] = [
+            Forwarder(name, one, task, signature, node, self._forwarded, drop_late, now, budget)
+            if isinstance(one, Forwarding)
+            else Instance(name, one, self._finished, drop_late, now, offered[k])
+            for name, one, k in zip(self._instance_names(), runtimes, self.class_of, strict=True)
         ]
         view = dispatcher.site
         self._queues = Queues(
@@ -146,6 +158,7 @@ class Site:
         self.held = self._queues.central.requests
         self.forecast = Forecast(view, self.class_of, self.accuracy, now)
         self.health = Health(self.instances, self.class_of, self._mark)
+        self._watch = Watch(self.instances, self.health, self.class_of)
         self._desk = Desk(dispatcher, self._queues, self.health, seed, now)
         self.arrived = 0
         """Rows that have been asked for."""
@@ -194,6 +207,26 @@ class Site:
             self._places,
             self._left_s,
         )
+        self.steering = (
+            None if controller is None else Steering(controller, self._desk, now, self._report)
+        )
+        self._again = Reassignment(
+            task,
+            self._desk,
+            self._queues,
+            self.forecast,
+            self.health,
+            self._departures,
+            self.steering,
+            self._watch,
+            budget,
+            self.accuracy,
+            self.class_of,
+            self._places,
+            self._left_s,
+            self._report,
+        )
+        self.moved = self._again.moved
         self._settle = Settlement(
             self._desk,
             self.queues,
@@ -201,16 +234,11 @@ class Site:
             self.instances,
             self.health,
             self._departures,
-            self.variants,
+            self.names,
             self.class_of,
             now,
-            self._elsewhere,
+            self._again.elsewhere,
             self._report,
-        )
-        self.moved = [0] * len(fleet.variants)
-        """Per class, requests that it did not serve and that others were given."""
-        self.steering = (
-            None if controller is None else Steering(controller, self._desk, now, self._report)
         )
         self._done: deque[Job] = deque()
         self._stopped = False
@@ -243,6 +271,7 @@ class Site:
         for server, instance in enumerate(self.instances):
             if instance.resting:
                 self.health.rest(server, f"{instance.name} failed: {instance.complaint}")
+        self._watch.begin()
         self._upkeep.begin()
         return [self.instances[server].name for server in cold]
 
@@ -294,6 +323,7 @@ class Site:
         self._upkeep.stop()
         if self.steering is not None:
             self.steering.stop()
+        self._watch.end()
         gone = f"task {self.task!r} is no longer served"
         while self.held:
             request = self.held[0]
@@ -330,8 +360,13 @@ class Site:
         return len(self._queues)
 
     def mask_of(self, variant: str) -> int:
-        """Make the bit mask that pins a request to a variant."""
-        return 1 << self.variants.index(variant)
+        """Make the bit mask that pins a request to a variant, whoever serves it."""
+        return sum(1 << k for k, (name, _) in enumerate(self.names) if name == variant)
+
+    def own_mask(self, variant: str) -> int:
+        """Make the bit mask of this node's own class of a variant; 0 where it has none."""
+        own = (variant, self.node)
+        return sum(1 << k for k in self.classes if self.names[k] == own)
 
     def serves(self, variant: str | None) -> bool:
         """Whether the task is ready, and a healthy instance of the variant, if one is named."""
@@ -350,14 +385,14 @@ class Site:
             server = self._desk.decide(request, request.classes, request.deadline_s)
             if server >= 0:
                 return
-            waits = server == HOLD or (self._in_order and self._falls_open(request))
+            waits = server == HOLD or (self._in_order and self._again.falls_open(request))
         if waits:
             if not self._queues.central.full or self._shedding.in_line(request):
                 self._queues.hold(request, self.now())
                 return
         elif request.priority and self._shedding.at_servers(request):
             return
-        self._reject(request)
+        self._again.reject(request)
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose client has gone: its place is freed.
@@ -373,14 +408,17 @@ class Site:
             self._service.abandon(request)
             return
         self._departures.cancel(request)
-        self._pull()
+        self._again.pull()
+
+    def _instance_names(self) -> list[str]:
+        return [
+            f"{self.task}/{self.variants[k]}#{server - self.first[k]}"
+            for server, k in enumerate(self.class_of)
+        ]
 
     def _left_s(self, request: Request) -> float:
         # Where late requests are served, nothing is refused for being late.
         return request.deadline_s - self.now() if self._drop_late else math.inf
-
-    def _falls_open(self, request: Request) -> bool:
-        return self.forecast.falls_open(request, self._left_s(request), self._places)
 
     def _expire(self, request: Request) -> None:
         if request.server < 0:
@@ -388,7 +426,7 @@ class Site:
         elif request.outcome is not None or not self._service.recall(request):
             return
         self._departures.expire(request)
-        self._pull()
+        self._again.pull()
 
     def _mark(self, server: int, healthy: bool, reason: str) -> None:
         self.dispatcher.mark(server, healthy, self.now())
@@ -402,30 +440,13 @@ class Site:
             for request in queued:
                 request.server = -1
             for request in queued:
-                self._move(request)
-        self._pull()
+                self._again.move(request, self.now())
+        self._again.pull()
 
-    def _move(self, request: Request) -> None:
-        # It was taken, and so it is not refused for want of room or time elsewhere.
-        for limit_s in (request.deadline_s, math.inf):
-            if self._decide_again(request, limit_s) >= 0:
-                return
-        if self._falls_open(request):
-            self._queues.hold(request, self.now())
-        else:
-            self._reject(request)
-
-    def _elsewhere(self, request: Request) -> bool:
-        k = self.class_of[request.server]
-        request.unserved = False
-        others = self.forecast.mask(request) & ~(1 << k)
-        if request.moved or self._left_s(request) < 0.0 or not self.health.any_of(others):
-            return False
-        self.moved[k] += 1
-        request.moved, request.classes = True, request.classes & ~(1 << k)
-        request.outcome, request.server = None, -1
-        self._move(request)
-        return True
+    def _forwarded(self, job: Job) -> None:
+        # On the loop already, where the answer came in.
+        self._done.append(job)
+        self._collect()
 
     def _finished(self, job: Job) -> None:
         # In an instance's thread.
@@ -440,45 +461,9 @@ class Site:
                 self._settle(done.popleft())
             except Exception as error:  # the others are to have their answers all the same
                 self._report(error)
-        if self.held:
-            self._pull()
+        self._again.pull()
 
     def _report(self, error: Exception) -> None:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"task {self.task!r}: a request was not settled", "exception": error}
         )
-
-    def _pull(self) -> None:
-        # A server fell free, or the head of the central queue has gone: the head is decided again,
-        # and stays the head where the policy still holds it, or what it needs is still taken.
-        central = self._queues.central
-        while self.held:
-            request = central.take()
-            timer, request.timer = request.timer, None
-            if self._left_s(request) < 0.0:
-                self._departures.expire(request)
-            else:
-                server = self._decide_again(request, request.deadline_s)
-                if server == HOLD or (server == REJECT and self._falls_open(request)):
-                    request.timer = timer
-                    central.put_back(request)
-                    return
-                if server == REJECT:
-                    self._reject(request)
-            if timer is not None:
-                timer.cancel()
-
-    def _decide_again(self, request: Request, deadline_s: float) -> int:
-        try:
-            return self._desk.decide(request, request.classes, deadline_s)
-        except Exception as error:  # a policy that breaks must not cost others their answers
-            self._report(error)
-            return REJECT
-
-    def _reject(self, request: Request) -> None:
-        outcome, reason, request.retry_after_s = rejection(
-            request, self.task, self.accuracy, self.forecast, self.health, self._left_s(request)
-        )
-        if self.steering is not None and outcome is Outcome.REJECTED:
-            self.steering.rejected()
-        self._departures.end(request, outcome, reason)

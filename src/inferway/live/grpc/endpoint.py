@@ -109,7 +109,7 @@ class Endpoint:
         self._intakes = {
             (site.task, variant): Intake(site, variant or None, self._limits)
             for site in sites
-            for variant in ("", *site.variants)
+            for variant in ("", *site.versions)
         }
         self.announce()
 
@@ -208,7 +208,7 @@ class Endpoint:
         site = self._find(asked.name, asked.version).site
         return messages.ModelMetadataResponse(
             name=site.task,
-            versions=site.variants,
+            versions=site.versions,
             platform="inferway",
             inputs=map(_tensor, site.signature.inputs),
             outputs=map(_tensor, site.signature.outputs),

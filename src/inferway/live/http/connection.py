@@ -114,6 +114,8 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         self._current = exchange = Exchange(self, self.tick)
+        if self.listener.hops:
+            exchange.hop = {}
         self.exchanges.append(exchange)
         self._url = b""
         self._head_bytes = self._received = 0
@@ -135,6 +137,9 @@ class Connection(asyncio.Protocol):
         if self._head_bytes > self.listener.limits.head_bytes:
             limit = self.listener.limits.head_bytes
             self._refuse_and_close(431, f"the headers are longer than {limit} bytes")
+            return
+        if exchange.hop is not None and (lower := name.lower()).startswith(b"inferway-"):
+            exchange.hop[lower] = value
             return
         length = len(name)
         # Told apart by length first: most headers are of no interest.

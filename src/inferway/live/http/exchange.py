@@ -54,11 +54,13 @@ class Exchange:
         "given_id",
         "headed",
         "header_length",
+        "hop",
         "host",
         "identity",
         "keep_alive",
         "method",
         "old",
+        "path",
         "reply",
         "request",
         "size",
@@ -77,6 +79,10 @@ class Exchange:
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
         self.host = b""
+        self.hop: dict[bytes, bytes] | None = None
+        """Hop headers by name in lower case; None on clients' ports."""
+        self.path = b""
+        """Nodes that it has come through, as a hop header has them."""
         self.given_id: bytes | None = None
         self.traceparent: bytes | None = None
         self.identity: Identity | None = None

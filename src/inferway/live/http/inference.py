@@ -22,6 +22,7 @@ from inferway.live.http.message import (
 from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
+from inferway.live.site import Site
 from inferway.runtime import Tensor
 
 _STATUS: Final = {
@@ -69,7 +70,14 @@ class Infer:
 
     def __call__(self, exchange: Exchange) -> None:
         """Check a whole request and submit it."""
-        received_s = self.site.now()
+        site = self.site
+        received_s = site.now()
+        request = self.take(exchange, received_s)
+        if request is not None:
+            site.submit(request)
+
+    def take(self, exchange: Exchange, received_s: float) -> Request | None:
+        """Check a whole request; one that does not fit is refused, and None comes back."""
         site = self.site
         try:
             if not site.ready:
@@ -78,13 +86,17 @@ class Infer:
         except RefusalError as refusal:
             unready = refusal.status == 503
             site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
-            exchange.refuse(refusal.status, refusal.reason, b"Retry-After: 1\r\n" * unready)
-            return
+            extra = b"Retry-After: 1\r\n" * unready
+            if site.trail is not None:
+                took_s = site.now() - received_s
+                extra += site.trail.own(exchange.path, took_s, "", unready)
+            exchange.refuse(refusal.status, refusal.reason, extra)
+            return None
         request.identity = identity = exchange.name()
         request.id = identity.id
         exchange.request = request
         exchange.withdraw = site.cancel
-        site.submit(request)
+        return request
 
     def parse(self, exchange: Exchange, received_s: float) -> Request:
         """Decode and check the body.
@@ -110,7 +122,9 @@ class Infer:
             raise RefusalError(400, f"the request is not valid: {error}") from None
         arrays = self._arrays(message.inputs, body, json_end)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
-        return self.intake.request(arrays, message.parameters, reply, wanted, received_s)
+        request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)
+        request.raw = exchange
+        return request
 
     def _arrays(self, inputs: list[InputMessage], body: bytes, binary_at: int) -> Arrays:
         arrays: Arrays = {}
@@ -166,24 +180,45 @@ def reply(request: Request) -> None:
         When the protocol cannot hold the answer.
     """
     wanted: Wanted = request.context
-    exchange = wanted.exchange
+    exchange, site = wanted.exchange, wanted.infer.site
     exchange.request = exchange.withdraw = None
+    if request.passed is not None:
+        _pass_on(exchange, site, request)
+        return
     if request.outcome is not Outcome.ANSWERED:
         assert request.outcome is not None
         extra = b""
-        if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
+        busy = request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
+        if busy:
             wait_s = min(LONGEST_RETRY_S, request.retry_after_s)
             extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
-        exchange.refuse(_STATUS[request.outcome], request.reason, extra)
+        if site.trail is not None:
+            # What has begun to run may have been run, unless whoever ran it said otherwise.
+            unserved = busy and (request.unserved or not request.started_s)
+            took_s = site.now() - request.received_s
+            extra += site.trail.own(exchange.path, took_s, request.variant, unserved)
+        exchange.refuse(request.status or _STATUS[request.outcome], request.reason, extra)
         return
     body, tensors = answer(request, wanted)
+    extra = b""
+    if site.trail is not None:
+        extra = site.trail.own(exchange.path, request.latency_s, request.variant, False)
     if exchange.accept_encoding is not None:
-        _send_packed(exchange, body, tensors)
+        _send_packed(exchange, body, tensors, extra)
     elif tensors is None:
-        exchange.respond(200, body)
+        exchange.respond(200, body, JSON, extra)
     else:
-        extra = b"Inference-Header-Content-Length: %d\r\n" % len(body)
+        extra += b"Inference-Header-Content-Length: %d\r\n" % len(body)
         exchange.respond(200, body, OCTETS, extra, tensors)
+
+
+def _pass_on(exchange: Exchange, site: Site, request: Request) -> None:
+    """Send what another node has answered, its body as it came."""
+    answer = request.passed
+    extra = answer.lines
+    if site.trail is not None:
+        extra = site.trail.passed(answer, exchange.path, site.now() - request.received_s)
+    exchange.respond(answer.status, answer.body, answer.kind, extra)
 
 
 def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]:
@@ -204,18 +239,23 @@ def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]
         else:
             data = elements.to_json(name, datatype, array)
             messages.append(OutputMessage(name, datatype, array.shape, None, data))
+    parameters = answer_parameters(request)
+    if wanted.exchange.hop is not None:
+        parameters.accuracy_balance = None
     message = AnswerMessage(
         wanted.infer.site.task,
         request.variant,
-        answer_parameters(request),
+        parameters,
         messages,
         wanted.id,
     )
     return encode(message), tensors
 
 
-def _send_packed(exchange: Exchange, body: bytes, tensors: list[bytes] | None) -> None:
-    extra, kind = b"Vary: Accept-Encoding\r\n", JSON
+def _send_packed(
+    exchange: Exchange, body: bytes, tensors: list[bytes] | None, extra: bytes
+) -> None:
+    extra, kind = extra + b"Vary: Accept-Encoding\r\n", JSON
     if tensors is not None:
         extra += b"Inference-Header-Content-Length: %d\r\n" % len(body)
         kind = OCTETS

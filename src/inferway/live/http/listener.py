@@ -30,6 +30,8 @@ class Listener:
     allowed
         Told the value of a request's Authorization header, empty without one: whether it may be
         answered. Health is anybody's. None lets everybody in.
+    hops
+        Whether neighboring nodes ask here, whose hop headers count.
     """
 
     def __init__(
@@ -38,8 +40,11 @@ class Listener:
         broken: Callable[[BaseException], None],
         limits: Limits | None = None,
         allowed: Callable[[bytes], bool] | None = None,
+        *,
+        hops: bool = False,
     ) -> None:
         self.find = find
+        self.hops = hops
         self.broken = broken
         self.limits = limits or Limits()
         self.allowed = allowed

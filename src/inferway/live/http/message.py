@@ -93,16 +93,20 @@ class AnswerParameters(msgspec.Struct, gc=False, omit_defaults=True):
     predicted_latency_ms
         What was predicted when the request was dispatched.
     accuracy_balance
-        The task's running sum of (accuracy - target); positive means ahead of the target.
+        The task's running sum of (accuracy - target); positive means ahead of the target. Absent
+        where another node has it: it is kept where requests enter the network.
     late
         True when the request's deadline had passed; absent otherwise.
+    node
+        Where it was answered; absent where the server is no node of a network.
     """
 
     variant: str
     latency_ms: float
     predicted_latency_ms: float
-    accuracy_balance: float
+    accuracy_balance: float | None = None
     late: bool | None = None
+    node: str | None = None
 
 
 class AnswerMessage(msgspec.Struct, gc=False, omit_defaults=True):

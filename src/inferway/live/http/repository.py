@@ -54,7 +54,7 @@ class Index:
         all_ready = self._ready()
         entries = []
         for site in self._sites:
-            for variant in site.variants:
+            for variant in site.versions:
                 reason = ""
                 if not all_ready:
                     reason = "the server is not ready"

@@ -122,7 +122,7 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
         if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
             named = parts[5] if len(parts) > 5 and parts[4] == "versions" else None
             site = tasks.get(parts[3])
-            if site is None or (named is not None and named not in site.variants):
+            if site is None or (named is not None and named not in site.versions):
                 return why_unknown(tasks.values(), parts[3], named)
         return f"there is nothing at {path}"
 
@@ -152,7 +152,7 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
             exchange.respond(200, encode(found))
 
     routes.read_below(f"/v2/models/{site.task}/explain", explain)
-    for variant in (None, *site.variants):
+    for variant in (None, *site.versions):
         base = f"/v2/models/{site.task}"
         if variant is not None:
             base += f"/versions/{variant}"
@@ -169,7 +169,7 @@ def _ready(site: Site, variant: str | None, ready: Callable[[], bool]) -> Handle
 def _metadata(site: Site) -> TaskMetadata:
     return TaskMetadata(
         site.task,
-        list(site.variants),
+        list(site.versions),
         "inferway",
         [_tensor(tensor) for tensor in site.signature.inputs],
         [_tensor(tensor) for tensor in site.signature.outputs],

@@ -1,0 +1,108 @@
+"""Who is asked no more for a while: a circuit breaker per neighbor, and a budget for retries."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+FAILURES: Final = 3
+"""Failures in a row that open a breaker."""
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 2.0
+"""Waits before a half-open probe: these two and doublings in between. A neighbor that is back must
+not stay unused for long."""
+
+
+class Breaker:
+    """Closed while a neighbor answers, open after failures, half open for one probe at a time.
+
+    Parameters
+    ----------
+    now
+        The clock, seconds.
+    failures
+        In a row, that open it.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic, failures: int = FAILURES) -> None:
+        self.now, self._most = now, failures
+        self._strikes = 0
+        self._wait_s = FIRST_WAIT_S
+        self.closed = True
+        """Whether requests may go."""
+        self.due_s = math.inf
+        """When the next probe may go, on the clock; inf while closed."""
+        self.opened = 0
+        """How often it has opened."""
+
+    def allows(self) -> bool:
+        """Whether a request may go now; where it is open, one may as a probe when that is due."""
+        if self.closed:
+            return True
+        if self.now() < self.due_s:
+            return False
+        # Whoever asked has the probe: nobody else has it before this one could have failed.
+        self.due_s = self.now() + self._wait_s
+        return True
+
+    def succeeded(self) -> bool:
+        """Take an answer into account; whether that has closed it."""
+        self._strikes = 0
+        if self.closed:
+            return False
+        self.closed, self.due_s, self._wait_s = True, math.inf, FIRST_WAIT_S
+        return True
+
+    def failed(self, *, certain: bool = False) -> bool:
+        """Take a failure into account; whether that has opened it.
+
+        Parameters
+        ----------
+        certain
+            Whether the neighbor is certainly of no use now, as one that refuses a connection is.
+        """
+        if not self.closed:
+            self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
+            self.due_s = self.now() + self._wait_s
+            return False
+        self._strikes += 1
+        if self._strikes < self._most and not certain:
+            return False
+        self.closed, self._strikes = False, 0
+        self.opened += 1
+        self.due_s = self.now() + self._wait_s
+        return True
+
+
+class RetryBudget:
+    """Retries as a share of requests, so that they never become the load themselves.
+
+    Parameters
+    ----------
+    share
+        Of requests, that may be retried.
+    first
+        Retries that may go before any request has paid for them, and that can be saved up.
+    """
+
+    def __init__(self, share: float = 0.2, first: float = 10.0) -> None:
+        self._share, self._most = share, first
+        self._left = first
+        self.spent = self.refused = 0
+        """Retries that went, and those that did not."""
+
+    def earn(self) -> None:
+        """Count a request."""
+        self._left = min(self._most, self._left + self._share)
+
+    def spend(self) -> bool:
+        """Whether a request may be retried."""
+        # Shares like 0.2 do not add up to 1 exactly.
+        if self._left < 1.0 - 1e-9:
+            self.refused += 1
+            return False
+        self._left -= 1.0
+        self.spent += 1
+        return True

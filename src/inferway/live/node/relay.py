@@ -1,0 +1,184 @@
+"""The peer port: requests from neighbors are served here, or passed on as they came."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Final
+from urllib.parse import unquote_to_bytes
+
+from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.http.inference import Infer
+from inferway.live.http.limits import Limits
+from inferway.live.http.refusal import RefusalError
+from inferway.live.http.routes import Handler, Routes
+from inferway.live.intake import Intake
+from inferway.live.node.forwarder import BAD_GATEWAY
+from inferway.live.node.headers import (
+    Heading,
+    Trail,
+    body_lines,
+    encoded,
+    heading_of,
+    hop_head,
+    target_of,
+)
+from inferway.live.node.hop import Hop
+from inferway.live.node.pool import Sending
+from inferway.live.node.wire import Answer, Failure
+from inferway.live.site import Site
+
+_BEFORE: Final = b"/v2/models/"
+_AFTER: Final = b"/infer"
+_LONGEST_MEMORY: Final = 4096
+_RETRY: Final = b"Retry-After: 1\r\n"
+
+Passed = Callable[[str, str, bool, str], None]
+"""Told of a request from a neighbor: task, entry node, whether it is served here, and the variant
+that shall answer."""
+
+
+class Relay:
+    """Answers what neighbors send; its `find` is a listener's.
+
+    What was decided at the entry is not decided again: a request goes to the node that it names,
+    or is answered by the variant that it names.
+
+    Parameters
+    ----------
+    node
+        This node's name.
+    next_hop
+        The way towards a node; None where there is none now.
+    limits
+        Caps on requests.
+    passed
+        Told of each request that is served or passed on.
+    trail
+        What this node says with its answers; a new one by default.
+    now
+        The clock of deadlines, seconds; the sites'.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        next_hop: Callable[[str], Hop | None],
+        *,
+        limits: Limits | None = None,
+        passed: Passed | None = None,
+        trail: Trail | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node = node
+        self._own = encoded(node)
+        self._next_hop, self._passed, self._now = next_hop, passed, now
+        self._limits = limits or Limits()
+        self.trail = trail or Trail(node)
+        self._infers: dict[tuple[str, str], Infer] = {}
+        self._handlers: dict[bytes, Handler] = {}
+        self._targets: dict[tuple[Hop, str], bytes] = {}
+        self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
+        self._routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
+
+    def serve(self, sites: Iterable[Site]) -> None:
+        """Serve these tasks' own variants from now on; called again whenever they change."""
+        self._infers = {
+            (site.task, variant): Infer(Intake(site, variant, self._limits, own=True))
+            for site in sites
+            for variant in site.versions
+            if site.own_mask(variant)
+        }
+
+    def find(self, method: bytes, target: bytes) -> Handler:
+        """Find who answers a request."""
+        handler = self._handlers.get(target) if method == b"POST" else None
+        if handler is not None:
+            return handler
+        task = target[len(_BEFORE) : -len(_AFTER)]
+        fits = target.startswith(_BEFORE) and target.endswith(_AFTER) and b"/" not in task
+        if method != b"POST" or not fits:
+            return self._routes.find(method, target)
+        name = unquote_to_bytes(task).decode("utf-8", "replace")
+        handler = partial(self._take, name)
+        if len(self._handlers) < _LONGEST_MEMORY:
+            self._handlers[target] = handler
+        return handler
+
+    def _take(self, task: str, exchange: Exchange) -> None:
+        received_s = self._now()
+        try:
+            heading = heading_of(exchange.hop or {}, self._own)
+        except RefusalError as refusal:
+            self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
+            return
+        exchange.path = heading.path
+        if heading.node == self.node:
+            self._serve(task, exchange, heading, received_s)
+        else:
+            self._send(task, exchange, heading, received_s)
+
+    def _serve(self, task: str, exchange: Exchange, heading: Heading, received_s: float) -> None:
+        infer = self._infers.get((task, heading.variant))
+        if infer is None:
+            reason = f"variant {heading.variant!r} of task {task!r} does not run on {self.node} now"
+            self._refuse(exchange, 503, reason, received_s, unserved=True)
+            return
+        request = infer.take(exchange, received_s)
+        if request is None:
+            return
+        # The entry has seen to all that the client asked for, but for the time that is left.
+        request.deadline_s = received_s + heading.left_s
+        request.floor = 0.0
+        if self._passed is not None:
+            self._passed(task, heading.entry, True, heading.variant)
+        infer.site.submit(request)
+
+    def _send(self, task: str, exchange: Exchange, heading: Heading, received_s: float) -> None:
+        hop = self._next_hop(heading.node)
+        if hop is None:
+            reason = f"node {self.node} has no way to node {heading.node} now"
+            self._refuse(exchange, 503, reason, received_s, unserved=True)
+            return
+        target = self._targets.get((hop, task))
+        if target is None:
+            if len(self._targets) >= _LONGEST_MEMORY:
+                self._targets.clear()
+            target = self._targets[hop, task] = target_of(task, hop.host, hop.port)
+        names = b""
+        if exchange.given_id is not None:
+            names = b"X-Request-Id: %s\r\n" % exchange.given_id
+        if exchange.traceparent is not None:
+            names += b"traceparent: %s\r\n" % exchange.traceparent
+        body = exchange.body
+        assert isinstance(body, bytes)
+        head = hop_head(
+            target,
+            encoded(heading.node),
+            encoded(heading.variant),
+            b"%s,%s" % (heading.path, self._own),
+            heading.left_s - (self._now() - received_s),
+            names + body_lines(exchange),
+            len(body),
+        )
+        if self._passed is not None:
+            self._passed(task, heading.entry, False, heading.variant)
+        exchange.withdraw = Sending.cancel
+        exchange.request = hop.send(head, body, partial(self._answered, exchange, received_s))
+
+    def _answered(self, exchange: Exchange, received_s: float, result: Answer | Failure) -> None:
+        exchange.request = exchange.withdraw = None
+        if isinstance(result, Failure):
+            status = 503 if result.unserved else 504 if result.late else BAD_GATEWAY
+            self._refuse(exchange, status, result.reason, received_s, unserved=result.unserved)
+            return
+        took_s = self._now() - received_s
+        lines = self.trail.passed(result, exchange.path, took_s)
+        exchange.respond(result.status, result.body, result.kind or JSON, lines)
+
+    def _refuse(
+        self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool
+    ) -> None:
+        lines = self.trail.own(exchange.path, self._now() - received_s, "", unserved)
+        exchange.refuse(status, reason, lines + _RETRY * (status == 503))

@@ -1,0 +1,73 @@
+"""Marks the servers behind a hop as the hop's breaker says, so that no policy sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from inferway.live.health import Health
+from inferway.live.node.forwarder import Forwarder
+from inferway.live.node.hop import Hop, Watcher
+
+
+class Watch:
+    """Between the hops of a site's forwarders and the site's health.
+
+    Parameters
+    ----------
+    instances
+        One per server, forwarders among them.
+    health
+        Of the servers.
+    class_of
+        Class of each server.
+    """
+
+    def __init__(self, instances: Sequence[Any], health: Health, class_of: Sequence[int]) -> None:
+        self._instances, self._health, self._class_of = instances, health, class_of
+        self._servers: dict[Hop, list[int]] = {}
+        for server, one in enumerate(instances):
+            if isinstance(one, Forwarder):
+                self._servers.setdefault(one.forwarding.hop, []).append(server)
+        self._watchers: list[tuple[Hop, Watcher]] = []
+
+    def beside(self, server: int) -> int:
+        """Classes that a server's failure to send says something about, as a bit mask.
+
+        Its own, and where it is a forwarder whose hop is of no use, those of the same hop.
+        """
+        one, mask = self._instances[server], 1 << self._class_of[server]
+        if isinstance(one, Forwarder) and not one.forwarding.hop.breaker.closed:
+            for other in self._servers[one.forwarding.hop]:
+                mask |= 1 << self._class_of[other]
+        return mask
+
+    def forwards(self, server: int) -> bool:
+        """Whether the server is another node's."""
+        return isinstance(self._instances[server], Forwarder)
+
+    def begin(self) -> None:
+        """Follow the breakers from now on."""
+        for hop, servers in self._servers.items():
+
+            def watcher(works: bool, reason: str, servers: list[int] = servers) -> None:
+                self._mark(servers, works, reason)
+
+            self._watchers.append((hop, watcher))
+            hop.watch(watcher)
+
+    def end(self) -> None:
+        """Follow them no more."""
+        for hop, watcher in self._watchers:
+            hop.unwatch(watcher)
+        self._watchers.clear()
+
+    def _mark(self, servers: Sequence[int], works: bool, reason: str) -> None:
+        # All rest before the first is marked: what it had queued is not to go to the next of them.
+        for server in servers:
+            self._instances[server].resting = not works
+        for server in servers:
+            if works:
+                self._health.again(server)
+            else:
+                self._health.rest(server, reason, probed=True)

@@ -1,0 +1,232 @@
+"""One kept connection to a neighbor: a request out, its answer in, undecoded."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple, cast
+
+import httptools
+
+from inferway.live.node.headers import DEGRADED, NODE, PATH, TIMES, UNSERVED, VARIANT
+
+LONGEST_BODY: Final = 256 * 1024**2
+"""Bytes of an answer after which the connection is ended."""
+LONGEST_HEAD: Final = 64 * 1024
+"""Bytes of its headers, likewise."""
+_JOINED: Final = 64 * 1024
+
+_CARRIED: Final = {
+    b"content-encoding": b"Content-Encoding: %s\r\n",
+    b"vary": b"Vary: %s\r\n",
+    b"retry-after": b"Retry-After: %s\r\n",
+}
+"""Lines of an answer that go on as they came."""
+
+
+class Answer:
+    """What a neighbor answered.
+
+    Attributes
+    ----------
+    status, kind, body
+        Status code, Content-Type and body.
+    lines
+        Header lines that go on as they came.
+    json_length
+        Value of Inference-Header-Content-Length; None without it.
+    retry_after
+        Value of Retry-After; empty without it.
+    node, variant, path, times, degraded
+        Values of the hop headers; empty without them.
+    unserved
+        Whether the request has certainly not been run.
+    """
+
+    __slots__ = (
+        "body",
+        "degraded",
+        "json_length",
+        "kind",
+        "lines",
+        "node",
+        "path",
+        "retry_after",
+        "status",
+        "times",
+        "unserved",
+        "variant",
+    )
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.kind = self.lines = self.body = b""
+        self.json_length: bytes | None = None
+        self.retry_after = b""
+        self.node = self.variant = self.path = self.times = self.degraded = b""
+        self.unserved = False
+
+
+class Failure(NamedTuple):
+    """Why there is no answer.
+
+    Attributes
+    ----------
+    reason
+        In a sentence.
+    unserved
+        Whether the request has certainly not been run: it never went out.
+    late
+        Whether it is for want of time.
+    """
+
+    reason: str
+    unserved: bool = False
+    late: bool = False
+
+
+class Wire(asyncio.Protocol):
+    """Carries one request at a time.
+
+    Parameters
+    ----------
+    answered
+        Told the wire, the answer and whether the wire can take another request.
+    lost
+        Told the wire, when its connection has ended, and why where something was wrong with what
+        came.
+
+    Attributes
+    ----------
+    sending
+        Whose answer it waits for; None while idle.
+    since_s
+        Since when, or since when it has been idle; its owner keeps it.
+    begun
+        Whether any of the answer has come.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_answered",
+        "_chunks",
+        "_head_bytes",
+        "_lost",
+        "_parser",
+        "_received",
+        "_transport",
+        "_wrong",
+        "begun",
+        "sending",
+        "since_s",
+    )
+
+    def __init__(
+        self,
+        answered: Callable[[Wire, Answer, bool], None],
+        lost: Callable[[Wire, str], None],
+    ) -> None:
+        self._answered, self._lost = answered, lost
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._answer = Answer()
+        self._chunks: list[bytes] = []
+        self._head_bytes = self._received = 0
+        self._wrong = ""
+        self.sending: Any = None
+        self.since_s = 0.0
+        self.begun = False
+
+    def send(self, head: bytes, body: bytes | Sequence[bytes]) -> None:
+        """Write a request."""
+        self.begun = False
+        if isinstance(body, bytes):
+            if len(body) <= _JOINED:
+                self._transport.write(head + body)
+            else:
+                self._transport.writelines((head, body))
+        else:
+            self._transport.writelines((head, *body))
+
+    @property
+    def ends(self) -> bool:
+        """Whether the connection is about to end."""
+        return self._transport.is_closing()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self._transport.abort()
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
+        self._transport = cast("asyncio.Transport", transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the owner."""
+        self._lost(self, self._wrong)
+
+    def data_received(self, data: bytes) -> None:
+        """Parse what has come."""
+        self.begun = True
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
+            self._wrong = self._wrong or f"what it sent is no answer ({str(error)[:120]})"
+        if self._wrong:
+            self._transport.abort()
+
+    # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep the headers that matter."""
+        self._head_bytes += len(name) + len(value)
+        if self._head_bytes > LONGEST_HEAD:
+            self._wrong = f"the headers of its answer are longer than {LONGEST_HEAD} bytes"
+            return
+        name, answer = name.lower(), self._answer
+        if name == b"content-type":
+            answer.kind = value
+        elif name.startswith(b"inferway-"):
+            if name == NODE:
+                answer.node = value
+            elif name == VARIANT:
+                answer.variant = value
+            elif name == PATH:
+                answer.path = value
+            elif name == TIMES:
+                answer.times = value
+            elif name == DEGRADED:
+                answer.degraded = value
+            elif name == UNSERVED:
+                answer.unserved = value == b"1"
+        elif name == b"inference-header-content-length":
+            answer.json_length = value
+            answer.lines += b"Inference-Header-Content-Length: %s\r\n" % value
+        elif (line := _CARRIED.get(name)) is not None:
+            answer.lines += line % value
+            if name == b"retry-after":
+                answer.retry_after = value
+
+    def on_body(self, chunk: bytes) -> None:
+        """Keep a piece of the body."""
+        self._received += len(chunk)
+        if self._received > LONGEST_BODY:
+            self._wrong = f"its answer is longer than {LONGEST_BODY} bytes"
+            return
+        self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        """Hand the answer on."""
+        status = self._parser.get_status_code()
+        if self.sending is None or self._wrong:
+            self._wrong = self._wrong or "it answered what nobody asked"
+            return
+        answer, chunks = self._answer, self._chunks
+        self._answer, self._chunks = Answer(), []
+        self._head_bytes = self._received = 0
+        if status < 200:  # interim: the answer comes after it
+            return
+        answer.status = status
+        answer.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        self._answered(self, answer, self._parser.should_keep_alive())
