@@ -122,6 +122,14 @@ class DeadlineDispatch(_Policy):
     """Service times are believed to be this much longer than their learned quantile."""
 
 
+class LeastCostDispatch(_Policy):
+    """The least wait and service time together with the price of inaccuracy (eq. 6)."""
+
+    policy: Literal["least-cost"]
+    alpha: Number | None = None
+    """Milliseconds per point of inaccuracy; if not given, as `cost` says, or 1."""
+
+
 class AliasDispatch(_Policy):
     """Every request to a server at random, by fixed probabilities."""
 
@@ -219,6 +227,7 @@ DISPATCH_KINDS: tuple[type[_Policy], ...] = (
     RandomizedDispatchD,
     PricedDispatch,
     DeadlineDispatch,
+    LeastCostDispatch,
     AliasDispatch,
     SingleQueueDispatch,
     EarlyDropDispatch,
@@ -230,6 +239,7 @@ DispatchPolicy = Annotated[
     | Annotated[RandomizedDispatchD, Tag("RandomizedDispatchD")]
     | Annotated[PricedDispatch, Tag("PricedDispatch")]
     | Annotated[DeadlineDispatch, Tag("DeadlineDispatch")]
+    | Annotated[LeastCostDispatch, Tag("LeastCostDispatch")]
     | Annotated[AliasDispatch, Tag("AliasDispatch")]
     | Annotated[SingleQueueDispatch, Tag("SingleQueueDispatch")]
     | Annotated[EarlyDropDispatch, Tag("EarlyDropDispatch")]

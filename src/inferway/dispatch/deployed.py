@@ -79,6 +79,8 @@ def dispatcher_on(
     rate_per_s: float | None,
     measure: bool = True,
     narrow: bool = True,
+    max_wait_s: float | None = None,
+    lasting: int = 0,
 ) -> Dispatcher:
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
@@ -90,7 +92,7 @@ def dispatcher_on(
         Server classes, wherever they stand.
     rate_per_s
         Expected arrival rate, 1/s; None where nothing says it.
-    measure, narrow
+    measure, narrow, max_wait_s, lasting
         As in `Dispatcher`.
 
     Raises
@@ -110,6 +112,8 @@ def dispatcher_on(
         options["energy_budget"] = budget
     if task.deadline_s is not None and takes(spec.policy, "deadline_s", folder):
         options["deadline_s"] = task.deadline_s
+    if spec.policy == "least-cost" and deployment.cost is not None:
+        options.setdefault("alpha", deployment.cost.alpha)
     return Dispatcher(
         fleet,
         spec.policy,
@@ -118,6 +122,8 @@ def dispatcher_on(
         folder=folder,
         measure=measure,
         narrow=narrow,
+        max_wait_s=max_wait_s,
+        lasting=lasting,
         **options,
     )
 

@@ -58,13 +58,18 @@ class Dispatcher:
     narrow
         Whether servers that are predicted to miss a request's deadline are left out; else the
         policy alone decides what a deadline means.
+    max_wait_s
+        A server whose predicted wait is longer is saturated, and left out; None for no limit.
+    lasting
+        Bit mask of classes that are never saturated.
     **options
         The policy's own.
 
     Raises
     ------
     ValueError
-        Where the policy is unknown, lacks what it needs, or does not compile.
+        Where the policy is unknown, lacks what it needs, or does not compile, or for a longest
+        wait below 0.
 
     Notes
     -----
@@ -81,8 +86,12 @@ class Dispatcher:
         folder: Path | None = None,
         measure: bool = False,
         narrow: bool = True,
+        max_wait_s: float | None = None,
+        lasting: int = 0,
         **options: Any,
     ) -> None:
+        if max_wait_s is not None and not max_wait_s >= 0.0:
+            raise ValueError(f"the longest wait is 0 s or more, not {max_wait_s:g} s")
         self.fleet = fleet
         self.policy_name = policy
         self.target = target
@@ -90,6 +99,8 @@ class Dispatcher:
         self.folder = folder
         self.measure = measure
         self.narrow = narrow
+        self.max_wait_s = max_wait_s
+        self.lasting = lasting
         self.options = options
         _, self.sources = policy_class(policy, folder)
         self.policy: Any = build_policy(
@@ -132,7 +143,16 @@ class Dispatcher:
 
     def _binding(self, policy: Any, site: Site) -> Binding:
         allowed = np.zeros(len(site.queue), np.bool_)
-        return Binding(policy, site, allowed, np.full(2, np.nan), self.measure, self.narrow)
+        return Binding(
+            policy,
+            site,
+            allowed,
+            np.full(2, np.nan),
+            self.measure,
+            self.narrow,
+            np.inf if self.max_wait_s is None else float(self.max_wait_s),
+            self.lasting,
+        )
 
     def arrive(
         self,

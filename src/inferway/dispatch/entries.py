@@ -90,6 +90,8 @@ else:
             binding.decision,
             binding.measures,
             binding.narrows,
+            binding.max_wait_s,
+            binding.lasting,
         )
 
 

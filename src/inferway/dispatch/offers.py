@@ -27,6 +27,7 @@ __all__ = [
     "Offer",
     "Own",
     "fleet_at",
+    "lasting_classes",
     "passed_on",
     "prune",
     "received",
@@ -273,6 +274,29 @@ def fleet_at(
         node=node,
     )
     return fleet, [stands_for[name] for name in fleet.variants]
+
+
+def lasting_classes(stands_for: Sequence[Offer | None], *, repository: bool = False) -> int:
+    """Say which classes of a fleet are the last resort, and so are never saturated.
+
+    Parameters
+    ----------
+    stands_for
+        As `fleet_at` gives them.
+    repository
+        Whether the node is a repository itself: then its own classes are.
+
+    Returns
+    -------
+    int
+        Bit mask of classes: those of repositories, or all where no repository can be reached, for
+        then nobody else takes what they do not.
+    """
+    lasting = 0
+    for k, offer in enumerate(stands_for):
+        if repository if offer is None else offer.repository:
+            lasting |= 1 << k
+    return lasting or (1 << len(stands_for)) - 1
 
 
 def _beats(mine: Own, offer: Offer) -> bool:

@@ -261,6 +261,8 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
         "rate_per_s": dispatcher.rate_per_s,
         "measure": dispatcher.measure,
         "narrow": dispatcher.narrow,
+        "max_wait_s": dispatcher.max_wait_s,
+        "lasting": dispatcher.lasting,
         "fleet": {
             "task": fleet.task,
             "node": fleet.node,

@@ -278,6 +278,8 @@ def _dispatcher(head: dict[str, Any]) -> Dispatcher:
         rate_per_s=head["rate_per_s"],
         measure=head["measure"],
         narrow=head.get("narrow", True),
+        max_wait_s=head.get("max_wait_s"),
+        lasting=head.get("lasting", 0),
         folder=None if head["folder"] is None else Path(head["folder"]),
         **head["options"],
     )

@@ -48,6 +48,10 @@ class Binding(NamedTuple):
     narrows: bool
     """Whether servers that are predicted to be late are left out; else the policy alone decides
     what a deadline means."""
+    max_wait_s: float = np.inf
+    """A server with a longer predicted wait is saturated, and left out."""
+    lasting: int = 0
+    """Bit mask of the classes that are never saturated."""
 
 
 @jit
@@ -70,8 +74,9 @@ def decide(
             if site.accuracy[k] < floor:
                 mask &= ~(1 << k)
     latest_s = deadline_s if bound.narrows else np.inf
-    narrowed = mask != ALL_CLASSES or latest_s < np.inf
-    if narrowed and not narrow(site, allowed, mask, latest_s, rows):
+    most_s = bound.max_wait_s
+    narrowed = mask != ALL_CLASSES or latest_s < np.inf or most_s < np.inf
+    if narrowed and not narrow(site, allowed, mask, latest_s, rows, most_s, bound.lasting):
         return REJECT
     view = allowed if narrowed else site.open
     request = Request(now_s, deadline_s, floor, priority, rows, mask, view, narrowed)

@@ -26,6 +26,7 @@ POLICIES = {
     "tad-op": "tad_op:TadOp",
     "priced": "priced:Priced",
     "deadline": "deadline:Deadline",
+    "least-cost": "least_cost:LeastCost",
     "alias": "alias:Alias",
     "steered": "steered:Steered",
     "sq": "single_queue:SingleQueue",

@@ -13,8 +13,19 @@ from inferway.site.view import SIZES, Site
 
 
 @jit
-def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, rows: int) -> bool:
+def narrow(
+    site: Site,
+    allowed: np.ndarray,
+    classes: int,
+    deadline_s: float,
+    rows: int,
+    max_wait_s: float,
+    lasting: int,
+) -> bool:
     """Mark in `allowed` the open servers of these classes that are predicted to be in time.
+
+    Those too are left out where a request is predicted to wait for more than `max_wait_s`, unless
+    their class is in the bit mask `lasting`.
 
     Returns
     -------
@@ -25,12 +36,15 @@ def narrow(site: Site, allowed: np.ndarray, classes: int, deadline_s: float, row
     found = False
     for k in range(site.rate.size):
         in_class = (classes >> k) & 1 != 0
+        most_s = np.inf if (lasting >> k) & 1 != 0 else max_wait_s
         for server in range(site.first[k], site.first[k + 1]):
             service_s = predicted_service(site, server, rows)
+            wait_s = predicted_wait(site, server)
             fits = (
                 in_class
                 and site.open[server]
-                and now_s + predicted_wait(site, server) + service_s <= deadline_s
+                and wait_s <= most_s
+                and now_s + wait_s + service_s <= deadline_s
             )
             allowed[server] = fits
             found = found or fits

@@ -1,0 +1,81 @@
+"""Least cost: every request where it costs the least by eq. 6 of paper 000, its wait included.
+
+In the paper (Sec. III-E) a request goes to the option of the smallest serving cost, round trip plus
+service time plus the price of inaccuracy, that is not saturated. Its options have a capacity per
+slot and no queue; here they have one, so that the predicted wait is part of the latency that a
+request pays for, and what is saturated is `max_wait` to say (`inferway.dispatch.Dispatcher`).
+
+Equal costs go to the class that answers sooner. The paper ranks them by place on the path; what is
+nearer to the entry is the quicker among equals, as far as the way there is what they differ in.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from inferway.site import (
+    REJECT,
+    Fleet,
+    Request,
+    Site,
+    has_class,
+    predicted_service,
+    predicted_wait,
+)
+
+ALPHA = 1.0
+"""ms per point of inaccuracy, as where a deployment file does not say."""
+_POINT_S = 0.1
+"""What inaccuracy costs at alpha 1, s: 100 points of 1 ms."""
+
+
+class LeastCost(NamedTuple):
+    """Predicted wait and service time, and the price of inaccuracy."""
+
+    price_s: float
+    """Seconds per unit of inaccuracy, 0..1."""
+
+    @classmethod
+    def build(
+        cls,
+        fleet: Fleet,
+        *,
+        target: float | None,
+        rate_per_s: float | None,
+        alpha: float = ALPHA,
+    ) -> LeastCost:
+        """Set the price.
+
+        Parameters
+        ----------
+        alpha
+            Milliseconds that a point of inaccuracy (0..100) is worth (eq. 6, in the unit of the
+            paper's experiments).
+
+        Raises
+        ------
+        ValueError
+            For an alpha below 0 or not finite.
+        """
+        del fleet, target, rate_per_s
+        if not (alpha >= 0.0 and np.isfinite(alpha)):
+            raise ValueError(f"alpha is {alpha:g} ms per point; it must be 0 or more")
+        return cls(_POINT_S * float(alpha))
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The server of the least cost; REJECT where none may take the request."""
+        best, least = REJECT, np.inf
+        for k in range(site.rate.size):
+            if not has_class(request.classes, k):
+                continue
+            worse_s = self.price_s * (1.0 - site.accuracy[k])
+            for server in range(site.first[k], site.first[k + 1]):
+                if not request.allowed[server]:
+                    continue
+                service_s = predicted_service(site, server, request.rows)
+                cost_s = predicted_wait(site, server) + service_s + worse_s
+                if cost_s < least:
+                    best, least = server, cost_s
+        return best
