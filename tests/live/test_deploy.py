@@ -59,25 +59,29 @@ def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, si
     assert {family.name for family in families} <= bases
 
 
-def test_the_unit_waits_longer_than_the_server_drains(deploy: Path) -> None:
-    service = unit(deploy / "inferway.service")["Service"]
+@pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service"])
+def test_the_unit_waits_longer_than_the_server_drains(deploy: Path, file: str) -> None:
+    service = unit(deploy / file)["Service"]
     assert float(service["TimeoutStopSec"]) > DRAIN_DELAY_S + GRACE_S
     assert service["KillSignal"] == "SIGTERM"
     for hardening in ("NoNewPrivileges", "DynamicUser", "PrivateTmp", "RestrictNamespaces"):
         assert service[hardening] == "yes"
 
 
-@pytest.mark.parametrize("file", ["inferway.service", "Containerfile"])
+@pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service", "Containerfile"])
 def test_what_is_kept_is_kept_where_it_can_be_written(
     deploy: Path, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (deploy / file).read_text()
     # The places of systemd's folders, for a unit of the system.
-    text = text.replace("%C", "/var/cache").replace("%S", "/var/lib")
+    text = text.replace("%C", "/var/cache").replace("%S", "/var/lib").replace("%i", "edge-1")
     for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         (value,) = re.findall(rf"\b{variable}=(\S+)", text)
         monkeypatch.setenv(variable, value)
     kept = {_cache_root(): "/var/cache/inferway", times_file(): "/var/lib/inferway"}
+    if "@" in file:  # a folder for each node of the machine
+        kept = {path: f"{folder}-node/edge-1" for path, folder in kept.items()}
+        assert re.findall(r"--state (\S+)", text) == ["/var/lib/inferway-node/edge-1"]
     for path, writable in kept.items():
         assert path.is_relative_to(writable)
         folder = Path(writable)
@@ -87,6 +91,9 @@ def test_what_is_kept_is_kept_where_it_can_be_written(
     if file == "inferway.service":
         service = unit(deploy / file)["Service"]
         assert service["CacheDirectory"] == service["StateDirectory"] == "inferway"
+    if "@" in file:
+        service = unit(deploy / file)["Service"]
+        assert service["CacheDirectory"] == service["StateDirectory"] == "inferway-node/%i"
 
 
 def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:

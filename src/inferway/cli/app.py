@@ -26,6 +26,7 @@ from inferway.cli import (
     simulate,
     study,
     train,
+    up,
     zoo,
 )
 
@@ -57,6 +58,7 @@ def options(
 
 app.command()(demo.demo)
 app.command()(serve.serve)
+app.command()(up.up)
 app.command()(apply.apply)
 app.command()(drive.drive)
 app.command()(bound.bound)

@@ -8,10 +8,18 @@ service options of the request types.
 from inferway.network.cost import CostFunction, Service
 from inferway.network.delivery import DeliveryNetwork, delivery_network
 from inferway.network.demand import Demand
-from inferway.network.deployed import Deployed, demand_of, deployed, network_of, topology_of
+from inferway.network.deployed import (
+    Deployed,
+    demand_of,
+    deployed,
+    entries_of,
+    network_of,
+    topology_of,
+)
 from inferway.network.error import NetworkError
 from inferway.network.gml import GmlNetwork, GmlReport, load_gml
 from inferway.network.graph import from_graph, to_graph
+from inferway.network.members import members_of
 from inferway.network.options import Models, Options, Pairs, Paths, Requests
 from inferway.network.routes import given_paths, shortest_paths
 from inferway.network.topology import Tier, Topology, tree
@@ -35,9 +43,11 @@ __all__ = [
     "delivery_network",
     "demand_of",
     "deployed",
+    "entries_of",
     "from_graph",
     "given_paths",
     "load_gml",
+    "members_of",
     "network_of",
     "shortest_paths",
     "to_graph",

@@ -22,7 +22,7 @@ from inferway.network.routes import shortest_paths
 from inferway.network.topology import Tier, Topology, tree
 from inferway.workload.entries import assign
 
-__all__ = ["Deployed", "demand_of", "deployed", "network_of", "topology_of"]
+__all__ = ["Deployed", "demand_of", "deployed", "entries_of", "network_of", "topology_of"]
 
 DEFAULT_SLOT_S = 60.0
 DEFAULT_ALPHA = 1.0
@@ -122,6 +122,31 @@ def topology_of(deployment: Deployment) -> Topology:
     return topology
 
 
+def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[str, ...]]:
+    """Name the nodes where requests for each task enter, by the names that clients use.
+
+    A task without a workload may enter wherever one without `entries` would.
+
+    Parameters
+    ----------
+    deployment
+        A file with `network`.
+    topology
+        Of `topology_of`.
+
+    Raises
+    ------
+    DeploymentError
+        If requests are to enter where there is no node.
+    """
+    anywhere = tuple(topology.nodes[node] for node in _places(None, topology))
+    found = dict.fromkeys(deployment.named(), anywhere)
+    for k, name in enumerate(deployment.workload):
+        for one, nodes in zip(*_entries(deployment, topology, k, name), strict=True):
+            found[one] = tuple(topology.nodes[node] for node in nodes)
+    return found
+
+
 def _tier(written: WrittenTier) -> Tier:
     budget = written.budget
     return Tier(
@@ -191,23 +216,15 @@ def _requests(
     deployment: Deployment, topology: Topology
 ) -> tuple[NDArray[np.int64], Requests, Demand]:
     """Return the entry node of each path, the request types, and the demand for them."""
-    names = [name for task in deployment.tasks.values() for name in _names(task)]
-    index = {name: i for i, name in enumerate(names)}
+    index = {name: i for i, name in enumerate(deployment.named())}
     task_parts: list[NDArray[np.int64]] = []
     entry_parts: list[NDArray[np.int64]] = []
     share_parts: list[NDArray[np.float64]] = []
     streams: list[Stream] = []
     types = 0
     for k, (name, workload) in enumerate(deployment.workload.items()):
-        kind = deployment.tasks.get(name)
-        tasks = [index[one] for one in _names(kind)] if kind is not None else [index[name]]
-        per_task = None if workload.entries is None else workload.entries.per_task
-        try:
-            _check_rate(workload)
-            places = _places(workload, topology)
-            entries = assign(len(tasks), places, per_task, seed=deployment.seed + k)
-        except ValueError as error:
-            raise _refused(deployment, f"workload.{name}", str(error)) from error
+        names, entries = _entries(deployment, topology, k, name)
+        tasks = [index[one] for one in names]
         count = entries.size
         streams.append(
             Stream(
@@ -234,6 +251,22 @@ def _requests(
     return entry, requests, Demand(tuple(streams), types, slot_s, deployment.seed)
 
 
+def _entries(
+    deployment: Deployment, topology: Topology, k: int, name: str
+) -> tuple[list[str], NDArray[np.int64]]:
+    """Return the tasks of the k-th workload and, a row each, the nodes where they enter."""
+    workload = deployment.workload[name]
+    kind = deployment.tasks.get(name)
+    tasks = _names(kind) if kind is not None else [name]
+    per_task = None if workload.entries is None else workload.entries.per_task
+    try:
+        _check_rate(workload)
+        places = _places(workload, topology)
+        return tasks, assign(len(tasks), places, per_task, seed=deployment.seed + k)
+    except ValueError as error:
+        raise _refused(deployment, f"workload.{name}", str(error)) from error
+
+
 def _names(task: Task) -> list[str]:
     return [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
 
@@ -250,8 +283,8 @@ def _check_rate(workload: Workload) -> None:
         )
 
 
-def _places(workload: Workload, topology: Topology) -> NDArray[np.int64]:
-    entries = workload.entries
+def _places(workload: Workload | None, topology: Topology) -> NDArray[np.int64]:
+    entries = None if workload is None else workload.entries
     if entries is not None and entries.tier is not None:
         return topology.of_tier(entries.tier)
     if entries is not None and entries.nodes is not None:

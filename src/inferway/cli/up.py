@@ -1,0 +1,244 @@
+"""``inferway up``: all nodes of a network on this machine."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from inferway.cli import terminal
+from inferway.cli.failure import FAILED, REFUSED, CommandError
+from inferway.cli.file import File, existing
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+    from inferway.live.up import Up
+    from inferway.live.up.watch import Glance
+
+_REFRESH_S: Final = 1.0
+
+
+def up(
+    file: File,
+    netns: Annotated[
+        bool,
+        typer.Option("--netns", help="A network namespace per node, with real delays; as root."),
+    ] = False,
+    certs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Certificates of `inferway certs`, by which nodes know each other.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="What nodes keep for the next time; in the run folder if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="For addresses and logs; a new temporary folder if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Start a node again that ends unasked.")
+    ] = False,
+    for_: Annotated[
+        float | None,
+        typer.Option("--for", min=0, metavar="SECONDS", help="Stop then.", show_default=False),
+    ] = None,
+    json: terminal.Json = False,
+) -> None:
+    """Run all nodes of a network on this machine, a process each; Ctrl-C stops them."""
+    from rich.console import Console
+
+    import inferway
+    from inferway.live.up import Up, UpError
+
+    console = Console(highlight=False)
+    board = console if console.is_terminal and not json else None
+    lost: list[str] = []
+
+    def tell(sentence: str) -> None:
+        lost.append(sentence)
+        if board is None:
+            terminal.complain(sentence)
+        else:  # above the table
+            board.print(sentence, soft_wrap=True)
+
+    deployment = inferway.load(existing(file))
+    try:
+        nodes = Up(
+            deployment, netns=netns, certs=certs, state=state, run=run, restart=restart, tell=tell
+        )
+    except UpError as error:
+        raise CommandError(str(error), REFUSED) from error
+    with _sigterm_as_ctrl_c():
+        try:
+            _begin(nodes)
+            try:
+                (_document if json else _say)(nodes)
+                _watch(nodes, board, for_)
+            except KeyboardInterrupt:
+                if not json:
+                    print("stopping", flush=True)
+        except UpError as error:
+            raise CommandError(str(error), FAILED) from error
+        finally:
+            nodes.stop()
+    if lost and not restart:
+        raise CommandError(f"not all nodes ran to the end; what they said is in {nodes.run}")
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _begin(nodes: Up) -> None:
+    with terminal.progress() as progress:
+        total = len(nodes.topology.nodes)
+        progress("starting the nodes", 0.0)
+        nodes.begin(ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total))
+
+
+def _document(nodes: Up) -> None:
+    """Print where everything is, in one line: who reads it need not wait for the end."""
+    found: dict[str, Any] = {}
+    for name, process in nodes.nodes.items():
+        addresses = nodes.addresses[name]
+        found[name] = {
+            "url": addresses.url,
+            "peer": addresses.peer,
+            "control": addresses.control,
+            "admin": f"http://{addresses.admin}",
+            "reach": nodes.command_at(name),
+            "log": str(process.log),
+        }
+    terminal.document(
+        {
+            "schema": 1,
+            "tasks": {task: {"entries": names} for task, names in nodes.entries.items()},
+            "network": {
+                "nodes": found,
+                "addresses": str(nodes.addresses_file),
+                "run": str(nodes.run),
+                "state": str(nodes.state),
+            },
+        },
+        indent=None,
+    )
+
+
+def _say(nodes: Up) -> None:
+    """Tell how to reach what runs."""
+    entries = dict.fromkeys(name for names in nodes.entries.values() for name in names)
+    for name in entries:
+        print(f"requests enter at {name}: {nodes.url(name)}")
+    if nodes.emulation is not None:
+        first = next(iter(entries))
+        inside = ["nsenter", f"--net={nodes.emulation.namespace(first)}"]
+        print(
+            f"from inside its namespace only: {shlex.join([*inside, 'curl', nodes.url(first)])}/v2"
+        )
+    else:
+        drive = ["inferway", "drive", str(nodes.deployment.path)]
+        drive += ["--addresses", str(nodes.addresses_file)]
+        print(f"to load them all: {shlex.join(drive)}")
+    print(f"addresses and logs are in {nodes.run}; Ctrl-C stops", flush=True)
+
+
+def _watch(nodes: Up, board: Console | None, for_s: float | None) -> None:
+    """Show how the nodes are until time is up, or none is left."""
+    from rich.live import Live
+
+    from inferway.live.up.watch import Watch
+
+    end_s = None if for_s is None else time.monotonic() + for_s
+
+    def left_s() -> float | None:
+        return None if end_s is None else max(0.0, end_s - time.monotonic())
+
+    if board is None:
+        nodes.wait(left_s())
+        return
+    watch = Watch(nodes)
+    try:
+        with Live(console=board, auto_refresh=False) as live:
+            while left_s() != 0.0:
+                live.update(_table(nodes, watch.look()), refresh=True)
+                left = left_s()
+                if nodes.wait(_REFRESH_S if left is None else min(left, _REFRESH_S)):
+                    return
+    finally:
+        watch.close()
+
+
+def _table(nodes: Up, glances: list[Glance]) -> Table:
+    from rich.table import Table
+
+    table = Table("node", "", box=None, pad_edge=False)
+    for name in ("slot", "asked/s", "sent on/s", "served/s", "CPU", "neighbors"):
+        table.add_column(name, justify="right")
+    for name in ("memory", "runs", ""):
+        table.add_column(name, overflow="fold" if name else "ellipsis")
+    links = [name for link in nodes.topology.links for name in link]
+    for index, one in enumerate(glances):
+        told, per_s = one.told, one.per_s
+        rates = [
+            f"{per_s[key]:,.1f}" if key in per_s else ""
+            for key in ("arrived", "forwarded", "served")
+        ]
+        table.add_row(
+            one.node,
+            one.state,
+            str(told.get("slot", "")),
+            *rates,
+            f"{per_s['cpu_s']:.0%}" if "cpu_s" in per_s else "",
+            f"{len(told['alive'])} of {links.count(index)}" if "alive" in told else "",
+            _memory(told),
+            _running(told.get("running", {})),
+            told.get("degraded", ""),
+        )
+    return table
+
+
+def _memory(told: dict[str, Any]) -> str:
+    if "used_bytes" not in told:
+        return ""
+    used = f"{told['used_bytes'] / 2**20:,.1f}"
+    budget = told.get("budget_bytes")
+    return f"{used} MiB" if budget is None else f"{used} of {budget / 2**20:,.1f} MiB"
+
+
+def _running(copies: dict[str, int]) -> str:
+    """Name the variants that run, over all tasks, with their copies."""
+    variants: dict[str, int] = {}
+    for key, count in copies.items():
+        variant = key.rpartition("/")[2]
+        variants[variant] = variants.get(variant, 0) + count
+    return ", ".join(f"{count} {variant}" for variant, count in sorted(variants.items()))
