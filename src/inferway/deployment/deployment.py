@@ -11,6 +11,7 @@ from inferway.deployment.document import Cost
 from inferway.deployment.nodes import Network, Store
 from inferway.deployment.policies import (
     DeadlineDispatch,
+    LeastCostDispatch,
     PolicySpec,
     PricedDispatch,
     scheduled_dispatch,
@@ -235,9 +236,15 @@ class Deployment:
         """Return the dispatch policy of a task.
 
         The task's own, or what `scheduling` implies, or the top level's, or else `priced` where
-        there is an accuracy target and `deadline` where there is none.
+        there is an accuracy target and `deadline` where there is none; in a network `least-cost`
+        where there is neither target nor deadline.
+
+        Parameters
+        ----------
+        task
+            The task or its name; digits-3 is one of those that `digits` counts.
         """
-        task = self.tasks[task] if isinstance(task, str) else task
+        task = self._task(task)
         scheduling = self.scheduling_of(task)
         if scheduling is not None:
             return scheduled_dispatch(scheduling)
@@ -246,6 +253,8 @@ class Deployment:
             return chosen
         if task.accuracy_target is not None:
             return PricedDispatch(policy="priced").spec()
+        if self.network is not None and task.deadline_s is None:
+            return LeastCostDispatch(policy="least-cost").spec()
         return DeadlineDispatch(policy="deadline").spec()
 
     def scheduling_of(self, task: Task | str) -> PolicySpec | None:
@@ -253,7 +262,7 @@ class Deployment:
 
         None too where the file has no `scheduling`.
         """
-        task = self.tasks[task] if isinstance(task, str) else task
+        task = self._task(task)
         return self.scheduling if task.dispatch is None else None
 
     def line_of(self, field: str) -> int:
@@ -275,6 +284,11 @@ class Deployment:
                 [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
             )
         }
+
+    def _task(self, task: Task | str) -> Task:
+        if isinstance(task, Task):
+            return task
+        return self.tasks[task] if task in self.tasks else self.named()[task]
 
     def unserved(self) -> list[str]:
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""

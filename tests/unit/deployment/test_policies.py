@@ -121,3 +121,30 @@ def test_a_file_without_the_policy(write: Write, code: str, said: str) -> None:
 def test_reading_a_policys_file_does_not_run_it(write: Write) -> None:
     write("raise SystemExit\nclass Cheapest: ...\n", "mine.py")
     load(write(TASK + "dispatch: {policy: 'mine.py:Cheapest'}\n"))
+
+
+@pytest.mark.parametrize(
+    ("task", "policy"),
+    [
+        ("", "least-cost"),
+        ("deadline: 1 s, ", "deadline"),
+        ("accuracy_target: 0.7, ", "priced"),
+        ("accuracy_target: 0.7, deadline: 1 s, ", "priced"),
+        ("dispatch: {policy: jiq-fast}, ", "jiq-fast"),
+    ],
+)
+def test_the_default_policy_of_a_network(
+    write: Callable[..., Path], task: str, policy: str
+) -> None:
+    variants = "variants: {a: {accuracy: 0.8, service: {mean: 1 ms}}}"
+    deployment = load(
+        write(
+            f"tasks: {{t: {{count: 2, {task}{variants}}}}}\n"
+            "nodes: {a: {repository: true}, b: {}}\n"
+            "network: {links: [{between: [a, b], rtt: 1 ms}]}\n"
+        )
+    )
+    assert deployment.policy_of("t").policy == policy
+    assert deployment.policy_of("t-1") == deployment.policy_of("t")
+    with pytest.raises(KeyError):
+        deployment.policy_of("t-2")
