@@ -1,4 +1,4 @@
-"""``inferway simulate`` on a file with a network: the network twin, slot by slot."""
+"""``inferway simulate`` on a file with a network: slot by slot, or request by request."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from inferway.cli.failure import REFUSED, CommandError
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["known", "simulate_network"]
+__all__ = ["known", "requests_in", "simulate_network"]
 
 
 def simulate_network(
@@ -25,6 +25,8 @@ def simulate_network(
     policy: str | None,
     seed: int | None,
     regret: bool,
+    events: bool,
+    fetch_rate: float | None,
     out: Path | None,
     json: bool,
     progress: Callable[[str, int], None] | None,
@@ -37,6 +39,7 @@ def simulate_network(
         Prints what was found and writes figures to `out`, once the progress bar is gone.
     """
     import inferway
+    from inferway.twin.simulation import INTERRUPTED
 
     result = inferway.simulate(
         deployment,
@@ -44,6 +47,8 @@ def simulate_network(
         policy=known(policy, written=True),
         seed=seed,
         regret=regret,
+        events=events,
+        fetch_rate=fetch_rate,
         progress=progress,
     )
     found = result.network
@@ -54,7 +59,7 @@ def simulate_network(
         images: list[Path] = []
         if out is not None:
             from inferway.network import topology_of
-            from inferway.report.slots import figures
+            from inferway.report.events import figures
 
             title = f"{deployment.path.name}, {found.policy}"
             images = figures(found, topology_of(deployment), out, title=title)
@@ -62,13 +67,20 @@ def simulate_network(
             extra: dict[str, Any] = {"figures": [str(one) for one in images]} if images else {}
             terminal.document({**document, **extra})
         else:
-            from inferway.report.slots import tables
+            from inferway.report.events import tables
 
             terminal.show(*tables(found), *(str(one) for one in images))
-        if found.slots < slots:
+        if INTERRUPTED in found.notes:
             raise typer.Exit(failure.INTERRUPTED)
 
     return tell
+
+
+def requests_in(deployment: Deployment, slots: int) -> int:
+    """Tell how many requests come in so many slots, on average; none where nothing says it."""
+    from inferway.network import demand_of
+
+    return round(float(demand_of(deployment).expected(0).sum()) * slots)
 
 
 def known(policy: str | None, *, written: bool = False) -> str | None:

@@ -35,6 +35,19 @@ def _count(text: str) -> int:
     return int(value)
 
 
+def _size(text: str) -> float:
+    """Read bytes, such as 125 MB."""
+    from inferway.deployment.quantities import SIZE
+
+    try:
+        value = SIZE.parse(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    if value <= 0:
+        raise typer.BadParameter(f"{text} is not above 0")
+    return value
+
+
 def simulate(
     file: File,
     queries: Annotated[
@@ -104,11 +117,29 @@ def simulate(
             "--regret", help="Compare a network's run with the best static allocation, by MILP."
         ),
     ] = False,
+    events: Annotated[
+        bool,
+        typer.Option(
+            "--events",
+            help="Simulate a network request by request: dispatch and queues at every node, "
+            "forwarding, and models that take time to move.",
+        ),
+    ] = False,
+    fetch_rate: Annotated[
+        float | None,
+        typer.Option(
+            parser=_size,
+            metavar="SIZE",
+            help="With --events: what a node fetches of models per second.  [default: 125 MB]",
+            show_default=False,
+        ),
+    ] = None,
     json: terminal.Json = False,
 ) -> None:
     """Simulate the file's site with the very policies that the live server calls.
 
-    A file with `network` is simulated slot by slot under its placement policy.
+    A file with `network` is simulated slot by slot under its placement policy, or request by
+    request with --events.
     """
     asked: dict[str, Any] = {
         "--queries": queries,
@@ -130,10 +161,18 @@ def simulate(
         asked |= {"--replications": replications, "--node": node, "--trace": trace}
         asked |= {"--workers": workers}
         del asked["--policy"]
-        _simulate_network(deployment, asked, slots, policy, seed, regret, out, json)
+        if events and regret:
+            raise CommandError("--regret is of whole slots; it cannot be given with --events")
+        if fetch_rate is not None and not events:
+            raise CommandError("--fetch-rate needs --events: in slots, moving takes no time")
+        _simulate_network(
+            deployment, asked, slots, policy, seed, regret, events, fetch_rate, out, json
+        )
         return
-    if slots is not None or regret:
-        raise CommandError(f"{file} has no `network`, so it takes neither --slots nor --regret")
+    if slots is not None or regret or events or fetch_rate is not None:
+        given = {"--slots": slots, "--regret": regret, "--events": events}
+        said = next((name for name, value in given.items() if value), "--fetch-rate")
+        raise CommandError(f"{file} has no `network`, so it does not take {said}")
     if out is not None:
         raise CommandError("--out is a sweep's folder; give --sweep, too", REFUSED)
     result = _simulated(
@@ -168,10 +207,12 @@ def _simulate_network(
     policy: str | None,
     seed: int | None,
     regret: bool,
+    events: bool,
+    fetch_rate: float | None,
     out: Path | None,
     json: bool,
 ) -> None:
-    from inferway.cli.network_twin import simulate_network
+    from inferway.cli.network_twin import requests_in, simulate_network
 
     for option, value in asked.items():
         if value:
@@ -179,13 +220,16 @@ def _simulate_network(
                 f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
             )
     number = slots or _SLOTS
-    with _progress("slots", number, 1.0) as told:
+    total = requests_in(deployment, number) if events else number
+    with _progress("requests" if events else "slots", total, 1.0) as told:
         tell = simulate_network(
             deployment,
             slots=number,
             policy=policy,
             seed=seed,
             regret=regret,
+            events=events,
+            fetch_rate=fetch_rate,
             out=out,
             json=json,
             progress=told,

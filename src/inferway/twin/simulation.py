@@ -22,6 +22,7 @@ from inferway.twin.trace import Trace, calibrated, departures, replayed, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.twin.network_result import NetworkResult
     from inferway.twin.records import RecordFile
 
 QUERIES = 1_000_000
@@ -51,12 +52,15 @@ def simulate(
     slots: int | None = None,
     policy: str | None = None,
     regret: bool = False,
+    events: bool = False,
+    fetch_rate: float | None = None,
+    start_s: float | None = None,
     progress: Callable[[str, int], None] | None = None,
 ) -> Result:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
 
     A file with `network` is simulated slot by slot under its placement policy instead; of the
-    parameters, `slots`, `policy`, `regret`, `seed`, `stop` and `progress` apply then.
+    parameters, `slots`, `policy`, `regret`, `events`, `seed`, `stop` and `progress` apply then.
 
     Parameters
     ----------
@@ -90,9 +94,15 @@ def simulate(
         Another placement policy than the file's.
     regret
         Compare with the best static allocation of the network, which may take a minute more.
+    events
+        Simulate a network request by request instead: dispatch and queues at every node,
+        forwarding, offers, and models that take time to move.
+    fetch_rate, start_s
+        With `events`: bytes per second at which a node fetches a model, 125e6 by default, and how
+        long it takes then until it can serve, 0.5 s by default.
     progress
         Told the task and how many more queries are done, now and then, from several threads; of a
-        network the policy and how many more slots.
+        network the policy and how many more slots, or requests with `events`.
 
     Returns
     -------
@@ -112,13 +122,15 @@ def simulate(
         return _networked(
             deployment,
             slots=_SLOTS if slots is None else slots,
-            policy=policy,
             regret=regret,
+            events=events,
+            moves={"fetch_rate": fetch_rate, "start_s": start_s},
+            policy=policy,
             seed=seed,
             stop=stop or threading.Event(),
             progress=progress,
         )
-    if slots is not None or policy is not None or regret:
+    if slots is not None or policy is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
     seed = deployment.seed if seed is None else seed
     if trace is not None:
@@ -169,22 +181,37 @@ def _networked(
     deployment: Deployment,
     *,
     slots: int,
+    regret: bool,
+    events: bool,
+    moves: dict[str, float | None],
     stop: threading.Event,
     progress: Callable[[str, int], None] | None,
     **settings: Any,
 ) -> Result:
-    """Run in a thread, so that Ctrl-C ends it between two slots, where all sums are whole."""
+    """Run in a thread, so that Ctrl-C ends it where all sums are whole."""
     # Imported here: a site needs neither networks nor placement.
     from inferway.placement.deployed import policy_of
-    from inferway.twin.slots import simulate_slots
 
     name = policy_of(deployment, settings["policy"])
-    told = None if progress is None else (lambda _: progress(name, 1))
+    given = {key: value for key, value in moves.items() if value is not None}
+    run: Callable[..., NetworkResult]
+    if events:
+        from inferway.twin.network.events import simulate_events as run
+
+        if regret:
+            raise ValueError("`regret` is of whole slots; leave `events` out to compare by it")
+        settings |= given
+        settings["progress"] = None if progress is None else partial(progress, name)
+    else:
+        from inferway.twin.slots import simulate_slots as run
+
+        if given:
+            raise ValueError(f"`{next(iter(given))}` needs `events`: slots take no time to move")
+        settings["regret"] = regret
+        settings["progress"] = None if progress is None else (lambda _: progress(name, 1))
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        running = pool.submit(
-            simulate_slots, deployment, slots=slots, stop=stop, progress=told, **settings
-        )
+        running = pool.submit(run, deployment, slots=slots, stop=stop, **settings)
         while not running.done():
             try:
                 wait([running], timeout=_POLL_S)
@@ -195,7 +222,7 @@ def _networked(
         found = running.result()
     finally:
         pool.shutdown(wait=False)
-    if found.slots < slots:
+    if found.slots < slots or not getattr(found, "complete", True):
         found = replace(found, notes=(*found.notes, INTERRUPTED))
     return Result({}, found)
 

@@ -33,7 +33,7 @@ from inferway.twin.network_result import Float, NetworkResult, PartResult, Regre
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["run_slots", "simulate_slots"]
+__all__ = ["placement_of", "run_slots", "simulate_slots"]
 
 
 def simulate_slots(
@@ -82,21 +82,35 @@ def simulate_slots(
     network, demand = deployed(deployment)
     chosen = deployment.seed if seed is None else seed
     demand = replace(demand, seed=chosen)
+    name, built = placement_of(
+        deployment, network, demand, slots=slots, seed=chosen, policy=policy, options=options
+    )
+    result = run_slots(network, demand, built, slots=slots, name=name, stop=stop, progress=progress)
+    if not regret or result.slots < slots:
+        return result
+    return replace(result, regret=regret_of(network, demand, result))
+
+
+def placement_of(
+    deployment: Deployment,
+    network: DeliveryNetwork,
+    demand: Demand,
+    *,
+    slots: int,
+    seed: int,
+    policy: str | None,
+    options: dict[str, Any],
+) -> tuple[str, Policy]:
+    """Name and make the placement policy of a run; parameters and errors as `simulate_slots`."""
     spec = deployment.placement
     name = policy_of(deployment, policy)
     if spec is not None and spec.policy == name:
         written = {k: v for k, v in spec.options.items() if v is not None and k != "slot"}
         options = {**written, **options}
-    built: Policy
     if name == WRITTEN:
-        built = Written(deployment, network)
-    else:
-        batches = expected_batches(demand, slots) if name in HINDSIGHT else None
-        built = build_policy(name, network, seed=chosen, batches=batches, **options)
-    result = run_slots(network, demand, built, slots=slots, name=name, stop=stop, progress=progress)
-    if not regret or result.slots < slots:
-        return result
-    return replace(result, regret=regret_of(network, demand, result))
+        return name, Written(deployment, network)
+    batches = expected_batches(demand, slots) if name in HINDSIGHT else None
+    return name, build_policy(name, network, seed=seed, batches=batches, **options)
 
 
 def run_slots(
