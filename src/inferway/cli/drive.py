@@ -1,42 +1,141 @@
-"""``inferway drive``: the file's workload, sent to a running server."""
+"""``inferway drive``: the file's workload, sent to a running server or to a network's nodes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferway.cli import address, terminal
-from inferway.cli.failure import INTERRUPTED, CommandError
+from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
 from inferway.cli.file import File, opened
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
+    from inferway.deployment import Deployment
     from inferway.drive import Summary
+
+_URL = "http://127.0.0.1:8000"
 
 
 def drive(
     file: File,
-    url: Annotated[str, typer.Option(help="The server.")] = "http://127.0.0.1:8000",
+    url: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The server; {_URL} if neither this nor a network is given.", show_default=False
+        ),
+    ] = None,
+    addresses: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.json",
+            help="Where the nodes of a network listen, in place of the file's `address`.",
+            show_default=False,
+        ),
+    ] = None,
     duration: Annotated[float, typer.Option(min=0.1, help="Seconds to send for.")] = 30.0,
-    connections: Annotated[int, typer.Option(min=1, help="Greatest number of connections.")] = 512,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Of the requests; the file's if not given.", show_default=False),
+    ] = None,
+    connections: Annotated[
+        int, typer.Option(min=1, help="Greatest number of connections to each server.")
+    ] = 512,
     binary: Annotated[
         bool, typer.Option("--binary/--no-binary", help="Tensors as raw bytes, or as JSON.")
     ] = True,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Write every request (Parquet) and a figure.", show_default=False
+        ),
+    ] = None,
     json: terminal.Json = False,
 ) -> None:
-    """Send the file's workload to a server, open-loop, and say what its requests met."""
+    """Send the file's workload to a server or a network, open-loop; say what its requests met."""
+    deployment = opened(file)
+    url = None if url is None else address.checked(url)
+    if out is not None:  # now, rather than fail with what was measured
+        out.mkdir(parents=True, exist_ok=True)
+    if deployment.network is not None and deployment.workload:
+        reached = _addresses(deployment, url, addresses)
+        _network(deployment, reached, duration, seed, connections, binary, out, json)
+        return
+    if addresses is not None:
+        raise CommandError(f"{file} has no `network`: name its one server with --url", REFUSED)
+    _server(deployment, url or _URL, duration, seed, connections, binary, out, json)
+
+
+def _addresses(deployment: Deployment, url: str | None, file: Path | None) -> dict[str, str]:
     from inferway import drive as generator
 
-    url = address.checked(url)
-    deployment = opened(file)
+    if url is None:
+        return generator.addresses_of(deployment, file)
+    if file is not None:
+        raise CommandError("--url names one server and --addresses several: give one", REFUSED)
+    from inferway.network import topology_of
+
+    return dict.fromkeys(topology_of(deployment).nodes, url)
+
+
+def _network(
+    deployment: Deployment,
+    addresses: dict[str, str],
+    duration: float,
+    seed: int | None,
+    connections: int,
+    binary: bool,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from inferway import drive as generator
+
+    with terminal.progress() as progress:
+        record = generator.drive_network(
+            deployment,
+            addresses,
+            duration_s=duration,
+            seed=seed,
+            connections=connections,
+            binary=binary,
+            progress=progress,
+        )
+    found = generator.network_summary(record, deployment)
+    files: list[Path] = []
+    if out is not None:
+        from inferway.report.driven import course, write
+
+        files = write({record.task: record}, out, course(record, found, title=deployment.path.name))
+    if json:
+        tasks = {name: one.to_dict() for name, one in found.tasks.items()}
+        _document(tasks, found.to_json(), files)
+    else:
+        from inferway.report.driven import network_tables
+
+        terminal.show(*network_tables(found), *map(str, files))
+    _conclude({"": found.whole}, record.interrupted)
+
+
+def _server(
+    deployment: Deployment,
+    url: str,
+    duration: float,
+    seed: int | None,
+    connections: int,
+    binary: bool,
+    out: Path | None,
+    json: bool,
+) -> None:
+    from inferway import drive as generator
+
     with terminal.progress() as progress:
         records = generator.run(
             deployment,
             url,
             duration_s=duration,
+            seed=seed,
             connections=connections,
             binary=binary,
             progress=progress,
@@ -46,37 +145,31 @@ def drive(
         variants = deployment.tasks[name].variants.values()
         accuracy = {variant.name: variant.accuracy for variant in variants}
         summaries[name] = generator.summary(record, accuracy)
+    files: list[Path] = []
+    if out is not None:
+        from inferway.report.driven import latencies, write
+
+        parts = {name: record.latency_s for name, record in records.items()}
+        files = write(records, out, latencies(parts, title=deployment.path.name))
     if json:
-        tasks = {name: one.to_dict() for name, one in summaries.items()}
-        terminal.document({"schema": 1, "tasks": tasks, "network": None})
+        _document({name: one.to_dict() for name, one in summaries.items()}, None, files)
     else:
-        terminal.show(_table(url, summaries))
+        from inferway.report.driven import task_tables
+
+        terminal.show(*task_tables(url, summaries), *map(str, files))
+    _conclude(summaries, any(record.interrupted for record in records.values()))
+
+
+def _document(tasks: Mapping[str, object], network: object, files: list[Path]) -> None:
+    written = {"parquet": str(files[0]), "figures": list(map(str, files[1:]))} if files else {}
+    terminal.document({"schema": 1, "tasks": tasks, "network": network, **written})
+
+
+def _conclude(summaries: dict[str, Summary], interrupted: bool) -> None:
     for name, one in summaries.items():
         for sentence in one.warnings:
-            terminal.complain(f"{name}: {sentence}")
-    if any(record.interrupted for record in records.values()):
+            terminal.complain(f"{name}: {sentence}" if name else sentence)
+    if interrupted:
         raise typer.Exit(INTERRUPTED)
     if not any(one.answered for one in summaries.values()):
         raise CommandError("no request was answered")
-
-
-def _table(url: str, summaries: dict[str, Summary]) -> Table:
-    from inferway.report.table import accuracy, seconds, shares, table
-
-    # A column per task: there are few tasks, and many numbers.
-    lines: dict[str, Callable[[Summary], str]] = {
-        "requests": lambda one: str(one.offered),
-        "per second": lambda one: f"{one.rate_per_s:.1f}",
-        "answered": lambda one: str(one.answered),
-        "rejected": lambda one: str(one.rejected),
-        "failed": lambda one: str(one.failed),
-        "accuracy, by labels": lambda one: accuracy(one.accuracy),
-        "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
-        "latency, mean": lambda one: seconds(one.mean_s),
-        "latency, p50": lambda one: seconds(one.p50_s),
-        "latency, p95": lambda one: seconds(one.p95_s),
-        "latency, p99": lambda one: seconds(one.p99_s),
-        "shares": lambda one: shares(one.shares).replace(", ", "\n"),
-    }
-    rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
-    return table(f"Answers of {url}", ["task", *summaries], rows)

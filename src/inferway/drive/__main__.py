@@ -7,6 +7,7 @@ on SIGINT, SIGTERM, or when its standard input is closed, as it is when its pare
 from __future__ import annotations
 
 import asyncio
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -42,6 +43,9 @@ def main(arguments: list[str]) -> int:
         print("usage: python -m inferway.drive PLAN OUTCOME", file=sys.stderr)
         return 2
     plan, outcome = map(Path, arguments)
+    # One connection per open request and server: the usual soft limit of 1,024 files is too few.
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     uvloop.run(_run(Plan.load(plan))).save(outcome)
     return 0
 

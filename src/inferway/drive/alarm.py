@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import time
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -48,9 +49,12 @@ class _KernelTimer:
         self._pointer = ctypes.byref(self._spec)
         self._due = due
         self._loop = loop
+        self._when_s = 0.0
+        self._armed = False
         loop.add_reader(self._fd, self._fired)
 
     def set(self, when_s: float) -> None:
+        self._when_s, self._armed = when_s, True
         # Zero would disarm the timer; one nanosecond fires at once, like any time in the past.
         self._spec.value.s, self._spec.value.ns = divmod(max(int(when_s * 1e9), 1), 1_000_000_000)
         self._libc.timerfd_settime(self._fd, _ABSOLUTE, self._pointer, None)
@@ -60,11 +64,13 @@ class _KernelTimer:
         os.close(self._fd)
 
     def _fired(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:  # set again between the wake-up and this call
+        if time.monotonic() < self._when_s:  # set again between the wake-up and this call
             return
+        self._armed = False
         self._due()
+        if not self._armed:  # else setting it has made it unreadable, one system call less
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._fd, 8)
 
 
 class _LoopTimer:

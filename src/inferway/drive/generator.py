@@ -6,75 +6,35 @@ import asyncio
 import gc
 import math
 import time
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
+from urllib.parse import unquote
 
-import httptools
+import msgspec
 import numpy as np
 
 from inferway.drive.alarm import alarm
 from inferway.drive.answer import decode
+from inferway.drive.connection import NOTHING, Reply, Said
 from inferway.drive.plan import Outcome, Plan
+from inferway.drive.pool import Pool
 
 _FIRST_CONNECTIONS: Final = 32
-_CONNECT_S: Final = 5.0
+_FIRST_CONNECTIONS_EACH: Final = 4
 _REPORT_S: Final = 0.1
-_HEADER: Final = b"inference-header-content-length"
+_MOST_REASONS: Final = 8
+"""Sentences that are kept of each status."""
+_LONGEST_REASON: Final = 200
+
+UNANSWERED: Final = "no answer before the end"
+UNSENT: Final = "no connection was free before the end"
+UNREADABLE: Final = "the answer is no inference answer"
 
 Report = Callable[[int, int], None]
 
 
-class _Connection(asyncio.Protocol):
-    """One kept-alive connection; carries one request at a time."""
-
-    __slots__ = ("_body", "_generator", "_json_length", "_parser", "_transport", "request")
-
-    def __init__(self, generator: _Generator) -> None:
-        self._generator = generator
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._transport: Any = None
-        self._body = b""
-        self._json_length = -1
-        self.request = -1
-
-    def send(self, request: int, message: bytes) -> None:
-        self.request = request
-        self._transport.write(message)
-
-    def close(self) -> None:
-        self._transport.abort()
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = transport
-
-    def connection_lost(self, error: Exception | None) -> None:
-        self._generator.lost(self)
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, ValueError):
-            self._transport.abort()
-
-    # What the HTTP parser calls.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        if name.lower() == _HEADER:
-            self._json_length = int(value)
-
-    def on_body(self, body: bytes) -> None:
-        self._body = self._body + body if self._body else body
-
-    def on_message_complete(self) -> None:
-        if self.request < 0:  # an answer that nobody asked for
-            self._transport.abort()
-            return
-        status = self._parser.get_status_code()
-        keep = self._parser.should_keep_alive()
-        body, self._body = self._body, b""
-        json_length, self._json_length = self._json_length, -1
-        self._generator.answered(self, status, body, json_length, keep)
+class _ErrorBody(msgspec.Struct):
+    error: str = ""
 
 
 class _Generator:
@@ -88,8 +48,12 @@ class _Generator:
         self._plan = plan
         self._loop = loop
         self._report = report
+        self._heads, self._bodies = plan.heads, plan.bodies
         self._due_s: list[float] = plan.due_s.tolist()
-        self._message: list[int] = plan.message.tolist()
+        self._head: list[int] = plan.head.tolist()
+        self._body: list[int] = plan.body.tolist()
+        self._pools = [Pool(one, plan.connections, self, loop) for one in plan.addresses]
+        self._pool_of = [self._pools[target] for target in plan.target]
         count = len(self._due_s)
         self._sent = [math.nan] * count
         self._done = [math.nan] * count
@@ -98,24 +62,24 @@ class _Generator:
         self._class = [-1] * count
         self._predicted = [math.nan] * count
         self._waited = [False] * count
+        self._reason = [-1] * count
+        self._said_by = [-1] * count
         self._variants: dict[str, int] = {}
+        self._reasons: dict[str, int] = {}
+        self._reasons_of: dict[int, dict[str, int]] = {}
+        self._said: dict[Said, int] = {NOTHING: 0}
         self._next = 0
         self._ended = 0
-        self._idle: list[_Connection] = []
-        self._open: set[_Connection] = set()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._pending: deque[int] = deque()
         self._start = 0.0
         self._finished = asyncio.Event()
         self._stopped = False
-        self._refused = ""
         self._alarm = alarm(loop, self._send_due)
 
     async def run(self) -> Outcome:
-        plan = self._plan
-        await self._connect(min(_FIRST_CONNECTIONS, plan.connections))
-        if not self._idle:
-            self._alarm.close()
+        first = max(_FIRST_CONNECTIONS // max(len(self._pools), 1), _FIRST_CONNECTIONS_EACH)
+        await asyncio.gather(*(pool.connect(first) for pool in self._pools))
+        if any(not pool.connected for pool in self._pools):
+            self._close()
             return self._outcome(0.0)
         # Nothing below makes reference cycles worth a collection's pause.
         gc.collect()
@@ -128,12 +92,8 @@ class _Generator:
             reporting = self._loop.create_task(self._progress())
             await self._finished.wait()
             reporting.cancel()
-        self._alarm.close()
         outcome = self._outcome(time.process_time() - cpu)
-        for task in tuple(self._opening):
-            task.cancel()
-        for connection in tuple(self._open):
-            connection.close()
+        self._close()
         gc.enable()
         return outcome
 
@@ -142,42 +102,47 @@ class _Generator:
         self._stopped = True
         self._finished.set()
 
-    # The connections report here.
+    # The pools report here.
 
-    def answered(
-        self, connection: _Connection, status: int, body: bytes, json_length: int, keep: bool
-    ) -> None:
-        request = connection.request
-        connection.request = -1
+    def message(self, request: int) -> bytes:
+        self._sent[request] = time.monotonic() - self._start
+        return self._heads[self._head[request]] + self._bodies[self._body[request]]
+
+    def waits(self, request: int) -> None:
+        self._waited[request] = True
+
+    def ended(self, request: int, reply: Reply) -> None:
         self._done[request] = time.monotonic() - self._start
-        self._status[request] = status
-        if keep:
-            self._release(connection)
-        else:
-            connection.close()
+        status, body, json_length, said = reply
+        self._said_by[request] = self._said.setdefault(said, len(self._said))
         if status == 200:
             answer = decode(body, json_length)
             if answer is None:
-                self._status[request] = 0
+                self._blame(request, 0, UNREADABLE)
             else:
+                self._status[request] = status
                 index = self._variants.setdefault(answer.variant, len(self._variants))
                 self._variant[request] = index
                 self._class[request] = answer.predicted_class
                 self._predicted[request] = answer.predicted_s
-        self._end(1)
-
-    def lost(self, connection: _Connection) -> None:
-        self._open.discard(connection)
-        if connection.request >= 0:
-            self._done[connection.request] = time.monotonic() - self._start
-            connection.request = -1
-            self._end(1)
         else:
-            # A connection that the server closed while it was idle; few, so a scan will do.
-            if connection in self._idle:
-                self._idle.remove(connection)
-        if self._pending and not self._finished.is_set():
-            self._grow()
+            self._status[request] = status
+            self._blame(request, status, _sentence(body))
+        self._end()
+
+    def failed(self, request: int, reason: str) -> None:
+        self._done[request] = time.monotonic() - self._start
+        self._blame(request, 0, reason)
+        self._end()
+
+    def _blame(self, request: int, status: int, sentence: str) -> None:
+        """Write down why a request has no inference answer: the first sentences of each status."""
+        known = self._reasons_of.setdefault(status, {})
+        if sentence not in known:
+            if len(known) >= _MOST_REASONS:
+                sentence = "other reasons"
+            known[sentence] = self._reasons.setdefault(sentence, len(self._reasons))
+        self._reason[request] = known[sentence]
 
     # Sending.
 
@@ -188,59 +153,15 @@ class _Generator:
         while self._next < count and due_s[self._next] <= now:
             request = self._next
             self._next += 1
-            if self._idle:
-                self._write(self._idle.pop(), request)
-                now = time.monotonic() - start
-            else:
-                self._pending.append(request)
-                self._grow()
+            self._pool_of[self._head[request]].send(request)
+            now = time.monotonic() - start
         if self._next < count:
             self._alarm.set(start + due_s[self._next])
         else:
             self._loop.call_later(self._plan.grace_s, self._finished.set)
 
-    def _write(self, connection: _Connection, request: int) -> None:
-        self._sent[request] = time.monotonic() - self._start
-        connection.send(request, self._plan.messages[self._message[request]])
-
-    def _release(self, connection: _Connection) -> None:
-        if self._pending:
-            self._write(connection, self._pending.popleft())
-        else:
-            self._idle.append(connection)
-
-    def _grow(self) -> None:
-        if len(self._open) + len(self._opening) >= self._plan.connections:
-            if self._pending:
-                self._waited[self._pending[-1]] = True
-            return
-        if len(self._opening) < len(self._pending):
-            task = self._loop.create_task(self._open_one())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    async def _open_one(self) -> None:
-        address = self._plan.address
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                _, connection = await self._loop.create_connection(
-                    lambda: _Connection(self), address.host, address.port, ssl=address.tls or None
-                )
-        except (OSError, TimeoutError) as error:
-            self._refused = str(error) or "no connection in time"
-            if self._pending:
-                request = self._pending.popleft()
-                self._done[request] = time.monotonic() - self._start
-                self._end(1)
-            return
-        self._open.add(connection)
-        self._release(connection)
-
-    async def _connect(self, count: int) -> None:
-        await asyncio.gather(*(self._open_one() for _ in range(count)))
-
-    def _end(self, count: int) -> None:
-        self._ended += count
+    def _end(self) -> None:
+        self._ended += 1
         if self._ended == len(self._due_s):
             self._finished.set()
 
@@ -249,21 +170,56 @@ class _Generator:
             self._report(self._next, self._ended)
             await asyncio.sleep(_REPORT_S)
 
+    def _close(self) -> None:
+        self._alarm.close()
+        for pool in self._pools:
+            pool.close()
+
     def _outcome(self, cpu_s: float) -> Outcome:
         count = self._next
+        for request in range(count):
+            if self._status[request] == 0 and self._reason[request] < 0:
+                sent = math.isfinite(self._sent[request])
+                self._blame(request, 0, UNANSWERED if sent else UNSENT)
+        nodes, paths, degradations = zip(*map(_text, self._said), strict=True)
+        missing = [pool for pool in self._pools if not pool.connected]
         return Outcome(
-            tuple(self._variants),
-            np.array(self._sent[:count]),
-            np.array(self._done[:count]),
-            np.array(self._status[:count], np.int16),
-            np.array(self._variant[:count], np.int16),
-            np.array(self._class[:count], np.int32),
-            np.array(self._predicted[:count]),
-            np.array(self._waited[:count], np.bool_),
-            cpu_s,
-            self._stopped,
-            "" if self._open or self._next else self._refused,
+            variants=tuple(self._variants),
+            sent_s=np.array(self._sent[:count]),
+            done_s=np.array(self._done[:count]),
+            status=np.array(self._status[:count], np.int16),
+            variant=np.array(self._variant[:count], np.int16),
+            predicted_class=np.array(self._class[:count], np.int32),
+            predicted_s=np.array(self._predicted[:count]),
+            waited=np.array(self._waited[:count], np.bool_),
+            reasons=tuple(self._reasons),
+            reason=np.array(self._reason[:count], np.int16),
+            said=np.array(self._said_by[:count], np.int32),
+            nodes=nodes,
+            paths=paths,
+            degradations=degradations,
+            cpu_s=cpu_s,
+            interrupted=self._stopped,
+            refused=""
+            if self._next or not missing
+            else f"{missing[0].address.url}: {missing[0].refused or 'it ended at once'}",
         )
+
+
+def _text(said: Said) -> tuple[str, str, str]:
+    """Read headers; names of nodes stand percent-encoded in them."""
+    node, path, degraded = (part.decode("utf-8", "replace") for part in said)
+    return unquote(node), unquote(path), degraded
+
+
+def _sentence(body: bytes) -> str:
+    """Say in one line what an error's body says."""
+    try:
+        text = msgspec.json.decode(body, type=_ErrorBody).error
+    except msgspec.DecodeError:
+        text = body.decode("utf-8", "replace")
+    line = text.strip().partition("\n")[0][:_LONGEST_REASON]
+    return line or "the server gave no reason"
 
 
 async def generate(

@@ -1,4 +1,8 @@
-"""Whole HTTP requests, encoded before the clock starts, so that sending one is a single write."""
+"""HTTP requests in two parts, encoded before the clock starts, so that sending is a single write.
+
+The first part says where a request goes, the second what it carries: an input that is sent to many
+tasks and nodes is held once.
+"""
 
 from __future__ import annotations
 
@@ -15,22 +19,27 @@ from inferway.runtime.signature import DTYPES, Signature, Tensor
 Parameters = Mapping[str, str | float | bool]
 
 
+def head(address: Address, task: str, variant: str | None = None) -> bytes:
+    """Encode where requests go: the lines before those of `encode`; `variant` pins them to one."""
+    return (
+        f"POST {address.infer_path(task, variant)} HTTP/1.1\r\nHost: {address.authority}\r\n"
+    ).encode("ascii")
+
+
 def encode(
-    address: Address,
     task: str,
     signature: Signature,
     images: NDArray[Any],
     *,
-    variant: str | None = None,
     parameters: Parameters | None = None,
     binary: bool = True,
 ) -> list[bytes]:
-    """Encode one inference request of batch 1 per image.
+    """Encode one inference request of batch 1 per image, all but what `head` gives.
 
     Parameters
     ----------
-    address, task, variant
-        Where it goes; `variant` pins the request to one.
+    task
+        The task's name, for messages.
     signature
         The task's; with several inputs, `images` feeds the first, the others get zeros.
     images
@@ -42,8 +51,8 @@ def encode(
 
     Returns
     -------
-    messages
-        M HTTP/1.1 requests, head and body.
+    bodies
+        M times the rest of an HTTP/1.1 request: its last header lines, and its body.
 
     Raises
     ------
@@ -52,11 +61,10 @@ def encode(
     """
     tensor = signature.inputs[0]
     _check(tensor, images, task)
-    head = _head(address, task, variant)
     zeros = [(other, np.zeros(_row(other), other.dtype)) for other in signature.inputs[1:]]
     body = _binary if binary else _json
     return [
-        _frame(head, *body([(tensor, image), *zeros], signature.outputs[0], dict(parameters or {})))
+        _frame(*body([(tensor, image), *zeros], signature.outputs[0], dict(parameters or {})))
         for image in np.ascontiguousarray(images, dtype=tensor.dtype)
     ]
 
@@ -113,13 +121,7 @@ def _check(tensor: Tensor, images: NDArray[Any], task: str) -> None:
         )
 
 
-def _head(address: Address, task: str, variant: str | None) -> bytes:
-    return (
-        f"POST {address.infer_path(task, variant)} HTTP/1.1\r\nHost: {address.authority}\r\n"
-    ).encode("ascii")
-
-
-def _frame(head: bytes, content: bytes, json_length: int | None) -> bytes:
+def _frame(content: bytes, json_length: int | None) -> bytes:
     if json_length is None:
         kind = b"Content-Type: application/json\r\n"
     else:
@@ -127,7 +129,7 @@ def _frame(head: bytes, content: bytes, json_length: int | None) -> bytes:
             b"Content-Type: application/octet-stream\r\n"
             b"Inference-Header-Content-Length: %d\r\n" % json_length
         )
-    return b"%b%bContent-Length: %d\r\n\r\n%b" % (head, kind, len(content), content)
+    return b"%bContent-Length: %d\r\n\r\n%b" % (kind, len(content), content)
 
 
 def _described(tensor: Tensor, row: NDArray[Any]) -> dict[str, Any]:

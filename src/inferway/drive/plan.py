@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.drive import archive
 from inferway.drive.address import Address
 
 
@@ -20,65 +21,75 @@ class Plan:
 
     Attributes
     ----------
-    address
-        The one server that it talks to.
-    messages
-        Distinct HTTP requests.
+    addresses
+        The servers that it talks to.
+    heads
+        Distinct beginnings of requests, as `inferway.drive.message.head` encodes them.
+    target
+        Shape (len(heads),): which server each of them goes to.
+    bodies
+        Distinct rests of requests, as `inferway.drive.message.encode` encodes them.
     due_s
         Shape (N,): when to send, seconds from the start, ascending.
-    message
-        Shape (N,): which message to send then.
+    head, body
+        Shape (N,): which of the heads and bodies to send then.
     connections
-        Greatest number of connections, each with one request at a time.
+        Greatest number of connections to each server, each with one request at a time.
     grace_s
         How long to wait for answers after the last send, seconds.
     """
 
-    address: Address
-    messages: Sequence[bytes]
+    addresses: Sequence[Address]
+    heads: Sequence[bytes]
+    target: Sequence[int]
+    bodies: Sequence[bytes]
     due_s: NDArray[np.float64]
-    message: NDArray[np.int64]
+    head: NDArray[np.int64]
+    body: NDArray[np.int64]
     connections: int
     grace_s: float
 
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
-        a = self.address
-        with path.open("wb") as file:
-            np.savez(
-                file,
-                text=np.array([a.host, a.prefix]),
-                port=np.array([a.port, a.tls]),
-                content=np.frombuffer(b"".join(self.messages), np.uint8),
-                end=np.cumsum([0, *map(len, self.messages)], dtype=np.int64),
-                due_s=self.due_s,
-                message=self.message,
-                connections=self.connections,
-                grace_s=self.grace_s,
-            )
+        content: dict[str, Any] = {
+            "host": tuple(one.host for one in self.addresses),
+            "port": np.array([one.port for one in self.addresses]),
+            "tls": np.array([one.tls for one in self.addresses]),
+            "prefix": tuple(one.prefix for one in self.addresses),
+            "target": np.array(self.target, np.int64),
+            "due_s": self.due_s,
+            "head": self.head,
+            "body": self.body,
+            "connections": self.connections,
+            "grace_s": self.grace_s,
+        }
+        for name, parts in (("heads", self.heads), ("bodies", self.bodies)):
+            content[name] = np.frombuffer(b"".join(parts), np.uint8)
+            content[f"{name}_end"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
+        archive.write(path, content)
 
     @classmethod
     def load(cls, path: Path) -> Plan:
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as data:
-            host, prefix = data["text"].tolist()
-            port, tls = data["port"].tolist()
-            content = data["content"].tobytes()
-            return cls(
-                Address(host, port, bool(tls), prefix),
-                [content[start:end] for start, end in pairwise(data["end"].tolist())],
-                data["due_s"],
-                data["message"],
-                int(data["connections"]),
-                float(data["grace_s"]),
-            )
+        found = archive.read(path)
+        places = (found.pop(name) for name in ("host", "port", "tls", "prefix"))
+        addresses = [
+            Address(host, int(port), bool(tls), prefix)
+            for host, port, tls, prefix in zip(*places, strict=True)
+        ]
+        for name in ("heads", "bodies"):
+            content, end = found[name].tobytes(), found.pop(f"{name}_end").tolist()
+            found[name] = [content[start:stop] for start, stop in pairwise(end)]
+        return cls(addresses, **found | {"target": found["target"].tolist()})
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What the generator saw, in the plan's order; see `Record` for the columns.
 
-    `refused` is the reason why no connection could be made at the start, else empty.
+    `said` indexes `nodes`, `paths` and `degradations`, which are what answers' headers said of
+    nodes, each empty where they said nothing; -1 where there was no answer. `refused` is which
+    server could not be reached at the start and why, else empty.
     """
 
     variants: tuple[str, ...]
@@ -89,6 +100,12 @@ class Outcome:
     predicted_class: NDArray[np.int32]
     predicted_s: NDArray[np.float64]
     waited: NDArray[np.bool_]
+    reasons: tuple[str, ...]
+    reason: NDArray[np.int16]
+    said: NDArray[np.int32]
+    nodes: tuple[str, ...]
+    paths: tuple[str, ...]
+    degradations: tuple[str, ...]
     cpu_s: float
     interrupted: bool
     refused: str = ""
@@ -98,19 +115,9 @@ class Outcome:
 
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
-        with path.open("wb") as file:
-            columns: dict[str, Any] = vars(self)
-            np.savez(file, **columns)
+        archive.write(path, vars(self))
 
     @classmethod
     def load(cls, path: Path) -> Outcome:
         """Read what `save` wrote."""
-        with np.load(path, allow_pickle=False) as data:
-            columns = {name: data[name] for name in data.files}
-        return cls(
-            tuple(columns.pop("variants").tolist()),
-            cpu_s=float(columns.pop("cpu_s")),
-            interrupted=bool(columns.pop("interrupted")),
-            refused=str(columns.pop("refused")),
-            **columns,
-        )
+        return cls(**archive.read(path))

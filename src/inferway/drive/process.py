@@ -25,6 +25,16 @@ GRACE_S: Final = 10.0
 """How long answers are waited for after the last send, seconds."""
 
 Progress = Callable[[int, int, int], None]
+Told = Callable[[str, float], None]
+
+
+def spoken(told: Told | None) -> Progress | None:
+    """Turn numbers of requests into a sentence and the part that is done, 0..1."""
+    if told is None:
+        return None
+    return lambda due, ended, planned: told(
+        f"{due} of {planned} requests sent, {due - ended} open", due / planned
+    )
 
 
 def replay(
@@ -67,7 +77,7 @@ def replay(
         When no server answers there, it is not ready, lacks a task, or inputs do not fit.
     """
     merged = merge(url, streams, binary=binary, connections=connections, grace_s=grace_s)
-    return merged.records(_run(merged.plan, progress))
+    return merged.records(carry_out(merged.plan, progress))
 
 
 def drive(
@@ -100,7 +110,8 @@ def drive(
     )[0]
 
 
-def _run(plan: Plan, progress: Progress | None) -> Outcome:
+def carry_out(plan: Plan, progress: Progress | None = None) -> Outcome:
+    """Send a plan's requests from a process of its own; see `replay`."""
     with tempfile.TemporaryDirectory(prefix="inferway-drive-") as folder:
         there, back = Path(folder, "plan.npz"), Path(folder, "outcome.npz")
         plan.save(there)
@@ -125,7 +136,7 @@ def _run(plan: Plan, progress: Progress | None) -> Outcome:
             raise DriveError(f"the generator's process ended with status {process.returncode}")
         outcome = Outcome.load(back)
     if outcome.refused:
-        raise DriveError(f"no connection to {plan.address.url}: {outcome.refused}")
+        raise DriveError(f"no connection to {outcome.refused}")
     return outcome
 
 

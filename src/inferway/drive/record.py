@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import zipfile
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.drive import archive
 from inferway.drive.address import DriveError
 
 
@@ -49,6 +50,10 @@ class Record:
         Requests of all tasks that this CPU time was for.
     interrupted
         Whether the run was stopped before its end; it then holds what was due until then.
+    reasons
+        Sentences that `reason` indexes: the first few of each status.
+    reason
+        Why there is no inference answer, -1 where there is one; all -1 if not given.
     """
 
     task: str
@@ -66,6 +71,12 @@ class Record:
     cpu_s: float
     generated: int
     interrupted: bool = False
+    reasons: tuple[str, ...] = ()
+    reason: NDArray[np.int16] = field(default_factory=lambda: np.empty(0, np.int16))
+
+    def __post_init__(self) -> None:
+        if len(self.reason) != len(self):
+            object.__setattr__(self, "reason", np.full(len(self), -1, np.int16))
 
     def __len__(self) -> int:
         return len(self.intended_s)
@@ -103,28 +114,50 @@ class Record:
         correct: NDArray[np.bool_] = self.predicted_class == self.label
         return self.answered & (self.label >= 0) & correct
 
-    def to_frame(self) -> dict[str, NDArray[Any]]:
-        """Return the columns by name, ready for `pandas.DataFrame(...)`; variants as names."""
-        names = np.array([*self.variants, ""])
-        columns = {
-            f.name: getattr(self, f.name)
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), np.ndarray)
-        }
-        return columns | {"variant": names[self.variant], "latency_s": self.latency_s}
+    def failures(self) -> dict[str, int]:
+        """Count why requests have no inference answer, most frequent first.
 
-    def after(self, start_s: float) -> Record:
+        Each is written as the HTTP status (or `no answer`) and what the server or the generator
+        said of it.
+        """
+        rows = ~self.answered
+        pairs = np.column_stack([self.status[rows], self.reason[rows]])
+        unique, counts = np.unique(pairs, axis=0, return_counts=True)
+        found: dict[str, int] = {}
+        for place in np.argsort(-counts, kind="stable"):
+            status, reason = unique[place].tolist()
+            what = str(status) if status else "no answer"
+            why = f": {self.reasons[reason]}" if reason >= 0 else ""
+            found[what + why] = int(counts[place])
+        return found
+
+    def to_frame(self) -> dict[str, NDArray[Any]]:
+        """Return the columns by name, ready for `pandas.DataFrame(...)`.
+
+        Variants and reasons are names, and empty where there is none.
+        """
+        columns = {name: getattr(self, name) for name in self._columns()}
+        return columns | {
+            "variant": named(self.variants, self.variant),
+            "reason": named(self.reasons, self.reason),
+            "latency_s": self.latency_s,
+        }
+
+    def after(self, start_s: float) -> Self:
         """Return the requests due at `start_s` or later: the run without its warm-up."""
-        return self._rows(self.intended_s >= start_s)
+        return self.only(self.intended_s >= start_s)
+
+    def only(self, chosen: NDArray[np.bool_]) -> Self:
+        """Return some of the requests; `chosen` has one entry per request."""
+        columns = {name: getattr(self, name)[chosen] for name in self._columns()}
+        return replace(self, **columns)
 
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
-        with path.open("wb") as file:
-            columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-            np.savez(file, **columns)
+        archive.write(path, {f.name: getattr(self, f.name) for f in fields(self)})
 
     @classmethod
-    def load(cls, path: Path) -> Record:
+    def load(cls, path: Path) -> Self:
         """Read what `save` wrote.
 
         Raises
@@ -133,21 +166,16 @@ class Record:
             When the file holds no record.
         """
         try:
-            with np.load(path, allow_pickle=False) as data:
-                columns: dict[str, Any] = {f.name: data[f.name] for f in fields(cls)}
-        except (KeyError, ValueError, zipfile.BadZipFile) as error:
+            return cls(**archive.read(path))
+        except (TypeError, ValueError, zipfile.BadZipFile) as error:
             raise DriveError(f"{path} holds no record of a drive: {error}") from error
-        columns["task"] = str(columns["task"])
-        columns["variants"] = tuple(columns["variants"].tolist())
-        columns["cpu_s"] = float(columns["cpu_s"])
-        columns["generated"] = int(columns["generated"])
-        columns["interrupted"] = bool(columns["interrupted"])
-        return cls(**columns)
 
-    def _rows(self, chosen: NDArray[np.bool_]) -> Record:
-        columns = {
-            f.name: getattr(self, f.name)[chosen]
-            for f in fields(self)
-            if isinstance(getattr(self, f.name), np.ndarray)
-        }
-        return replace(self, **columns)
+    def _columns(self) -> list[str]:
+        """Name the fields with one entry per request."""
+        return [f.name for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray)]
+
+
+def named(names: tuple[str, ...], index: NDArray[Any]) -> NDArray[np.str_]:
+    """Write each index as its name; -1 is empty."""
+    found: NDArray[np.str_] = np.array([*names, ""])[index]
+    return found

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.drive.address import DriveError, parse, signature
-from inferway.drive.message import Parameters, encode
+from inferway.drive.message import Parameters, encode, head
 from inferway.drive.plan import Outcome, Plan
 from inferway.drive.record import Record
 
@@ -82,6 +82,8 @@ class _Merged:
             outcome.cpu_s,
             len(outcome),
             outcome.interrupted,
+            outcome.reasons,
+            outcome.reason[rows],
         )
 
 
@@ -100,33 +102,34 @@ def merge(
     address = parse(url)
     if connections < 1:
         raise DriveError(f"connections is {connections}: at least one is needed to send anything")
-    messages: list[bytes] = []
-    due, owner, item, message = [], [], [], []
+    bodies: list[bytes] = []
+    due, owner, item, body = [], [], [], []
     for index, stream in enumerate(streams):
         times, items = _validated(stream)
         due.append(times)
         owner.append(np.full(len(times), index))
         item.append(items)
-        message.append(items + len(messages))
-        messages += encode(
-            address,
+        body.append(items + len(bodies))
+        bodies += encode(
             stream.task,
             signature(url, stream.task),
             stream.images,
-            variant=stream.variant,
             parameters=stream.parameters,
             binary=binary,
         )
     order = np.argsort(np.concatenate(due), kind="stable")
     plan = Plan(
-        address,
-        messages,
-        np.concatenate(due)[order],
-        np.concatenate(message)[order],
-        connections,
-        grace_s,
+        addresses=[address],
+        heads=[head(address, stream.task, stream.variant) for stream in streams],
+        target=[0] * len(streams),
+        bodies=bodies,
+        due_s=np.concatenate(due)[order],
+        head=np.concatenate(owner)[order],
+        body=np.concatenate(body)[order],
+        connections=connections,
+        grace_s=grace_s,
     )
-    return _Merged(streams, plan, np.concatenate(owner)[order], np.concatenate(item)[order])
+    return _Merged(streams, plan, plan.head, np.concatenate(item)[order])
 
 
 def _validated(stream: Stream) -> tuple[NDArray[np.float64], NDArray[np.int64]]:

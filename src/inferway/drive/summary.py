@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 import numpy as np
@@ -41,6 +41,8 @@ class Summary:
         Requests that waited for one of the allowed connections.
     warnings
         Sentences about what spoils the measurement.
+    failures
+        Why requests have no answer, with their numbers; see `Record.failures`.
     """
 
     offered: int
@@ -59,6 +61,7 @@ class Summary:
     cpu_per_request_s: float
     waited: int
     warnings: tuple[str, ...]
+    failures: dict[str, int] = field(default_factory=dict)
 
     def to_dict(self) -> dict[str, Any]:
         """For JSON: what is not a number there (no answers, hence no latency) is None."""
@@ -112,6 +115,7 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
         cpu_per_request_s=record.cpu_s / max(record.generated, 1),
         waited=int(record.waited.sum()),
         warnings=tuple(_warnings(record, lag, p50)),
+        failures=record.failures(),
     )
 
 

@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
 from inferway.drive.address import DriveError, signature
-from inferway.drive.message import random_images
-from inferway.drive.process import CONNECTIONS, GRACE_S, replay
+from inferway.drive.inputs import inputs_of
+from inferway.drive.process import CONNECTIONS, GRACE_S, Told, replay, spoken
 from inferway.drive.record import Record
 from inferway.drive.stream import Stream
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.deployment.deployment import Task
 
 URL: Final = "http://127.0.0.1:8000"
 """Where `inferway serve` listens unless told otherwise."""
 
 DURATION_S: Final = 30.0
-
-_RANDOM_INPUTS: Final = 64
-
-Progress = Callable[[str, float], None]
 
 
 def run(
@@ -36,7 +30,7 @@ def run(
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
-    progress: Progress | None = None,
+    progress: Told | None = None,
 ) -> dict[str, Record]:
     """Send the workload of a deployment's file to a running server.
 
@@ -83,12 +77,13 @@ def run(
     if not streams:
         raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
 
-    def report(due: int, ended: int, planned: int) -> None:
-        if progress is not None:
-            progress(f"{due} of {planned} requests sent, {due - ended} open", due / planned)
-
     records = replay(
-        url, streams, binary=binary, connections=connections, grace_s=grace_s, progress=report
+        url,
+        streams,
+        binary=binary,
+        connections=connections,
+        grace_s=grace_s,
+        progress=spoken(progress),
     )
     return {record.task: record for record in records}
 
@@ -111,25 +106,8 @@ def _stream(
     )
     if len(times_s) == 0:
         return None
-    labels = None
-    zoo = _zoo(task)
-    if zoo is not None:
-        from inferway.catalog.zoo import testset
-
-        known = testset(zoo)
-        images, labels = known.images, known.labels
-    else:
-        images = random_images(signature(url, name).inputs[0], _RANDOM_INPUTS, int(words[1]))
-    item = np.random.default_rng(int(words[2])).integers(0, len(images), len(times_s))
+    inputs = inputs_of(task, signature(url, name), int(words[1]))
+    item = np.random.default_rng(int(words[2])).integers(0, len(inputs.images), len(times_s))
     used, item = np.unique(item, return_inverse=True)
-    return Stream(name, times_s, images[used], None if labels is None else labels[used], item=item)
-
-
-def _zoo(task: Task) -> str | None:
-    """Name the zoo that a task's models come from; None if any comes from elsewhere."""
-    from inferway.catalog.zoo import SCHEME
-
-    uris = [variant.model.uri for variant in task.variants.values() if variant.model is not None]
-    zoos = {uri.removeprefix(SCHEME).partition("/")[0] for uri in uris if uri.startswith(SCHEME)}
-    all_of_one = len(zoos) == 1 and all(uri.startswith(SCHEME) for uri in uris)
-    return zoos.pop() if all_of_one else None
+    images, labels = inputs.only(used)
+    return Stream(name, times_s, images, labels, item=item)

@@ -19,7 +19,8 @@ Reply = tuple[int, bytes, bytes]
 class TinyServer:
     """Answers tasks `t` (FP32, 4 values) with the input itself as scores.
 
-    `behave` is awaited before each inference answer and may return a status other than 200.
+    `behave` is awaited before each inference answer and may return a status other than 200;
+    `headers` come with each answer, and `complaint` is the error that goes with other statuses.
     """
 
     behave: Callable[[int], Awaitable[int]]
@@ -28,6 +29,10 @@ class TinyServer:
     arrived_s: list[float] = field(default_factory=list)
     connections: int = 0
     port: int = 0
+    tasks: tuple[str, ...] = ("t",)
+    headers: bytes = b""
+    complaint: str = "no"
+    listener: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
@@ -57,7 +62,7 @@ class TinyServer:
     async def reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
         if path == "/v2/health/ready":
             return (200 if self.ready else 503), b"", b""
-        if path == "/v2/models/t":
+        if path in [f"/v2/models/{task}" for task in self.tasks]:
             tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
             metadata = {"inputs": [tensor], "outputs": [tensor | {"name": "y"}]}
             return 200, b"", json.dumps(metadata).encode()
@@ -68,7 +73,8 @@ class TinyServer:
         self.arrived_s.append(time.monotonic())
         status = await self.behave(number)
         if status != 200:
-            return status, b"", b'{"error": "no"}'
+            complaint = self.complaint.replace("{number}", str(number))
+            return status, b"", json.dumps({"error": complaint}).encode()
         answer: dict[str, object] = {
             "model_version": "even" if number % 2 == 0 else "odd",
             "parameters": {"predicted_latency_ms": 250.0},
@@ -77,12 +83,13 @@ class TinyServer:
         length = headers.get("inference-header-content-length")
         if length is None:
             output["data"] = json.loads(body)["inputs"][0]["data"]
-            return 200, b"", json.dumps(answer | {"outputs": [output]}).encode()
+            return 200, self.headers, json.dumps(answer | {"outputs": [output]}).encode()
         raw = body[int(length) :]
         assert len(raw) == 16
         output["parameters"] = {"binary_data_size": 16}
         encoded = json.dumps(answer | {"outputs": [output]}).encode()
-        return 200, b"Inference-Header-Content-Length: %d\r\n" % len(encoded), encoded + raw
+        extra = b"Inference-Header-Content-Length: %d\r\n" % len(encoded)
+        return 200, extra + self.headers, encoded + raw
 
 
 async def at_once(number: int) -> int:
@@ -106,6 +113,7 @@ def serve() -> Iterator[Serve]:
         async def listen() -> None:
             listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
             listening.append(listener)
+            server.listener = listener
             server.port = listener.sockets[0].getsockname()[1]
 
         asyncio.run_coroutine_threadsafe(listen(), loop).result(5)

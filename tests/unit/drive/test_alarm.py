@@ -38,6 +38,24 @@ def test_wakes_once_at_each_set_and_never_early(kind):
     assert sorted(late)[10] < 2e-3
 
 
+@pytest.mark.parametrize("kind", ["_KernelTimer", "_LoopTimer"])
+def test_a_wake_up_that_is_moved_while_it_is_on_its_way_comes_once(kind):
+    async def run() -> list[float]:
+        loop = asyncio.get_running_loop()
+        woken: list[float] = []
+        clock = getattr(module, kind)(loop, lambda: woken.append(time.monotonic()))
+        start = time.monotonic()
+        clock.set(start + 0.001)
+        time.sleep(0.005)  # the loop stands still while the first wake-up falls due
+        clock.set(start + 0.05)
+        await asyncio.sleep(0.1)
+        clock.close()
+        return [at - start for at in woken]
+
+    (late,) = asyncio.run(run())
+    assert 0.0499 < late < 0.1
+
+
 def test_a_time_in_the_past_wakes_at_once():
     async def run() -> None:
         woken = asyncio.Event()

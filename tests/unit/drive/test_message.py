@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferway.drive.address import Address, DriveError, parse
-from inferway.drive.message import body, encode, random_images
+from inferway.drive.message import body, encode, head, random_images
 from inferway.runtime.signature import Signature, Tensor
 
 _X = Tensor("x", "FP32", (-1, 2, -1))
@@ -52,10 +52,8 @@ def test_addresses(url, authority, tls, prefix):
 def test_binary_request():
     images = np.arange(12, dtype=np.float64).reshape(2, 2, 3)
     address = Address("here", 80, False, "/p")
-    second = encode(
-        address, "a b", _SIGNATURE, images, variant="v/1", parameters={"deadline_ms": 5}
-    )[1]
-    parsed = _Parsed(second)
+    second = encode("a b", _SIGNATURE, images, parameters={"deadline_ms": 5})[1]
+    parsed = _Parsed(head(address, "a b", "v/1") + second)
     assert parsed.complete
     assert parsed.url == b"/p/v2/models/a%20b/versions/v%2F1/infer"
     assert parsed.headers[b"Host"] == b"here:80"
@@ -86,10 +84,8 @@ def test_json_numbers_are_the_shortest_that_read_back_equal():
 
 def test_further_inputs_get_zeros():
     signature = Signature((_X, Tensor("mask", "BOOL", (-1, 2))), _SIGNATURE.outputs)
-    (message,) = encode(
-        Address("h", 1, False, ""), "t", signature, np.ones((1, 2, 1)), binary=False
-    )
-    inputs = json.loads(_Parsed(message).body)["inputs"]
+    (rest,) = encode("t", signature, np.ones((1, 2, 1)), binary=False)
+    inputs = json.loads(_Parsed(head(Address("h", 1, False, ""), "t") + rest).body)["inputs"]
     assert [i["data"] for i in inputs] == [[1.0, 1.0], [False, False]]
 
 

@@ -99,6 +99,55 @@ def test_answers_that_never_come_end_with_the_grace(serve, images):
     assert np.isnan(record.done_s[record.status == 0]).all()
 
 
+def test_every_request_without_an_answer_has_a_reason(serve, images):
+    async def behave(number: int) -> int:
+        if number == 0:
+            await asyncio.sleep(60)
+        return (200, 429, 0)[number % 3] if number else 200
+
+    # One connection: the first request never ends, so that the others never get theirs.
+    record = drive(serve(behave).url, "t", np.zeros(3), images, connections=1, grace_s=0.2)
+    assert record.failures() == {
+        "no answer: no connection was free before the end": 2,
+        "no answer: no answer before the end": 1,
+    }
+    record = drive(serve(behave).url, "t", np.arange(9) * 0.01, images, grace_s=0.2)
+    assert record.failures() == {
+        "429: no": 3,
+        "no answer: the connection ended before the answer": 3,
+        "no answer: no answer before the end": 1,
+    }
+
+
+def test_only_the_first_sentences_of_a_status_are_kept(serve, images):
+    async def behave(number: int) -> int:
+        return 500
+
+    server = serve(behave)
+    server.complaint = "request {number} broke"
+    record = drive(server.url, "t", np.arange(30) * 0.005, images)
+    assert record.failures().pop("500: other reasons") == 22
+    assert sum(record.failures().values()) == 30
+    assert len(record.failures()) == 9
+
+
+def test_a_server_that_goes_away_is_told_by_its_error(serve, images):
+    server = serve()
+
+    async def behave(number: int) -> int:
+        if number == 5:
+            server.listener.close()
+            return 0
+        return 200 if number < 5 else 0
+
+    server.behave = behave
+    record = drive(server.url, "t", np.arange(60) * 0.01, images, connections=40)
+    assert record.status[:5].tolist() == [200] * 5
+    reasons = record.failures()
+    assert sum(reasons.values()) == 55
+    assert reasons["no answer: no connection: connection refused"] > 10
+
+
 def test_streams_share_one_clock(serve, images):
     server = serve()
     a = Stream("t", [0.0, 0.1, 0.2], images, labels=[0, 1, 2, 3], item=[3, 2, 1])

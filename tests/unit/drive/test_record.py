@@ -27,6 +27,8 @@ def make(**changes: object) -> Record:
         "waited": np.zeros(count, np.bool_),
         "cpu_s": 1e-3,
         "generated": 20,
+        "reasons": ("the queue is full", "the connection ended before the answer"),
+        "reason": np.array([-1] * 7 + [0, 0, 1], np.int16),
     }
     return Record(**(columns | changes))
 
@@ -58,6 +60,24 @@ def test_frame_names_the_variants():
     frame = make().to_frame()
     assert frame["variant"].tolist() == ["fast"] * 5 + ["slow"] * 2 + [""] * 3
     assert len({len(column) for column in frame.values()}) == 1
+
+
+def test_failures_are_counted_with_their_reasons():
+    record = make()
+    assert record.failures() == {
+        "429: the queue is full": 1,
+        "503: the queue is full": 1,
+        "no answer: the connection ended before the answer": 1,
+    }
+    assert record.after(0.8).failures() == {
+        "503: the queue is full": 1,
+        "no answer: the connection ended before the answer": 1,
+    }
+    # A record that was made without reasons has none, and counts all the same.
+    bare = make(reasons=(), reason=np.empty(0, np.int16))
+    assert bare.failures() == {"429": 1, "503": 1, "no answer": 1}
+    assert make(status=np.full(10, 200, np.int16)).failures() == {}
+    assert record.to_frame()["reason"].tolist()[6:8] == ["", "the queue is full"]
 
 
 def test_summary_counts_only_answers_in_latency_and_accuracy():

@@ -1,0 +1,196 @@
+"""What a drive met, in words and pictures: tables, latencies, the course by slots, Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.text import Text
+
+from inferway.report.table import accuracy, milliseconds, percent, seconds, shares, table
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import RenderableType
+
+    from inferway.drive import NetworkRecord, NetworkSummary, Record, Summary
+
+__all__ = ["course", "latencies", "network_tables", "task_tables", "write"]
+
+Float = NDArray[np.float64]
+
+_POINTS = 400
+"""Of a curve of latencies."""
+
+
+def task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
+    """One server's answers: a column per task, as there are few tasks and many numbers."""
+    lines: dict[str, Callable[[Summary], str]] = {
+        "requests": lambda one: str(one.offered),
+        "per second": lambda one: f"{one.rate_per_s:.1f}",
+        "answered": lambda one: str(one.answered),
+        "rejected": lambda one: str(one.rejected),
+        "failed": lambda one: str(one.failed),
+        "accuracy, by labels": lambda one: accuracy(one.accuracy),
+        "accuracy, by profiles": lambda one: accuracy(one.profile_accuracy),
+        "latency, mean": lambda one: seconds(one.mean_s),
+        "latency, p50": lambda one: seconds(one.p50_s),
+        "latency, p95": lambda one: seconds(one.p95_s),
+        "latency, p99": lambda one: seconds(one.p99_s),
+        "shares": lambda one: shares(one.shares).replace(", ", "\n"),
+    }
+    rows = [[label, *map(write, summaries.values())] for label, write in lines.items()]
+    laid: list[RenderableType] = [table(f"Answers of {url}", ["task", *summaries], rows)]
+    return laid + _failures(summaries)
+
+
+def network_tables(found: NetworkSummary) -> list[RenderableType]:
+    """A network's answers: percentiles by task and entry, and who answered."""
+    gain = found.gain
+    parts = {"all": found.whole, **found.tasks}
+    parts |= {f"from {name}": one for name, one in found.entries.items()}
+    counts = [[name, *_counts(one)] for name, one in parts.items()]
+    columns = ["", "requests", "answered", "rejected", "failed", "by labels", "by profiles"]
+    caption = (
+        f"Accuracies by labels and by profiles. Gain per request (NTAG): {gain.ntag_ms:.4g} ms, "
+        f"over {len(gain.offered)} slots of {gain.slot_s:g} s."
+    )
+    laid: list[RenderableType] = [table("Network, driven", columns, counts, caption=caption)]
+    times = [[name, *_latency(one)] for name, one in parts.items()]
+    caption = "In ms, from when a request was due to its answer."
+    laid += [Text(), table("Latency", ["", "mean", "p50", "p95", "p99"], times, caption=caption)]
+    served = [
+        [node, percent(sum(parts.values())), shares(parts)]
+        for node, parts in sorted(found.served.items(), key=lambda one: -sum(one[1].values()))
+    ]
+    laid += [Text(), table("Answered at", ["node", "answers", "by"], served, left=(0, 2))]
+    if found.hops:
+        hops = ", ".join(f"{number} over {hop}" for hop, number in found.hops.items())
+        laid.append(Text(f"Answers by links between entry and answering node: {hops}."))
+    for sentence, number in found.degraded.items():
+        laid.append(Text(f"{number} answers were degraded: {sentence}", style="yellow"))
+    return laid + _failures({"": found.whole})
+
+
+def _counts(one: Summary) -> list[str]:
+    counts = [str(n) for n in (one.offered, one.answered, one.rejected, one.failed)]
+    return [*counts, accuracy(one.accuracy), accuracy(one.profile_accuracy)]
+
+
+def _latency(one: Summary) -> list[str]:
+    return [milliseconds(s) for s in (one.mean_s, one.p50_s, one.p95_s, one.p99_s)]
+
+
+def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
+    rows = [
+        [name, str(count), reason]
+        for name, one in summaries.items()
+        for reason, count in one.failures.items()
+    ]
+    if not rows:
+        return []
+    if len(summaries) == 1:
+        return [
+            Text(),
+            table("Without an answer", ["why", "requests"], [[c, b] for _, b, c in rows]),
+        ]
+    laid = table("Without an answer", ["task", "requests", "why"], rows, left=(0, 2))
+    return [Text(), laid]
+
+
+def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
+    """Draw what share of answers came within which latency, a curve for each part.
+
+    Parameters
+    ----------
+    parts
+        Latencies in seconds by name; what is not finite is left out.
+    title
+        Above the figure.
+    """
+    from inferway.report.curves import Curve, Panel, panels
+
+    return panels([_distribution(parts, Curve, Panel)], columns=1, title=title)
+
+
+def _distribution(parts: Mapping[str, Float], curve: Any, panel: Any) -> Any:
+    curves = []
+    for color, (name, latency_s) in enumerate(parts.items()):
+        known = np.sort(latency_s[np.isfinite(latency_s)])
+        if known.size:
+            share = np.linspace(0.0, 1.0, min(_POINTS, known.size))
+            at = np.quantile(known, share) * 1e3
+            curves.append(curve(name, at.tolist(), share.tolist(), color=color, markers=False))
+    return panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
+
+
+def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> Figure:
+    """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
+    from inferway.report.curves import Curve, Panel, panels
+
+    gain = found.gain
+    middle = (gain.time_s + gain.slot_s / 2).tolist()
+
+    def line(label: str, values: Float, color: int) -> Curve:
+        return Curve(label, middle, values.tolist(), color=color)
+
+    latency_s = record.latency_s
+    parts = {"all": latency_s}
+    if len(found.tasks) > 1:
+        parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in found.tasks}
+    for name in found.entries:
+        parts[f"from {name}"] = latency_s[record.entry == record.nodes.index(name)]
+    length = gain.slot_s
+    lost = gain.rejected + gain.failed
+    shown: Sequence[Panel] = [
+        _distribution(parts, Curve, Panel),
+        Panel("gain", "time, s", "gain per request, ms", [line("all", gain.gain_ms, 0)]),
+        Panel("latency", "time, s", "mean, ms", [line("all", gain.latency_s * 1e3, 0)]),
+        Panel(
+            "requests",
+            "time, s",
+            "per second",
+            [
+                line("answered", gain.answered / length, 1),
+                line("without an answer", lost / length, 2),
+            ],
+        ),
+    ]
+    return panels(shown, columns=2, title=title)
+
+
+def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[Path]:
+    """Write every request to `requests.parquet` and a figure, PNG and SVG.
+
+    Parameters
+    ----------
+    records
+        By task; their rows follow one another in the file.
+    folder
+        Made if need be.
+    figure
+        From `latencies` or `course`.
+
+    Returns
+    -------
+    paths
+        The Parquet file and the PNG.
+    """
+    import pandas as pd
+
+    from inferway.report.figure import save
+
+    folder.mkdir(parents=True, exist_ok=True)
+    tables = [
+        {"task": np.full(len(record), name)} | record.to_frame() for name, record in records.items()
+    ]
+    frame = pd.concat(map(pd.DataFrame, tables), ignore_index=True)
+    for name, column in tables[0].items():
+        if column.dtype.kind == "U":  # names repeat on every row; as categories they are small
+            frame[name] = frame[name].astype("category")
+    file = folder / "requests.parquet"
+    frame.to_parquet(file, index=False)
+    return [file, save(figure, folder / "latency")[0]]
