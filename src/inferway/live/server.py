@@ -322,6 +322,10 @@ class Server:
             if self._grpc is not None:
                 self._grpc.abort()
 
+    async def told(self) -> None:
+        """Wait until `end` is called."""
+        await self._ending.wait()
+
     async def ended(self) -> None:
         """Serve until `end` is called, then drain and stop."""
         await self._ending.wait()

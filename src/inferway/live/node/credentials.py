@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -103,6 +104,24 @@ class Credentials(NamedTuple):
                     "this machine's clock right?"
                 )
         return min(authority.not_valid_after_utc, own.not_valid_after_utc)
+
+    def server_context(self) -> ssl.SSLContext:
+        """Make what the peer port speaks: nodes of the authority are let in, nobody else."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context.verify_mode = ssl.CERT_REQUIRED
+        return self._loaded(context)
+
+    def client_context(self) -> ssl.SSLContext:
+        """Make what connects to a peer port; whom it reaches is checked by `file_name`."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        return self._loaded(context)
+
+    def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        context.load_verify_locations(self.authority)
+        context.load_cert_chain(self.certificate, self.key)
+        return context
 
 
 def common_name(certificate: object) -> str:

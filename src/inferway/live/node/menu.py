@@ -102,6 +102,7 @@ class Menu:
         self._told_s: dict[str, float] = {}
         self._used: dict[str, list[Offer]] = {}
         self._from: str | None = None
+        self._leaving = False
         self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         plane.on_letter(self._letter)
@@ -110,6 +111,11 @@ class Menu:
     def begin(self) -> None:
         """Tell, and forget what has expired, from now on."""
         self._task = asyncio.create_task(self._refresh())
+
+    def leave(self) -> None:
+        """Take all offers back: the node is about to go."""
+        self._leaving = True
+        self._gather()
 
     def end(self) -> None:
         """Tell nothing more."""
@@ -266,6 +272,8 @@ class Menu:
         self._told[neighbor], self._told_s[neighbor] = offers, now
 
     def _for(self, neighbor: str) -> list[Offer]:
+        if self._leaving:
+            return []
         if neighbor != self._from:
             return passed_on(self.node, self._own, self.all, neighbor=neighbor)
         # Whom this node relies on hears only of ways around itself.

@@ -47,6 +47,8 @@ class Post:
         The node's; not yet open.
     nodes
         Names of the network's nodes in its order, by which letters number them.
+    slot
+        The last slot that has ended.
 
     Attributes
     ----------
@@ -54,12 +56,14 @@ class Post:
         Messages that were not handed to the agent, by (neighbor, reason), from the start.
     """
 
-    def __init__(self, agent: Agent, plane: ControlPlane, nodes: Sequence[str]) -> None:
+    def __init__(
+        self, agent: Agent, plane: ControlPlane, nodes: Sequence[str], *, slot: int = 0
+    ) -> None:
         self.agent, self.plane = agent, plane
         self.refused: Counter[tuple[str, str]] = Counter()
         self._names = tuple(nodes)
         self._number = {name: node for node, name in enumerate(nodes)}
-        self._slot = 0
+        self._slot = slot
         # What stands until it changes, by (neighbor, type, kind).
         self._standing: dict[tuple[int, int, type[Message]], Letter] = {}
         self._asked: set[int] = set()  # types whose worst needed option a neighbor is to tell

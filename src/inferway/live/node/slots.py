@@ -85,6 +85,11 @@ class SlotClock:
         self._next = math.floor(wall() / slot_s) + 1
 
     @property
+    def last(self) -> int:
+        """Number of the last slot that has ended, by the wall clock."""
+        return self._next - 1
+
+    @property
     def due_s(self) -> float:
         """Seconds until the slot ends, if nobody sets the clock; 0 where it is over."""
         wall = self._wall()

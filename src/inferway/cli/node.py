@@ -1,0 +1,113 @@
+"""``inferway node``: one node of the file's network."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import File, Policy, opened
+from inferway.cli.serve import LogLevel
+
+if TYPE_CHECKING:
+    from inferway.live.node.node import Node
+
+
+def node(
+    file: File,
+    name: Annotated[str, typer.Option(help="Which node of the file this is.")],
+    addresses: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="JSON of where the nodes are; else the file says it.",
+            show_default=False,
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder for its models and its state; ~/.local/state/inferway/NAME by default.",
+            show_default=False,
+        ),
+    ] = None,
+    certs: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Folder with the node's certificate, for TLS between nodes; see `certs`.",
+            show_default=False,
+        ),
+    ] = None,
+    emulate_rtt: Annotated[
+        bool,
+        typer.Option("--emulate-rtt", help="Take the file's round-trip times between nodes."),
+    ] = False,
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Keys that clients must send, one a line; else INFERWAY_KEYS.",
+            show_default=False,
+        ),
+    ] = None,
+    drain_delay: Annotated[
+        float, typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready.")
+    ] = 2.0,
+    grace: Annotated[
+        float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")
+    ] = 10.0,
+    policy: Policy = None,
+    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
+) -> None:
+    """Run one node: serve its clients, forward upstream, and load what placement decides."""
+    from inferway.live import ServeError
+    from inferway.live.aside import working
+    from inferway.live.keys import keys_from
+    from inferway.live.node.addresses import addresses_of
+    from inferway.live.node.node import Node
+    from inferway.live.node.state import StateError
+    from inferway.live.node.store_error import StoreError
+    from inferway.network import topology_of
+
+    deployment = opened(file, policy)
+    try:
+        at = addresses_of(deployment, topology_of(deployment), addresses)
+        Node(
+            deployment,
+            name,
+            at,
+            folder=state or _state_of(name),
+            credentials=certs,
+            emulate_rtt=emulate_rtt,
+            keys=keys_from(keys),
+            drain_delay_s=drain_delay,
+            grace_s=grace,
+            log_level=log_level,
+        ).run(_tell)
+    except (ServeError, StateError, StoreError) as error:
+        raise CommandError(str(error), REFUSED) from error
+    if working():
+        # What still compiles for nobody would be minutes of waiting, or a crash at the end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+
+def _state_of(name: str) -> Path:
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "inferway" / "nodes" / name
+
+
+def _tell(one: Node) -> None:
+    server = one.server
+    print(
+        f"ready {one.name} http={server.host}:{server.http_port} peer={one.peer} "
+        f"admin={server.admin_host}:{server.admin_port}",
+        flush=True,
+    )

@@ -1,0 +1,537 @@
+"""A node of an inference delivery network: it serves, forwards, learns and moves models.
+
+To its clients it is a server like any other. Behind each task's site stand the node's own copies
+and what its neighbors offer; requests for others come in by the peer port and go on from there;
+letters and offers travel over the control plane; and at the end of each slot the node's part of the
+placement policy says which copies are to run, which the mover brings about.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import resource
+import signal
+import time
+from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+import uvloop
+
+from inferway.deployment.hosts import split
+from inferway.dispatch.offers import Own
+from inferway.live.assembly import ServeError
+from inferway.live.http.exchange import Exchange
+from inferway.live.http.listener import Listener
+from inferway.live.keys import Keys
+from inferway.live.node.accounts import Accounts
+from inferway.live.node.addresses import Addresses
+from inferway.live.node.allowed import Allowed
+from inferway.live.node.control import LETTERS, ControlPlane
+from inferway.live.node.credentials import Credentials, file_name
+from inferway.live.node.hop import Hop
+from inferway.live.node.late import LatePlane
+from inferway.live.node.menu import MENU, Menu
+from inferway.live.node.mover import Mover
+from inferway.live.node.neighbors import neighbors_of
+from inferway.live.node.position import Position, position_of
+from inferway.live.node.post import Post
+from inferway.live.node.relay import Relay
+from inferway.live.node.rounds import Rounds
+from inferway.live.node.shelf import Shelf
+from inferway.live.node.sites import Sites
+from inferway.live.node.slots import SlotClock
+from inferway.live.node.state import NodeState, fingerprint
+from inferway.live.node.store import ModelStore
+from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
+from inferway.live.site import Site
+from inferway.network.deployed import topology_of
+from inferway.network.members import members_of
+from inferway.placement.deployed import expected_batches, policy_of
+from inferway.placement.local import LocalPolicy, local_policy
+from inferway.placement.table import HINDSIGHT
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+    from inferway.deployment.nodes import Store
+
+__all__ = ["Node"]
+
+LOOK_S: Final = 1.0
+"""How often a node looks how much its copies have to spare."""
+# Slots that a policy in hindsight is told of.
+_FORESEEN: Final = 100
+
+
+class Node:
+    """One node of a deployment's network.
+
+    Parameters
+    ----------
+    deployment
+        A file with a `network`, from `inferway.load`.
+    name
+        The node's.
+    addresses
+        Of this node and, at least, of its neighbors.
+    folder
+        Where it keeps its models and its state.
+    credentials
+        By folder, for TLS between nodes; None for plain connections.
+    emulate_rtt
+        Whether hops and letters take the file's round-trip times, for nodes on one machine.
+    policy
+        Another placement policy than the file's.
+    keys, drain_delay_s, grace_s, log_level
+        As of `inferway.live.Server`.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        name: str,
+        addresses: Mapping[str, Addresses],
+        *,
+        folder: Path,
+        credentials: Path | None = None,
+        emulate_rtt: bool = False,
+        keys: Keys | None = None,
+        drain_delay_s: float = DRAIN_DELAY_S,
+        grace_s: float = GRACE_S,
+        log_level: str = "info",
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        reasons = deployment.unserved_at_node()
+        if reasons:
+            raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
+        self.position = position = position_of(deployment, name)
+        topology = topology_of(deployment)
+        member = members_of(deployment, topology)[name]
+        if name not in addresses:
+            raise ServeError(f"node {name} has no address; say `address` in the file or a file")
+        own = addresses[name]
+        self.name = name
+        self._deployment, self._member, self._now = deployment, member, now
+        mine = None if credentials is None else Credentials.of(name, credentials)
+        if mine is not None:
+            mine.check(name)
+        # Everything on disk is the node's own.
+        folder.mkdir(parents=True, exist_ok=True)
+        self.store = ModelStore(
+            folder / "models",
+            limit_bytes=member.store.limit,
+            allowed=_allowed(member.store),
+        )
+        self.memory = NodeState(
+            folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
+        )
+        self.hops = {
+            neighbor: _hop(neighbor, addresses, rtt_s if emulate_rtt else 0.0, mine)
+            for neighbor, rtt_s in position.links_s.items()
+        }
+        options: dict[str, Any] = {
+            "network": _network_name(topology.nodes),
+            "listen": own.control,
+            "neighbors": neighbors_of(
+                topology, name, {one: at.control for one, at in addresses.items()}
+            ),
+            "credentials": mine,
+            "kinds": (*LETTERS, MENU),
+        }
+        self.plane: ControlPlane = (
+            LatePlane(name, links_s=position.links_s, **options)
+            if emulate_rtt
+            else ControlPlane(name, **options)
+        )
+        self.menu = Menu(
+            name,
+            self.plane,
+            links_s=position.links_s,
+            upstream=position.upstream,
+            changed=self._offers_changed,
+            now=now,
+        )
+        self.plane.on_neighbor(self._neighbor)
+        self.accounts = Accounts(name, position.types)
+        http_host, http_port = _split(own.http)
+        admin_host, admin_port = _split(own.admin)
+        self.server = Server(
+            (),
+            host=http_host,
+            http_port=http_port,
+            admin_host=admin_host,
+            admin_port=admin_port,
+            keys=keys,
+            drain_delay_s=drain_delay_s,
+            grace_s=grace_s,
+            log_level=log_level,
+            now=now,
+            expected=position.tasks,
+            pages={"/v2/node": self._page},
+        )
+        self.log = self.server.log.bind(node=name)
+        self.shelf = Shelf(deployment, self.store)
+        self.sites = Sites(
+            deployment,
+            position,
+            member,
+            replace=self._replace,
+            shelf=self.shelf,
+            offers=self.menu.offers,
+            hops=self.hops,
+            ended=self.accounts.ended,
+            now=now,
+        )
+        self.mover = Mover(
+            self.shelf,
+            self._run,
+            sizes={
+                (task, variant): float(described.size_bytes)
+                for task, kind in position.tasks.items()
+                for variant, described in kind.variants.items()
+                if described.size_bytes is not None
+            },
+            budget_bytes=position.budget_bytes,
+            pinned=_listed(position.tasks, member.pinned),
+            now=now,
+            log=self.log,
+        )
+        self._first_moves: asyncio.Task[bool] | None = None
+        self.relay = Relay(name, self._next_hop, passed=self.accounts.came, now=now)
+        self._peers = Listener(self.relay.find, self._broken, hops=True)
+        self._peer_at = _split(own.peer)
+        self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
+        self.rounds = self._placed(topology.nodes)
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._spare: dict[tuple[str, str], float] = {}
+        self._seen_s, self._seen = 0.0, self.accounts.for_clients.copy()
+        self._sent: dict[str, list[int]] = {}
+        self._received: dict[str, list[int]] = {}
+        self._begun = asyncio.Event()
+
+    def _placed(self, nodes: tuple[str, ...]) -> Rounds:
+        """Join the placement policy to what carries its letters and measures for it."""
+        deployment, position = self._deployment, self.position
+        spec, name = deployment.placement, policy_of(deployment)
+        options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
+        slot_s = float(options.pop("slot", position.deployed.network.slot_s))
+        demand = position.deployed.demand
+        make = partial(
+            local_policy,
+            name,
+            position.deployed.network,
+            position.number,
+            seed=deployment.seed,
+            batches=expected_batches(demand, _FORESEEN) if name in HINDSIGHT else None,
+            deployment=deployment,
+            data=position.data,
+            **options,
+        )
+        policy = make()
+        _rehearse(make(), position)
+        self.policy_name = name
+        clock, post = SlotClock(slot_s), None
+        if policy.agent is not None:
+            post = Post(policy.agent, self.plane, nodes, slot=clock.last)
+        return Rounds(
+            position,
+            policy,
+            post,
+            self.accounts,
+            clock,
+            self.memory,
+            running=lambda: self.sites.running,
+            wanted=self._want,
+            log=self.log,
+        )
+
+    @property
+    def peer(self) -> str:
+        """Where it listens for hops."""
+        return f"{self._peer_at[0]}:{self._peers.port}"
+
+    async def start(self) -> None:
+        """Listen, connect to the neighbors, load what is to run; returns when that was tried once.
+
+        Raises
+        ------
+        ServeError, StateError
+            When the node cannot run here.
+        OSError
+            When a port is taken.
+        """
+        try:
+            await self.server.start()
+            host, port = self._peer_at
+            await self._peers.start(host, port, **self._peer_tls)
+            await self.plane.open()
+            self.menu.begin()
+            await self.rounds.begin()
+            assert self._first_moves is not None
+            await self._first_moves
+        except BaseException:
+            await self.stop(grace_s=0.0)
+            raise
+        for work in (self.rounds.go_on(), self.mover.persist(), self._look()):
+            self._go(work)
+
+    async def stop(self, grace_s: float | None = None) -> None:
+        """Answer what is in flight, tell nobody anything more, close."""
+        self.menu.end()
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+        await self.server.stop(grace_s)
+        self._peers.close()
+        self._peers.abort()
+        for hop in self.hops.values():
+            hop.close()
+        await self.plane.close()
+        self.shelf.close()
+        await self.store.close()
+        if self._begun.is_set():
+            await self.rounds.save()
+        self.memory.close()
+
+    def run(self, ready: Callable[[Node], None] | None = None) -> None:
+        """Run until SIGTERM, which drains first, or SIGINT, which does not wait for that."""
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(self._main(ready))
+
+    async def _main(self, ready: Callable[[Node], None] | None) -> None:
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGTERM, self.server.end)
+        loop.add_signal_handler(signal.SIGINT, partial(self.server.end, delay=False))
+        starting = asyncio.create_task(self.start())
+        ending = asyncio.create_task(self.server.told())
+        await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            await asyncio.wait((starting,))
+            return
+        starting.result()
+        self._begun.set()
+        if ready is not None:
+            ready(self)
+        await ending
+        # Neighbors send nothing more from now on, and what they have sent is answered.
+        self.menu.leave()
+        await self.server.ended()
+        await self.stop()
+
+    # What happens to it.
+
+    def _offers_changed(self, tasks: set[str]) -> None:
+        for task in tasks:
+            self._go(self._refresh(task))
+        self._degrade()
+
+    def _go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Do something beside; what goes wrong is said."""
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._gone)
+        return task
+
+    def _gone(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self.log.error("something of the node failed", exc_info=error)
+
+    async def _refresh(self, task: str) -> None:
+        try:
+            await self.sites.refresh(task)
+        except Exception as error:
+            self.log.error("a task's site could not be made", task=task, reason=str(error))
+        self._degrade()
+
+    def _degrade(self) -> None:
+        """Say with every answer why it is not what it could be, if so."""
+        reason = self.menu.degraded
+        for site in self.server.sites:
+            assert site.trail is not None
+            site.trail.degraded = reason
+        self.relay.trail.degraded = reason
+
+    def _neighbor(self, neighbor: str, alive: bool) -> None:
+        self.log.info("neighbor", neighbor=neighbor, alive=alive)
+        if not alive:
+            self.hops[neighbor].lose(f"node {neighbor} does not answer")
+
+    def _broken(self, error: BaseException) -> None:
+        self.log.error("a hop failed", exc_info=error)
+
+    def _next_hop(self, destination: str) -> Hop | None:
+        neighbor = self.menu.next_hop(destination)
+        return None if neighbor is None else self.hops[neighbor]
+
+    def _want(self, wanted: dict[tuple[str, str], int]) -> None:
+        if self.position.repository:
+            wanted = {**wanted, **_listed(self.position.tasks, self._member.instances)}
+        moves = self._go(self.mover.toward(wanted))
+        self._first_moves = self._first_moves or moves
+
+    async def _replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
+        leaving = await self.server.replace(task, site)
+        self.relay.serve(self.server.sites)
+        self._degrade()
+        return leaving
+
+    async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
+        await self.sites.run(running)
+        self._offer()
+
+    def _offer(self) -> None:
+        """Tell the neighbors what runs here, and what it can spare."""
+        own = []
+        for (task, variant), copies in self.sites.running.items():
+            site = self.sites.by_task.get(task)
+            if site is None or variant not in site.variants:
+                continue
+            k = site.variants.index(variant)
+            rate = float(site.dispatcher.site.rate[k])
+            healthy = sum(site.health.healthy[site.first[k] : site.first[k + 1]])
+            taken = self._spare.get((task, variant), 0.0)
+            own.append(
+                Own(
+                    task,
+                    variant,
+                    site.accuracy[k],
+                    1.0 / rate,
+                    max(0.0, min(copies, healthy) * rate - taken),
+                    self.position.repository,
+                )
+            )
+        self.menu.offer(own)
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(LOOK_S)
+            now_s, counted = self._now(), self.accounts.for_clients.copy()
+            passed_s = now_s - self._seen_s
+            for key in counted:
+                rate = (counted[key] - self._seen[key]) / passed_s
+                self._spare[key] = 0.5 * self._spare.get(key, rate) + 0.5 * rate
+            self._seen_s, self._seen = now_s, counted
+            self._offer()
+            self._degrade()
+            self._count()
+
+    def _count(self) -> None:
+        traffic = self.plane.cut()
+        for total, counts in ((self._sent, traffic.sent), (self._received, traffic.received)):
+            for (_, kind), (letters, size) in counts.items():
+                total.setdefault(kind, [0, 0])
+                total[kind][0] += letters
+                total[kind][1] += size
+
+    # What it says of itself.
+
+    def _page(self, exchange: Exchange) -> None:
+        exchange.respond(200, msgspec.json.encode(self.status()))
+
+    def status(self) -> dict[str, Any]:
+        """Describe the node, for people and scripts."""
+        accounts = self.accounts
+        self._count()
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        moves = self.mover.status()
+        budget = self.position.budget_bytes
+        return {
+            "schema": 1,
+            "node": self.name,
+            "policy": self.policy_name,
+            "ready": self.server.ready,
+            "slot": self.rounds.slot,
+            "slots": self.rounds.ended,
+            "neighbors": list(self.position.links_s),
+            "alive": sorted(self.plane.alive),
+            "degraded": self.menu.degraded,
+            "running": {
+                f"{task}/{variant}": copies
+                for (task, variant), copies in sorted(self.sites.running.items())
+            },
+            "offers": [
+                {
+                    "task": one.task,
+                    "variant": one.variant,
+                    "node": one.node,
+                    "path": list(one.path),
+                    "spare_per_s": one.spare_per_s,
+                }
+                for one in self.menu.all
+            ],
+            "budget_bytes": budget if budget < float("inf") else None,
+            "used_bytes": moves.used_bytes,
+            "moved_bytes": moves.moved_bytes,
+            "moving": msgspec.to_builtins(moves.moving),
+            "failures": msgspec.to_builtins(moves.failures),
+            "arrived": accounts.arrived,
+            "forwarded": accounts.forwarded,
+            "served": accounts.served,
+            "passed": accounts.passed,
+            "failed": accounts.failed,
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "control": {
+                name: {
+                    kind: {"letters": letters, "bytes": size}
+                    for kind, (letters, size) in total.items()
+                }
+                for name, total in (("sent", self._sent), ("received", self._received))
+            },
+        }
+
+
+def _rehearse(spare: LocalPolicy, position: Position) -> None:
+    """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
+    one = {rho: 1.0 for (_, entry), rho in position.types.items() if entry == position.node}
+    spare.close_slot(one, one, {}, slot=1)
+    spare.step()
+
+
+def _hop(
+    neighbor: str, addresses: Mapping[str, Addresses], rtt_s: float, mine: Credentials | None
+) -> Hop:
+    if neighbor not in addresses:
+        raise ServeError(f"node {neighbor}, a neighbor, has no address")
+    host, port = _split(addresses[neighbor].peer)
+    if mine is None:
+        return Hop(neighbor, host, port, rtt_s=rtt_s)
+    return Hop(
+        neighbor,
+        host,
+        port,
+        rtt_s=rtt_s,
+        tls=mine.client_context(),
+        server_name=file_name(neighbor),
+    )
+
+
+def _allowed(store: Store) -> Allowed:
+    return Allowed(store.schemes, store.hosts, store.loopback, store.private)
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, port = split(address)
+    return host, port or 0
+
+
+def _network_name(nodes: tuple[str, ...]) -> str:
+    """Name a network by its nodes, so that two of one machine's hear nothing of each other."""
+    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:12]
+
+
+def _listed(
+    tasks: Mapping[str, Any], instances: Mapping[tuple[str, str], int]
+) -> dict[tuple[str, str], int]:
+    """What a file lists, a counted task's own name standing for all of them."""
+    return {
+        (name, variant): copies
+        for (task, variant), copies in instances.items()
+        for name, kind in tasks.items()
+        if task in (name, kind.name)
+    }

@@ -1,0 +1,202 @@
+"""The sites of a node: one per task, made anew as its variants and its neighbors' offers change.
+
+A site's fleet is what runs at the node and, behind these, a class of virtual servers for each offer
+(`inferway.dispatch.offers`). When either changes, a new site takes over as it does when a file is
+applied: ready before it gets a request, while the old one answers what it has. What was measured,
+the balance and what the policy has learned go along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from inferway.dispatch.deployed import dispatcher_on
+from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
+from inferway.dispatch.service_times import carry_over
+from inferway.live.aside import aside
+from inferway.live.assembly import ServeError
+from inferway.live.node.forwarder import Forwarding
+from inferway.live.node.hop import Hop
+from inferway.live.node.position import Position
+from inferway.live.node.shelf import Shelf
+from inferway.live.request import Request
+from inferway.live.site import Site
+from inferway.runtime import Runtime, Signature
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment, Node
+
+__all__ = ["Sites"]
+
+Key = tuple[str, str]
+"""Task and variant."""
+
+
+class Sites:
+    """Makes the sites of a node.
+
+    Parameters
+    ----------
+    deployment
+        The file.
+    position
+        The node's.
+    member
+        What the file says of the node.
+    replace
+        Lets a site, or none, take a task over, and returns what ends when the old one has gone.
+    shelf
+        The node's loaded models.
+    offers
+        What the node goes by, of a task.
+    hops
+        By neighbor, for those that may be forwarded to.
+    ended
+        Told each request that a site has ended, with its task.
+    now
+        The sites' clock, s.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        position: Position,
+        member: Node,
+        *,
+        replace: Callable[[str, Site | None], Awaitable[asyncio.Task[None] | None]],
+        shelf: Shelf,
+        offers: Callable[[str], Iterable[Offer]],
+        hops: Mapping[str, Hop],
+        ended: Callable[[str, Request], None],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._deployment, self._position, self._member = deployment, position, member
+        self._replace, self._shelf = replace, shelf
+        self._offers, self._hops, self._ended, self._now = offers, hops, ended, now
+        self.running: dict[Key, int] = {}
+        """Copies of the node's own variants that take requests."""
+        self.by_task: dict[str, Site] = {}
+        self._made_of: dict[str, tuple[Any, ...]] = {}
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def run(self, running: Mapping[Key, int]) -> None:
+        """Have these copies take requests and no others; returns when those that left are idle."""
+        tasks = {
+            task
+            for task, variant in self.running.keys() | running.keys()
+            if self.running.get((task, variant), 0) != running.get((task, variant), 0)
+        }
+        self.running = {key: copies for key, copies in running.items() if copies > 0}
+        leaving = [one for task in sorted(tasks) if (one := await self.refresh(task)) is not None]
+        if leaving:
+            await asyncio.wait(leaving)
+
+    async def refresh(self, task: str) -> asyncio.Task[None] | None:
+        """Make a task's site anew where its own copies or offers have changed.
+
+        Returns
+        -------
+        asyncio.Task or None
+            Ends when the site that it replaces is gone; None where nothing has changed, or there
+            was none.
+        """
+        async with self._locks.setdefault(task, asyncio.Lock()):
+            own = [
+                (variant, copies) for (of, variant), copies in self.running.items() if of == task
+            ]
+            offers = [one for one in self._offers(task) if one.path[0] in self._hops]
+            ways = sorted((one.variant, one.node, one.path) for one in offers)
+            made_of = (tuple(sorted(own)), tuple(ways))
+            if self._made_of.get(task, ((), ())) == made_of:
+                return None
+            signature = await self._shelf.learn(task)
+            site = None
+            if signature is not None and (own or offers):
+                # One loan for all copies: a site gives back what it has been lent when it goes.
+                lent = {variant: self._shelf.lend(task, variant) for variant, _ in own}
+                try:
+                    site = await aside(self._made, task, signature, own, offers, lent)
+                except BaseException:
+                    for runtime in lent.values():
+                        runtime.close()
+                    raise
+            leaving = await self._replace(task, site)
+            self._made_of[task] = made_of
+            if site is None:
+                self.by_task.pop(task, None)
+            else:
+                self.by_task[task] = site
+            return leaving
+
+    def _made(
+        self,
+        task: str,
+        signature: Signature,
+        own: list[tuple[str, int]],
+        offers: list[Offer],
+        lent: Mapping[str, Runtime],
+    ) -> Site:
+        kind, member = self._position.tasks[task], self._member
+        network = self._deployment.network
+        described = [
+            (
+                variant,
+                kind.variants[variant].accuracy,
+                kind.variants[variant].service_on(self._position.hardware).rate,
+                copies,
+            )
+            for variant, copies in own
+        ]
+        fleet, stands_for = fleet_at(
+            task, described, offers, member.buffer, node=self._position.node
+        )
+        try:
+            dispatcher = dispatcher_on(
+                self._deployment,
+                kind,
+                fleet,
+                rate_per_s=self._position.rates_per_s.get(task) or None,
+                narrow=member.late == "drop",
+                max_wait_s=None if network is None else network.max_wait,
+                lasting=lasting_classes(stands_for, repository=self._position.repository),
+            )
+        except ValueError as error:
+            raise ServeError(f"{self._deployment.path}: tasks.{kind.name}.dispatch: {error}") from (
+                error
+            )
+        before = self.by_task.get(task)
+        if before is not None:
+            # A way that has changed is measured anew.
+            same = {
+                name
+                for name, offer in zip(fleet.variants, stands_for, strict=True)
+                if offer is None or offer.path in {one[2] for one in self._made_of[task][1]}
+            }
+            carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+        runtimes: list[Runtime | Forwarding] = []
+        for name, count, offer in zip(fleet.variants, fleet.count, stands_for, strict=True):
+            runtime: Runtime | Forwarding = (
+                lent[name]
+                if offer is None
+                else Forwarding(self._hops[offer.path[0]], offer.node, offer.variant, offer.path)
+            )
+            runtimes += [runtime] * int(count)
+        options = self._deployment.policy_of(kind).options
+        site = Site(
+            task,
+            signature,
+            dispatcher,
+            runtimes,
+            seed=self._deployment.seed,
+            target=kind.accuracy_target,
+            deadline_s=kind.deadline_s,
+            drop_late=member.late == "drop",
+            window_s=None if options.get("rate") else options.get("window"),
+            node=self._position.node,
+            now=self._now,
+        )
+        site.trace(self._ended)
+        return site

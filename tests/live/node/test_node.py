@@ -1,0 +1,263 @@
+"""A network of two nodes in one process: what it answers, what it says, and what it remembers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+import inferway
+from inferway.live import ServeError
+from inferway.live.node.addresses import Addresses
+from inferway.live.node.node import Node
+from inferway.live.node.state import StateError
+from inferway.live.node.store_error import StoreError
+
+FILE = """
+tasks:
+  digits:
+    count: 2
+    variants:
+      mini: {model: zoo://digits/mini}
+      small: {model: zoo://digits/small}
+      large: {model: zoo://digits/large}
+nodes:
+  cloud: {repository: true, instances: {digits/large: 1}}
+  edge: {budget: 80 kB, pinned: {digits/mini: 1}}
+network:
+  links: [{between: [cloud, edge], rtt: 20 ms}]
+placement: {policy: %s, slot: 1 s}
+workload:
+  digits: {arrivals: {process: poisson, rate: 20/s}, entries: {nodes: [edge]}}
+"""
+IMAGE = {"name": "image", "datatype": "FP32", "shape": [1, 1, 32, 32], "data": [0.0] * 1024}
+LIMIT_S = 60.0
+
+
+def free() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{one.getsockname()[1]}"
+
+
+class Response(NamedTuple):
+    """An answer; names of headers in lower case."""
+
+    status_code: int
+    headers: dict[str, str]
+    body: Any
+
+
+def post(url: str, body: Any) -> Response:
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    try:
+        answer = urllib.request.urlopen(request, timeout=LIMIT_S)
+    except urllib.error.HTTPError as error:
+        answer = error
+    with answer:
+        headers = {name.lower(): value for name, value in answer.headers.items()}
+        return Response(answer.status, headers, json.loads(answer.read()))
+
+
+class World:
+    """Both nodes, started one by one."""
+
+    def __init__(self, folder: Path, policy: str = "infida") -> None:
+        self.folder = folder
+        file = folder / "two.yaml"
+        file.write_text(FILE % policy)
+        self.deployment = inferway.load(file)
+        self.addresses = {
+            name: Addresses(free(), free(), free(), free()) for name in ("cloud", "edge")
+        }
+        self.nodes: dict[str, Node] = {}
+
+    async def start(self, name: str, **options: Any) -> Node:
+        node = Node(
+            self.deployment,
+            name,
+            self.addresses,
+            folder=self.folder / name,
+            emulate_rtt=True,
+            log_level="error",
+            **options,
+        )
+        await node.start()
+        self.nodes[name] = node
+        return node
+
+    async def stop(self, name: str) -> None:
+        await self.nodes.pop(name).stop(1.0)
+
+    async def ask(self, path: str = "", entry: str = "edge", **parameters: Any) -> Response:
+        url = f"http://{self.addresses[entry].http}/v2/models/digits-0{path}/infer"
+        return await asyncio.to_thread(post, url, {"inputs": [IMAGE], "parameters": parameters})
+
+    async def until(self, holds: Callable[[], object]) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while not holds():
+                await asyncio.sleep(0.01)
+
+
+@asynccontextmanager
+async def world(folder: Path, policy: str = "infida") -> AsyncIterator[World]:
+    made = World(folder, policy)
+    try:
+        yield made
+    finally:
+        for name in list(made.nodes):
+            await made.stop(name)
+
+
+@pytest.fixture
+def run() -> Callable[[Awaitable[None]], None]:
+    def to_its_end(main: Awaitable[None]) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(3 * LIMIT_S):
+                await main
+
+        asyncio.run(limited())
+
+    return to_its_end
+
+
+def test_requests_are_served_where_they_enter_or_forwarded(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            cloud, edge = await both.start("cloud"), await both.start("edge")
+            await both.until(
+                lambda: edge.menu.offers("digits-0") and "digits-0" in edge.sites.by_task
+            )
+            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+
+            far = await both.ask("/versions/large")
+            assert far.status_code == 200, far.body
+            assert far.headers["inferway-node"] == "cloud"
+            assert far.headers["inferway-variant"] == "large"
+            assert far.headers["inferway-path"] == "edge,cloud"
+            here_ms, there_ms = map(float, far.headers["inferway-time-ms"].split(","))
+            assert here_ms > there_ms + 20.0
+            assert far.body["model_version"] == "large"
+            assert far.body["parameters"]["node"] == "cloud"
+
+            near = await both.ask("/versions/mini")
+            assert near.headers["inferway-node"] == near.headers["inferway-path"] == "edge"
+            # What would take too long on the way is decided for what is here.
+            hasty = await both.ask(deadline_ms=15)
+            assert hasty.status_code == 200, hasty.body
+            assert hasty.headers["inferway-node"] == "edge"
+            # And what must be accurate goes where that is.
+            exact = await both.ask(accuracy=0.92)
+            assert exact.headers["inferway-node"] == "cloud"
+            impossible = await both.ask(accuracy=0.99)
+            assert impossible.status_code == 429 or impossible.status_code == 400
+            at_cloud = await both.ask(entry="cloud")
+            assert at_cloud.headers["inferway-path"] == "cloud"
+
+            told = edge.status()
+            assert told["running"]["digits-0/mini"] == 1
+            assert told["used_bytes"] <= told["budget_bytes"] == 80_000
+            assert told["forwarded"] >= 2
+            assert cloud.status()["served"] >= 3
+
+    run(main())
+
+
+def test_alone_it_answers_with_what_it_has_and_says_so(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            edge = await both.start("edge")
+            alone = await both.ask()
+            assert alone.status_code == 200, alone.body
+            assert alone.headers["inferway-degraded"] == (
+                "node edge reaches no repository: cloud does not answer"
+            )
+            missing = await both.ask("/versions/large")
+            assert missing.status_code in (404, 503)
+            await both.start("cloud")
+            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            whole = await both.ask("/versions/large")
+            assert "inferway-degraded" not in whole.headers
+            assert whole.headers["inferway-node"] == "cloud"
+            await both.stop("cloud")
+            await both.until(lambda: edge.menu.degraded)
+            again = await both.ask()
+            assert again.status_code == 200
+            assert "inferway-degraded" in again.headers
+
+    run(main())
+
+
+def test_slots_end_and_what_was_learned_is_taken_up_again(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            await both.start("cloud")
+            edge = await both.start("edge")
+            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            before = edge.rounds.policy.state.y.copy()
+            ended = edge.rounds.ended
+            for _ in range(20):
+                assert (await both.ask("/versions/large")).status_code == 200
+            await both.until(lambda: edge.rounds.ended >= ended + 2)
+            learned = edge.rounds.policy.state.y.copy()
+            assert (learned != before).any()
+            slot = edge.rounds.slot
+            await both.stop("edge")
+            edge = await both.start("edge")
+            assert edge.rounds.slot >= slot
+            assert (edge.rounds.policy.state.y == learned).all()
+            assert edge.rounds.wanted == {
+                key: copies for key, copies in edge.rounds.wanted.items() if copies
+            }
+
+    run(main())
+
+
+@pytest.mark.parametrize("policy", ["olag", "static-greedy", "repository-only"])
+def test_other_placement_policies_run_too(tmp_path: Path, run: Any, policy: str) -> None:
+    async def main() -> None:
+        async with world(tmp_path, policy) as both:
+            await both.start("cloud")
+            edge = await both.start("edge")
+            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            ended = edge.rounds.ended
+            pinned = {"digits-0/mini": 1, "digits-1/mini": 1}
+            expected = pinned if policy == "repository-only" else {**pinned, "digits-0/small": 1}
+            # OLAG keeps what is asked for, and only that.
+            async with asyncio.timeout(LIMIT_S):
+                while edge.rounds.ended < ended + 2 or edge.status()["running"] != expected:
+                    assert (await both.ask()).status_code == 200
+
+    run(main())
+
+
+def test_what_cannot_run_is_said(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        made = World(tmp_path)
+        with pytest.raises(ServeError, match="the network has no node metro; it has cloud, edge"):
+            await made.start("metro")
+        del made.addresses["edge"]
+        with pytest.raises(ServeError, match="node edge has no address"):
+            await made.start("edge")
+        with pytest.raises(ServeError, match="node edge, a neighbor, has no address"):
+            await made.start("cloud")
+
+    run(main())
+
+
+def test_two_processes_do_not_share_a_state(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            await both.start("edge")
+            with pytest.raises((StateError, StoreError), match="another process"):
+                await both.start("edge")
+
+    run(main())
