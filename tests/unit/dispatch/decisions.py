@@ -11,7 +11,7 @@ from inferway.dispatch import POLICIES, Dispatcher, max_rate
 from inferway.site import ALL_CLASSES, Fleet
 
 
-def decisions(name: str) -> list[float]:
+def decisions(name: str, max_wait_s: float | None = None) -> list[float]:
     """Servers, in turn, and at the end the accuracy balance."""
     fleet = Fleet(
         ("a", "b", "c"),
@@ -21,7 +21,9 @@ def decisions(name: str) -> list[float]:
         buffer=4,
     )
     rate = 0.8 * max_rate(fleet, 0.8)
-    dispatcher = Dispatcher(fleet, name, target=0.8, rate_per_s=rate)
+    dispatcher = Dispatcher(
+        fleet, name, target=0.8, rate_per_s=rate, max_wait_s=max_wait_s, lasting=0b100
+    )
     generator = np.random.default_rng(11)
     found: list[float] = []
     for step in range(600):
@@ -45,4 +47,6 @@ def decisions(name: str) -> list[float]:
 
 
 if __name__ == "__main__":
-    json.dump({name: decisions(name) for name in POLICIES}, sys.stdout)
+    found = {name: decisions(name) for name in POLICIES}
+    found |= {f"{name}, saturated": decisions(name, 0.3) for name in POLICIES}
+    json.dump(found, sys.stdout)

@@ -35,3 +35,6 @@ def test_the_same_decisions() -> None:
         assert found[:-1] == plain[name][:-1], name
         assert found[-1] == pytest.approx(plain[name][-1], abs=1e-9)
         assert len(set(found)) > 2, f"{name} has a course that shows too little"
+        # The most accurate class is the one that is never saturated.
+        if not name.endswith("saturated") and name != "most-accurate-only":
+            assert found != compiled[f"{name}, saturated"], name
