@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from inferway.live.aside import aside
@@ -35,6 +36,8 @@ async def errand(work: Callable[[], T], stop: Callable[[], None] = lambda: None)
         return await asyncio.shield(going)
     except asyncio.CancelledError:
         stop()
-        await asyncio.wait({going})
+        while not going.done():
+            with suppress(asyncio.CancelledError):  # told again, as when all tasks are ended
+                await asyncio.wait({going})
         going.exception()
         raise

@@ -26,6 +26,10 @@ def test_whoever_is_canceled_waits_for_the_end_of_the_work() -> None:
         for _ in range(10):
             await asyncio.sleep(0)
         assert not waiting.done()
+        waiting.cancel()
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert not waiting.done()
         gate.set()
         with pytest.raises(asyncio.CancelledError):
             await waiting
