@@ -9,20 +9,24 @@ import httptools
 
 __all__ = ["Connection", "Holder", "Reply", "Said"]
 
-_LENGTH: Final = 0
-_READ: Final = {
+_UNREAD, _LENGTH, _NODE, _PATH, _DEGRADED = range(5)
+_PLACES: Final = {
     spelled: place
-    for place, name in enumerate(
-        (
-            b"Inference-Header-Content-Length",
-            b"Inferway-Node",
-            b"Inferway-Path",
-            b"Inferway-Degraded",
-        )
-    )
+    for name, place in {
+        b"Inference-Header-Content-Length": _LENGTH,
+        b"Inferway-Node": _NODE,
+        b"Inferway-Path": _PATH,
+        b"Inferway-Degraded": _DEGRADED,
+        # These come with every answer of a node; naming them saves writing them in lower case.
+        b"Content-Type": _UNREAD,
+        b"Content-Length": _UNREAD,
+        b"Inferway-Variant": _UNREAD,
+        b"Inferway-Time-Ms": _UNREAD,
+        b"X-Request-Id": _UNREAD,
+    }.items()
     for spelled in (name, name.lower())
 }
-"""Headers that are read, in the spellings that servers use."""
+"""What becomes of headers, by name in the spellings that servers use."""
 
 Said = tuple[bytes, bytes, bytes]
 """What an answer's headers say: node, path, and why it is degraded; each empty if they do not."""
@@ -53,7 +57,17 @@ class Holder(Protocol):
 class Connection(asyncio.Protocol):
     """Carries one request at a time; `request` is its number, -1 when there is none."""
 
-    __slots__ = ("_body", "_holder", "_json_length", "_parser", "_said", "_transport", "request")
+    __slots__ = (
+        "_body",
+        "_degraded",
+        "_holder",
+        "_json_length",
+        "_node",
+        "_parser",
+        "_path",
+        "_transport",
+        "request",
+    )
 
     def __init__(self, holder: Holder) -> None:
         self._holder = holder
@@ -61,7 +75,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._body = b""
         self._json_length = -1
-        self._said: Said = NOTHING
+        self._node = self._path = self._degraded = b""
         self.request = -1
 
     def send(self, request: int, message: bytes) -> None:
@@ -92,17 +106,19 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header that is read."""
-        place = _READ.get(name)
+        place = _PLACES.get(name)
         if place is None:
-            place = _READ.get(name.lower())
-            if place is None:
-                return
+            place = _PLACES.get(name.lower(), _UNREAD)
+        if place == _UNREAD:
+            return
         if place == _LENGTH:
             self._json_length = int(value)
+        elif place == _NODE:
+            self._node = value
+        elif place == _PATH:
+            self._path = value
         else:
-            said = [*self._said]
-            said[place - 1] = value
-            self._said = (said[0], said[1], said[2])
+            self._degraded = value
 
     def on_body(self, body: bytes) -> None:
         """Keep a piece of the body."""
@@ -114,6 +130,8 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
             return
         parser = self._parser
-        reply = Reply(parser.get_status_code(), self._body, self._json_length, self._said)
-        self._body, self._json_length, self._said = b"", -1, NOTHING
+        said = (self._node, self._path, self._degraded)
+        reply = Reply(parser.get_status_code(), self._body, self._json_length, said)
+        self._body = self._node = self._path = self._degraded = b""
+        self._json_length = -1
         self._holder.answered(self, reply, parser.should_keep_alive())
