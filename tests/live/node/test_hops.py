@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
+import itertools
 import json
 import math
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
@@ -18,9 +21,8 @@ from inferway.live import Outcome, Request, Site
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
-from inferway.live.node.breaker import Breaker
 from inferway.live.node.forwarder import Forwarding
-from inferway.live.node.headers import MOST_NODES
+from inferway.live.node.headers import Trail
 from inferway.live.node.hop import Hop
 from inferway.live.node.relay import Relay
 from inferway.runtime import NullRuntime, Signature, Tensor
@@ -46,6 +48,26 @@ class Doubles(NullRuntime):
         if self.broken:
             raise ValueError("broken")
         return {"y": 2 * inputs["x"]}
+
+
+class Held(Doubles):
+    """Doubles, once it may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        assert self.gate.wait(LIMIT_S)
+        return super().run(inputs)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for a condition, within limits."""
+    async with asyncio.timeout(LIMIT_S):
+        while not condition():
+            await asyncio.sleep(0.001)
 
 
 class Answered:
@@ -109,13 +131,18 @@ class Node:
             passed=lambda *told: self.seen.append(told),
         )
         self.peers = Listener(self.relay.find, self._broken, hops=True)
-        self.site: Site | None = None
         self.clients: Listener | None = None
+        self._site: Site | None = None
         self.asking: list[Client] = []
         self.errors: list[BaseException] = []
 
     def _broken(self, error: BaseException) -> None:
         self.errors.append(error)
+
+    @property
+    def site(self) -> Site:
+        assert self._site is not None
+        return self._site
 
     async def serve(self, *offers: tuple[str, str, str], accuracy: float = 0.7, **kw: Any) -> None:
         """Serve `tiny`, and what the neighbors offer: (variant, node, neighbor)."""
@@ -129,7 +156,7 @@ class Node:
         for variant, node, neighbor in offers:
             forwarding = Forwarding(self.hops[neighbor], node, variant, (neighbor, node))
             runtimes += [forwarding] * 2
-        self.site = Site("task", SIGNATURE, dispatcher, runtimes, node=self.name, **kw)
+        self._site = Site("task", SIGNATURE, dispatcher, runtimes, node=self.name, **kw)
         await self.site.start()
         routes = inference_routes([self.site], lambda: True, Limits())
         self.relay.serve([self.site])
@@ -150,8 +177,8 @@ class Node:
             if listener is not None:
                 listener.close()
                 listener.abort()
-        if self.site is not None:
-            await self.site.stop()
+        if self._site is not None:
+            await self._site.stop()
         for hop in self.hops.values():
             hop.close()
         assert self.errors == []
@@ -163,7 +190,7 @@ async def line(*names: str, rtt_s: float = 0.0, **options: Any) -> AsyncIterator
     nodes = [Node(name) for name in names]
     for node in nodes:
         await node.peers.start("127.0.0.1", 0)
-    for i, (node, following) in enumerate(zip(nodes, nodes[1:], strict=False)):
+    for i, (node, following) in enumerate(itertools.pairwise(nodes)):
         node.hops[following.name] = Hop(
             following.name, "127.0.0.1", following.peers.port, rtt_s=rtt_s, **options
         )
@@ -207,12 +234,226 @@ def test_the_answer_names_variant_node_path_and_time(run: Any) -> None:
             assert times == sorted(times, reverse=True)
             assert metro.seen == [("task", "edge", False, "tiny")]
             assert cloud.seen == [("task", "edge", True, "tiny")]
-            assert edge.site is not None and cloud.site is not None
             assert edge.site.counters.rows == [0, 1]
             assert edge.site.dispatcher.balance == pytest.approx(0.9 - 0.8)
             assert cloud.site.dispatcher.balance == 0.0
             found = edge.site.memory.explain(b"mine")
-            assert found is not None and found["variant"] == "tiny@cloud"
+            assert found is not None
+            assert found["variant"] == "tiny@cloud"
             assert cloud.site.memory.explain(b"mine") is not None
+
+    run(main())
+
+
+def test_what_is_served_at_the_entry_says_so_too(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge") as (edge,):
+            await edge.serve()
+            client = await edge.client()
+            answer = await client.ask()
+            assert answer.json["parameters"]["node"] == "edge"
+            assert answer.json["parameters"]["accuracy_balance"] == pytest.approx(-0.1)
+            assert answer.headers["inferway-path"] == "edge"
+            assert answer.headers["inferway-variant"] == "tiny"
+            assert len(answer.headers["inferway-time-ms"].split(",")) == 1
+            edge.runtime.broken = True
+            answer = await client.ask()
+            assert answer.status == 500
+            assert answer.headers["inferway-path"] == "edge"
+            assert "inferway-unserved" not in answer.headers
+            answer = await client.ask(b"{")
+            assert (answer.status, answer.headers["inferway-node"]) == (400, "edge")
+
+    run(main())
+
+
+def test_a_client_cannot_pretend_to_be_a_neighbor(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge") as (edge,):
+            await edge.serve()
+            client = await edge.client()
+            answer = await client.ask(
+                headers="Inferway-Node: cloud\r\nInferway-Path: edge\r\n"
+                "Inferway-Variant: big\r\nInferway-Deadline-Ms: 0\r\n"
+            )
+            assert (answer.status, answer.headers["inferway-path"]) == (200, "edge")
+
+    run(main())
+
+
+def test_forms_of_bodies_pass(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, _, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "metro"))
+            client = await edge.client()
+            answer = await client.ask(gzip.compress(BODY), "Content-Encoding: gzip\r\n")
+            assert answer.json["outputs"][0]["data"] == [2.0, 4.0]
+            raw = np.array([1.0, 3.0], np.float32).tobytes()
+            text = json.dumps(
+                {
+                    "inputs": [
+                        {
+                            "name": "x",
+                            "datatype": "FP32",
+                            "shape": [1, 2],
+                            "parameters": {"binary_data_size": len(raw)},
+                        }
+                    ],
+                    "parameters": {"binary_data_output": True},
+                }
+            ).encode()
+            answer = await client.ask(
+                text + raw, f"Inference-Header-Content-Length: {len(text)}\r\n"
+            )
+            at = int(answer.headers["inference-header-content-length"])
+            assert np.frombuffer(answer.body[at:], np.float32).tolist() == [2.0, 6.0]
+            many = json.dumps(
+                {
+                    "inputs": [
+                        {"name": "x", "datatype": "FP32", "shape": [600, 2], "data": [0.5] * 1200}
+                    ]
+                }
+            ).encode()
+            answer = await client.ask(many, "Accept-Encoding: gzip\r\n")
+            assert answer.headers["content-encoding"] == "gzip"
+            unpacked = json.loads(gzip.decompress(answer.body))
+            assert unpacked["outputs"][0]["data"] == [1.0] * 1200
+            assert cloud.runtime.runs == 3 + 3  # three for its warm-up
+
+    run(main())
+
+
+def test_the_deadline_of_a_request_holds_at_its_end(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "cloud"))
+            given: list[float] = []
+            submit = cloud.site.submit
+
+            def see(request: Request) -> None:
+                given.append(request.deadline_s - request.received_s)
+                submit(request)
+
+            cloud.site.submit = see  # type: ignore[method-assign]
+            client = await edge.client()
+            body = json.loads(BODY) | {"parameters": {"deadline_ms": 5000.0}}
+            assert (await client.ask(json.dumps(body).encode())).status == 200
+            assert (await client.ask()).status == 200
+            assert 4.0 < given[0] < 5.0
+            assert given[1] == math.inf
+
+    run(main())
+
+
+def test_a_client_that_goes_is_noticed_at_the_other_end(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, metro, cloud):
+            held = Held()
+            cloud.runtime = held
+            await cloud.serve()
+            held.gate.clear()
+            await edge.serve(("tiny", "cloud", "metro"))
+            client, other = await edge.client(), await edge.client()
+            client.send()
+            await until(lambda: cloud.site.in_flight == 1)
+            other.send()
+            await until(lambda: cloud.site.in_flight == 2)
+            client.writer.transport.abort()
+            await until(lambda: edge.site.counters.total(Outcome.CANCELED) == 1)
+            await until(lambda: metro.hops["cloud"].in_flight == 1)
+            await until(lambda: len(cloud.peers.connections) == 1)
+            held.gate.set()
+            assert (await other.read()).status == 200
+            await until(lambda: cloud.site.counters.total(Outcome.CANCELED) == 1)
+            assert edge.site.dispatcher.balance == pytest.approx(0.9 - 0.8)
+
+    run(main())
+
+
+def test_a_variant_that_has_gone_is_replaced_by_another_class(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("big", "cloud", "cloud"))
+            client = await edge.client()
+            answer = await client.ask(headers="X-Request-Id: mine\r\n")
+            assert answer.status == 200
+            assert answer.headers["inferway-path"] == "edge"
+            assert edge.site.moved == [0, 1]
+            answer = await client.ask(variant="big")
+            assert answer.status == 503
+            assert "does not run on cloud now" in answer.error
+            assert answer.headers["inferway-unserved"] == "1"
+            assert answer.headers["inferway-path"] == "edge,cloud"
+
+    run(main())
+
+
+async def listens(port: int) -> bool:
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except ConnectionRefusedError:
+        return False
+    writer.close()
+    return True
+
+
+def test_a_node_that_has_died_costs_nobody_an_answer_and_is_taken_back(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, metro, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "metro"))
+            client = await edge.client()
+            assert (await client.ask()).headers["inferway-node"] == "cloud"
+            port = metro.peers.port
+            metro.peers.close()
+            metro.peers.abort()
+            while await listens(port):
+                pass
+            for _ in range(30):
+                answer = await client.ask()
+                assert answer.status == 200, answer.error
+                assert answer.headers["inferway-node"] == "edge"
+            assert edge.site.health.healthy == [True, False, False]
+            metro.peers = Listener(metro.relay.find, metro._broken, hops=True)
+            await metro.peers.start("127.0.0.1", port)
+            await until(lambda: all(edge.site.health.healthy))
+            assert (await client.ask()).headers["inferway-node"] == "cloud"
+
+    run(main())
+
+
+def test_emulated_latencies_add_up_along_the_path(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud", rtt_s=0.02) as (edge, _, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "metro"))
+            client = await edge.client()
+            answer = await client.ask()
+            edge_ms, metro_ms, cloud_ms = map(float, answer.headers["inferway-time-ms"].split(","))
+            assert edge_ms >= metro_ms + 19.0
+            assert metro_ms >= cloud_ms + 19.0
+
+    run(main())
+
+
+def trail_of(node: Node) -> Trail:
+    assert node.site.trail is not None
+    return node.site.trail
+
+
+def test_a_degraded_node_says_so(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "cloud"))
+            cloud.relay.trail.degraded = "unheard"
+            trail_of(cloud).degraded = "cloud is short of memory"
+            client = await edge.client()
+            assert (await client.ask()).headers["inferway-degraded"] == "cloud is short of memory"
+            trail_of(edge).degraded = "no way to isp"
+            assert (await client.ask()).headers["inferway-degraded"] == "no way to isp"
 
     run(main())

@@ -117,9 +117,10 @@ class Pool:
         idle = self._idle
         while idle:
             wire = idle.pop()
-            if not wire.ends:
+            if not wire.stale:
                 self._write(wire, sending)
                 return
+            wire.abort()
         self._waiting.append(sending)
         self._open()
 

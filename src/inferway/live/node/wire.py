@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import select
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
 
@@ -113,6 +114,7 @@ class Wire(asyncio.Protocol):
         "_head_bytes",
         "_lost",
         "_parser",
+        "_poll",
         "_received",
         "_transport",
         "_wrong",
@@ -128,6 +130,7 @@ class Wire(asyncio.Protocol):
     ) -> None:
         self._answered, self._lost = answered, lost
         self._parser: Any = httptools.HttpResponseParser(self)
+        self._poll = select.poll()
         self._answer = Answer()
         self._chunks: list[bytes] = []
         self._head_bytes = self._received = 0
@@ -148,9 +151,13 @@ class Wire(asyncio.Protocol):
             self._transport.writelines((head, *body))
 
     @property
-    def ends(self) -> bool:
-        """Whether the connection is about to end."""
-        return self._transport.is_closing()
+    def stale(self) -> bool:
+        """Whether an idle connection can take no request: it has ended, or is about to.
+
+        The kernel is asked, for the loop may not have come to it yet. A request that is written
+        all the same could not be known to be unread.
+        """
+        return self._transport.is_closing() or bool(self._poll.poll(0))
 
     def abort(self) -> None:
         """End the connection now."""
@@ -161,6 +168,7 @@ class Wire(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
         self._transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def connection_lost(self, error: Exception | None) -> None:
         """Tell the owner."""
