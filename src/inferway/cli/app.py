@@ -18,6 +18,7 @@ from inferway.cli import (
     demo,
     drive,
     failure,
+    node,
     place,
     plan,
     replay,
@@ -59,6 +60,7 @@ def options(
 app.command()(demo.demo)
 app.command()(serve.serve)
 app.command()(up.up)
+app.command()(node.node)
 app.command()(apply.apply)
 app.command()(drive.drive)
 app.command()(bound.bound)

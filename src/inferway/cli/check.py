@@ -17,7 +17,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well
 
 
 def check(file: File, strict: Strict = False, json: terminal.Json = False) -> None:
-    """Check a deployment file: errors, warnings, and what `serve` cannot run yet."""
+    """Check a deployment file: errors, warnings, and what cannot be run live."""
     import inferway
     from inferway.deployment import reachability
 
@@ -42,7 +42,10 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
         warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
-    unserved = deployment.unserved() if deployment is not None else []
+    unserved: list[str] = []
+    if deployment is not None:
+        alone = deployment.network is None
+        unserved = deployment.unserved() if alone else deployment.unserved_at_node()
     if json:
         terminal.document(
             {
