@@ -1,0 +1,227 @@
+"""A node's moves where models come over HTTPS, from another server, or onto a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import ssl
+import subprocess
+import threading
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from model_server import Asked, ModelServer, digest_of, make_certificate, say, whole
+
+import inferway
+from inferway.catalog import zoo
+from inferway.live.instance import zeros
+from inferway.live.node.allowed import Allowed
+from inferway.live.node.mover import Mover
+from inferway.live.node.shelf import Pair, Shelf
+from inferway.live.node.store import ModelStore
+from inferway.runtime import Runtime
+
+LIMIT_S = 60.0
+DISK_BYTES = 1_000_000
+BARE = "{accuracy: 0.8, size: 1 MB, service: {mean: 1 ms}}"
+LARGE = zoo.model_path("digits", "large").read_bytes()
+FAR, TINY = ("digits", "far"), ("digits", "tiny")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[ModelServer]:
+    server = ModelServer(make_certificate(tmp_path / "server.pem", "127.0.0.1"))
+    server.replies["/model"] = whole(LARGE)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("a disk of its own needs root: a tmpfs is mounted")
+    made = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if made.returncode:
+        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+class Node:
+    """A shelf and a mover; what runs is borrowed, tried, and given back when it leaves."""
+
+    def __init__(
+        self,
+        tmp_path: Path,
+        folder: Path,
+        far: str,
+        now: Callable[[], float],
+        tiny: str = "{model: zoo://digits/tiny}",
+    ) -> None:
+        file = tmp_path / "deployment.yaml"
+        file.write_text(
+            "tasks:\n  digits:\n    deadline: 1 s\n    variants:\n"
+            f"      tiny: {tiny}\n"
+            f"      far: {{{far}, accuracy: 0.9, size: 7 MB, service: {{mean: 1 ms}}}}\n"
+        )
+        tls = tmp_path / "server.pem"
+        self.store = ModelStore(
+            folder / "models",
+            limit_bytes=10_000_000,
+            allowed=Allowed(loopback=True),
+            tls=ssl.create_default_context(cafile=tls if tls.exists() else None),
+        )
+        deployment = inferway.load(file)
+        self.shelf = Shelf(deployment, self.store)
+        sizes = {
+            ("digits", one.name): float(one.size_bytes or 0)
+            for one in deployment.tasks["digits"].variants.values()
+        }
+        # Both do not fit at once.
+        self.mover = Mover(
+            self.shelf, self.announce, sizes=sizes, budget_bytes=sizes[FAR] + 1, now=now
+        )
+        self.borrowed: list[Runtime] = []
+
+    async def announce(self, running: Mapping[Pair, int]) -> None:
+        old, self.borrowed = self.borrowed, [self.shelf.lend(*pair) for pair in running]
+        for runtime in old:
+            runtime.close()
+        for runtime in self.borrowed:
+            await asyncio.to_thread(runtime.run, zeros(runtime.signature))
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(LIMIT_S):
+                await work()
+            for runtime in self.borrowed:
+                runtime.close()
+            self.shelf.close()
+            await self.store.close()
+
+        asyncio.run(bounded())
+
+
+def test_a_model_is_fetched_before_the_old_one_goes(server: ModelServer, tmp_path: Path) -> None:
+    asked, gate = threading.Event(), threading.Event()
+
+    def slow(wire: ssl.SSLSocket, request: Asked) -> None:
+        del request
+        say(wire, "200 OK", f"Content-Length: {len(LARGE)}")
+        wire.sendall(LARGE[:-1])
+        asked.set()
+        assert gate.wait(LIMIT_S)
+        wire.sendall(LARGE[-1:])
+
+    server.replies["/model"] = slow
+    far = f"model: '{server.url()}', digest: '{digest_of(LARGE)}'"
+    node = Node(tmp_path, tmp_path, far, lambda: 0.0)
+
+    async def main() -> None:
+        assert await node.shelf.learn("digits") is not None
+        assert await node.mover.toward({TINY: 1})
+        moving = asyncio.create_task(node.mover.toward({FAR: 1}))
+        await asyncio.to_thread(asked.wait, LIMIT_S)
+        assert node.mover.running == {TINY: 1}
+        gate.set()
+        assert await moving
+        assert node.mover.running == {FAR: 1}
+        # Loaded again, it comes from the disk.
+        assert await node.mover.toward({TINY: 1})
+        assert await node.mover.toward({FAR: 1})
+        assert len(server.asked) == 1
+
+    node.run(main)
+
+
+def test_a_full_disk_costs_the_new_copy_and_not_the_old(
+    server: ModelServer, disk: Path, tmp_path: Path
+) -> None:
+    clock = [0.0]
+    far = f"model: '{server.url()}', digest: '{digest_of(LARGE)}'"
+    node = Node(tmp_path, disk, far, lambda: clock[0])
+    (disk / "another's").write_bytes(bytes(500_000))
+
+    async def main() -> None:
+        assert await node.mover.toward({TINY: 1})
+        assert not await node.mover.toward({FAR: 1})
+        assert node.mover.running == {TINY: 1}
+        (failure,) = node.mover.status().failures
+        assert failure.name == "digits/far"
+        assert "bytes do not fit: the disk of" in failure.reason
+        assert "\n" not in failure.reason
+        (disk / "another's").unlink()
+        # Its time has not come yet.
+        assert not await node.mover.toward({FAR: 1})
+        clock[0] = failure.again_s
+        assert await node.mover.toward({FAR: 1})
+        assert node.mover.running == {FAR: 1}
+        assert not node.mover.status().failures
+
+    node.run(main)
+
+
+def test_a_corrupt_file_costs_the_new_copy_and_not_the_old(
+    server: ModelServer, tmp_path: Path
+) -> None:
+    clock = [0.0]
+    server.replies["/model"] = whole(LARGE[:-1] + b"x")
+    far = f"model: '{server.url()}', digest: '{digest_of(LARGE)}'"
+    node = Node(tmp_path, tmp_path, far, lambda: clock[0])
+
+    async def main() -> None:
+        assert await node.mover.toward({TINY: 1})
+        for times in (1, 2, 3):
+            assert not await node.mover.toward({FAR: 1})
+            (failure,) = node.mover.status().failures
+            assert (failure.times, failure.again_s) == (times, 2.0 ** (times - 1))
+            assert "is not the model: its digest is sha256:" in failure.reason
+            assert node.mover.running == {TINY: 1}
+            clock[0] += failure.again_s
+        assert len(server.asked) == 3
+        server.replies["/model"] = whole(LARGE)
+        assert await node.mover.toward({FAR: 1})
+
+    node.run(main)
+
+
+def test_a_variant_of_another_server_is_one_to_move(digits: Any, tmp_path: Path) -> None:
+    """It takes of the budget what the file says, and holds no weights here."""
+    far = f"remote: 'http://{digits.url}/v2/models/digits'"
+    node = Node(tmp_path, tmp_path, far, lambda: 0.0, tiny=BARE)
+
+    async def main() -> None:
+        assert await node.mover.toward({FAR: 1})
+        assert node.mover.used_bytes == 7_000_000
+        (runtime,) = node.borrowed
+        assert node.shelf.signature("digits") == runtime.signature
+        outputs = await asyncio.to_thread(runtime.run, zeros(runtime.signature))
+        assert [array.shape for array in outputs.values()] == [(1, 3)]
+        assert await node.mover.toward({})
+        assert FAR not in node.shelf
+
+    node.run(main)
+
+
+def test_a_server_with_another_model_is_told(digits: Any, tmp_path: Path) -> None:
+    far = f"remote: 'http://{digits.url}/v2/models/digits'"
+    node = Node(tmp_path, tmp_path, far, lambda: 0.0)
+
+    async def main() -> None:
+        assert await node.mover.toward({TINY: 1})
+        assert not await node.mover.toward({FAR: 1})
+        assert node.mover.running == {TINY: 1}
+        (failure,) = node.mover.status().failures
+        assert failure.reason.startswith("digits/far: the remote model's signature")
+
+    node.run(main)
