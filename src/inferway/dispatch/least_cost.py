@@ -7,6 +7,10 @@ request pays for, and what is saturated is `max_wait` to say (`inferway.dispatch
 
 Equal costs go to the class that answers sooner. The paper ranks them by place on the path; what is
 nearer to the entry is the quicker among equals, as far as the way there is what they differ in.
+
+Within a class, idle servers come before busy ones: a service that has outlived its prediction is
+predicted to end now, and servers of a class that have measured different times, as those that
+forward to the same place do, differ by chance more often than by nature.
 """
 
 from __future__ import annotations
@@ -70,12 +74,17 @@ class LeastCost(NamedTuple):
         for k in range(site.rate.size):
             if not has_class(request.classes, k):
                 continue
-            worse_s = self.price_s * (1.0 - site.accuracy[k])
+            mine, mine_s, idle = REJECT, np.inf, False
             for server in range(site.first[k], site.first[k + 1]):
-                if not request.allowed[server]:
+                free = site.queue[server] == 0
+                if not request.allowed[server] or (idle and not free):
                     continue
-                service_s = predicted_service(site, server, request.rows)
-                cost_s = predicted_wait(site, server) + service_s + worse_s
-                if cost_s < least:
-                    best, least = server, cost_s
+                time_s = predicted_wait(site, server) + predicted_service(
+                    site, server, request.rows
+                )
+                if time_s < mine_s or (free and not idle):
+                    mine, mine_s, idle = server, time_s, free
+            cost_s = mine_s + self.price_s * (1.0 - site.accuracy[k])
+            if cost_s < least:
+                best, least = mine, cost_s
         return best
