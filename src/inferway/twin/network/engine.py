@@ -93,11 +93,11 @@ class Engine:
 
     def drain(self) -> None:
         """Let everything happen that is still to happen."""
+        end_s = self.now_s
         while len(self._heap) > 1:
             self.now_s, _, call, argument = heappop(self._heap)
             call(argument)
-        self._change(0)
-        self._ledger.until_s = self.now_s
+        self._ledger.until_s = max(end_s, self._counted_s)
 
     def check(self) -> None:
         """Check flow balance and Little's law at the end.

@@ -1,0 +1,221 @@
+"""Rehearsing a network request by request."""
+
+from __future__ import annotations
+
+import json
+import threading
+from math import inf
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway.network.arrivals import requests_of
+from inferway.network.deployed import deployed
+from inferway.twin.network.events import simulate_events
+from inferway.twin.slots import placement_of, run_slots, simulate_slots
+
+
+class Same:
+    """The very requests of an event run, as counts by slot."""
+
+    def __init__(self, network, demand, slots) -> None:
+        trace = requests_of(network, demand, slots * network.slot_s)
+        slot = np.floor(trace.time_s / network.slot_s).astype(int)
+        self._counts = np.zeros((slots, len(network.requests.task)), np.int64)
+        np.add.at(self._counts, (slot, trace.type), 1)
+
+    def counts(self, slot):
+        return self._counts[slot]
+
+
+def in_slots(deployment, policy, slots):
+    """What the slot twin says of the same requests."""
+    network, demand = deployed(deployment)
+    _, built = placement_of(
+        deployment,
+        network,
+        demand,
+        slots=slots,
+        seed=deployment.seed,
+        policy=policy,
+        options={},
+    )
+    return run_slots(network, Same(network, demand, slots), built, slots=slots)
+
+
+@pytest.mark.parametrize("policy", ["static-greedy", "repository-only"])
+def test_without_queues_and_moves_it_is_the_slot_twin(small, policy) -> None:
+    deployment = small()
+    slots, events = (
+        in_slots(deployment, policy, 6),
+        simulate_events(deployment, slots=6, policy=policy),
+    )
+    assert events.requests == pytest.approx(slots.requests)
+    assert events.gain == pytest.approx(slots.gain, abs=1e-6)
+    assert events.ntag_ms == pytest.approx(slots.ntag_ms, abs=1e-9)
+    assert events.latency_s == pytest.approx(slots.latency_s, rel=1e-9)
+    assert events.inaccuracy == pytest.approx(slots.inaccuracy, rel=1e-9)
+    assert events.served == pytest.approx(slots.served)
+    assert events.presence == pytest.approx(slots.presence)
+    for mine, theirs in ((events.tiers, slots.tiers), (events.tasks, slots.tasks)):
+        for name, part in theirs.items():
+            assert mine[name].to_json() == pytest.approx(part.to_json(), rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("policy", ["infida", "olag", "greedy"])
+def test_moves_that_take_no_time_differ_by_what_offers_take(small, policy) -> None:
+    # For the 23 ms that the news of a move is under way, requests go by the old offers.
+    deployment = small()
+    slots = in_slots(deployment, policy, 8)
+    events = simulate_events(deployment, slots=8, policy=policy, fetch_rate=inf, start_s=0.0)
+    assert slots.mu_bytes_per_slot > 0
+    assert events.mu_bytes_per_slot == pytest.approx(slots.mu_bytes_per_slot)
+    assert events.ntag_ms == pytest.approx(slots.ntag_ms, rel=0.01)
+    assert events.latency_s == pytest.approx(slots.latency_s, rel=0.01)
+    assert events.lost == 0
+
+
+def test_with_requests_of_its_own_the_slot_twin_says_nearly_the_same(small) -> None:
+    deployment = small()
+    slots = simulate_slots(deployment, slots=20, policy="static-greedy")
+    events = simulate_events(deployment, slots=20, policy="static-greedy")
+    assert events.requests.sum() == slots.requests.sum()  # constant arrivals
+    assert events.ntag_ms == pytest.approx(slots.ntag_ms, rel=0.03)
+
+
+def test_loading_takes_time_in_which_the_old_ones_serve(small) -> None:
+    deployment = small()
+    quick = simulate_events(deployment, slots=6, policy="olag", fetch_rate=inf, start_s=0.0)
+    slow = simulate_events(deployment, slots=6, policy="olag", fetch_rate=50e6)
+    assert slow.ntag_ms < quick.ntag_ms - 1
+    assert slow.lost == 0
+    assert 0.5 < slow.used_most <= 1 + 1e-9
+    # Nothing is there before its bytes are: the first slot has repositories alone, and the second
+    # while the first copies load.
+    assert slow.gain[0] == pytest.approx(0, abs=1e-6)
+    assert slow.gain[1] < 0.9 * quick.gain[1]
+
+
+def test_all_requests_are_accounted_for(small) -> None:
+    deployment = small(("rate: 7/s", "rate: 400/s"), ("process: constant", "process: poisson"))
+    result = simulate_events(deployment, slots=3)
+    assert result.answered + result.lost == result.requests.sum()
+    assert result.in_system == pytest.approx(result.flow)
+    assert result.in_system == pytest.approx(
+        result.latency_s * result.answered / (result.slots * result.slot_s), rel=0.01
+    )
+    assert sum(part.share for part in result.tiers.values()) == pytest.approx(1)
+    assert sum(sum(row.values()) for row in result.variants.values()) == pytest.approx(1)
+    assert result.p50_s <= result.p95_s <= result.p99_s
+    assert 0 < result.forwarded < 1
+
+
+def test_queues_cost_what_the_slot_twin_does_not_see(small) -> None:
+    busy = small(("rate: 7/s", "rate: 300/s"), ("process: constant", "process: poisson"))
+    slots = in_slots(busy, "static-greedy", 2)
+    events = simulate_events(busy, slots=2, policy="static-greedy")
+    assert events.ntag_ms < slots.ntag_ms
+    assert events.p99_s > events.p50_s
+
+
+def test_late_requests_are_dropped_or_served_as_the_node_says(small) -> None:
+    # One slow copy at the cloud; deadlines that its queue makes impossible.
+    text = (
+        (
+            "placement: {policy: infida, slot: 20 s}",
+            "placement: {policy: repository-only, slot: 20 s}",
+        ),
+        ("rate: 7/s", "rate: 90/s"),
+        ("process: constant", "process: poisson"),
+        ("  quiet:\n    max_instances: 2", "  quiet:\n    deadline: 52 ms\n    max_instances: 2"),
+    )
+    dropped = simulate_events(small(*text), slots=3)
+    assert dropped.lost > 0
+    assert dropped.answered + dropped.lost == dropped.requests.sum()
+    served = simulate_events(
+        small(
+            *text,
+            ("{repository: true}", "{repository: true, late: serve}"),
+            ("{budget: 500 MB}", "{budget: 500 MB, late: serve}"),
+            ("{budget: 200 MB}", "{budget: 200 MB, late: serve}"),
+        ),
+        slots=3,
+    )
+    assert served.lost == 0
+    assert served.late > 0
+
+
+def test_an_accuracy_target_is_kept_across_nodes(small) -> None:
+    target = (
+        "  quiet:\n    max_instances",
+        "  quiet:\n    accuracy_target: 0.8\n    max_instances",
+    )
+    unset = ("dispatch: {policy: least-cost}\n", "")
+    result = simulate_events(
+        small(target, unset, ("rate: 7/s", "rate: 60/s")), slots=5, policy="static-greedy"
+    )
+    quiet = result.tasks["quiet"]
+    assert 0.795 <= 1 - quiet.inaccuracy <= 0.83  # no more than is asked for
+    weak = ("{repository: true}", "{repository: true, pinned: {quiet/tiny: 1}}")
+    with pytest.raises(ValueError, match=r"task quiet at node edge-1: nothing .* keeps 0\.8"):
+        simulate_events(small(target, unset, weak), slots=1, policy="repository-only")
+
+
+def test_runs_are_seeded(small) -> None:
+    deployment = small(("mean: 8 ms", "distribution: exponential, mean: 8 ms"))
+    one, same, other = (simulate_events(deployment, slots=2, seed=seed) for seed in (1, 1, 2))
+    assert one.gain.tolist() == same.gain.tolist()
+    assert one.gain.tolist() != other.gain.tolist()
+
+
+def test_central_queues_and_bad_numbers_are_refused(small) -> None:
+    with pytest.raises(ValueError, match="node metro has `queue: central`"):
+        simulate_events(small(("{budget: 600 MB}", "{budget: 600 MB, queue: central}")), slots=1)
+    deployment = small()
+    with pytest.raises(ValueError, match="one slot or more"):
+        simulate_events(deployment, slots=0)
+    with pytest.raises(ValueError, match="more than 0 bytes per second"):
+        simulate_events(deployment, slots=1, fetch_rate=0.0)
+    with pytest.raises(ValueError, match="0 s or more to start"):
+        simulate_events(deployment, slots=1, start_s=-1.0)
+    with pytest.raises(ValueError, match="`regret` is of whole slots"):
+        inferway.simulate(deployment, slots=1, events=True, regret=True)
+    with pytest.raises(ValueError, match="`fetch_rate` needs `events`"):
+        inferway.simulate(deployment, slots=1, fetch_rate=1e6)
+
+
+def test_the_python_api_gives_what_the_command_prints(small) -> None:
+    told: list[tuple[str, int]] = []
+    result = inferway.simulate(
+        small(), slots=2, events=True, progress=lambda name, done: told.append((name, done))
+    )
+    printed = json.loads(json.dumps(result.to_json()))
+    network = printed["network"]
+    assert printed["policy"] == "infida"
+    assert {"ntag_ms", "mu_bytes_per_slot", "latency_s", "p99_s", "lost", "series"} <= set(network)
+    assert len(network["series"]["ntag_ms"]) == 2
+    assert sum(done for _, done in told) == network["answered"] + network["lost"]
+    assert {"latency_s", "lost"} <= set(result.to_frame().columns)
+
+
+def test_a_run_that_is_stopped_gives_what_is_known(small) -> None:
+    stop = threading.Event()
+    seen: list[int] = []
+
+    def after_two(name: str, done: int) -> None:
+        seen.append(done)
+        if len(seen) == 2:
+            stop.set()
+
+    deployment = small()
+    result = inferway.simulate(deployment, slots=50, events=True, stop=stop, progress=after_two)
+    found = result.network
+    assert found is not None
+    assert found.slots == len(found.gain) == 2
+    assert "interrupted" in found.notes[0]
+    assert found.requests.sum() == sum(seen)
+    whole = simulate_events(deployment, slots=2)
+    assert found.ntag_ms == pytest.approx(whole.ntag_ms, rel=0.05)
+    with pytest.raises(KeyboardInterrupt):
+        inferway.simulate(deployment, slots=50, events=True, stop=stop)
