@@ -22,6 +22,7 @@ from inferway.drive.pool import Pool
 _FIRST_CONNECTIONS: Final = 32
 _FIRST_CONNECTIONS_EACH: Final = 4
 _REPORT_S: Final = 0.1
+_AHEAD_S: Final = 0.01
 _MOST_REASONS: Final = 8
 """Sentences that are kept of each status."""
 _LONGEST_REASON: Final = 200
@@ -71,6 +72,7 @@ class _Generator:
         self._next = 0
         self._ended = 0
         self._start = 0.0
+        self._began = math.nan
         self._finished = asyncio.Event()
         self._stopped = False
         self._alarm = alarm(loop, self._send_due)
@@ -86,7 +88,10 @@ class _Generator:
         gc.freeze()
         gc.disable()
         cpu = time.process_time()
-        self._start = time.monotonic() + 0.01
+        wall, ahead = time.time(), _AHEAD_S
+        if (every := self._plan.every_s) > 0:
+            ahead += -(wall + ahead) % every
+        self._start, self._began = time.monotonic() + ahead, wall + ahead
         if self._due_s:
             self._alarm.set(self._start + self._due_s[0])
             reporting = self._loop.create_task(self._progress())
@@ -203,6 +208,7 @@ class _Generator:
             refused=""
             if self._next or not missing
             else f"{missing[0].address.url}: {missing[0].refused or 'it ended at once'}",
+            began_s=self._began,
         )
 
 

@@ -39,6 +39,7 @@ def drive_network(
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
+    with_slots: bool = False,
     progress: Told | None = None,
 ) -> NetworkRecord:
     """Send the workload of a file with a `network` to its nodes, each request where it enters.
@@ -58,6 +59,9 @@ def drive_network(
         Of the requests and inputs; the file's if not given.
     binary, connections, grace_s
         As in `inferway.drive.replay`; the connections are those to each node.
+    with_slots
+        Whether to wait for the end of a slot of live nodes, so that the record's slots are theirs:
+        a multiple of the slot's length on the wall clock, which theirs must agree with.
     progress
         Called with what is being done and the part of it that is done, 0..1.
 
@@ -85,7 +89,11 @@ def drive_network(
     if connections < 1:
         raise DriveError(f"connections is {connections}: at least one is needed to send anything")
     return _Load(deployment, network, trace, addresses, chosen).sent(
-        binary=binary, connections=connections, grace_s=grace_s, progress=progress
+        binary=binary,
+        connections=connections,
+        grace_s=grace_s,
+        every_s=network.slot_s if with_slots else 0.0,
+        progress=progress,
     )
 
 
@@ -121,7 +129,13 @@ class _Load:
             self.inputs[kind] = inputs.only(used)
 
     def sent(
-        self, *, binary: bool, connections: int, grace_s: float, progress: Told | None
+        self,
+        *,
+        binary: bool,
+        connections: int,
+        grace_s: float,
+        every_s: float,
+        progress: Told | None,
     ) -> NetworkRecord:
         """Send it; see `drive_network`."""
         trace, names = self.trace, self.network.tasks
@@ -148,6 +162,7 @@ class _Load:
             body=first[self.kind] + self.item,
             connections=connections,
             grace_s=grace_s,
+            every_s=every_s,
         )
         return self._record(carry_out(plan, spoken(progress)))
 
@@ -208,6 +223,7 @@ class _Load:
             path=path,
             degradations=degradations,
             degraded=degraded,
+            began_s=outcome.began_s,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,6 +48,8 @@ class NetworkRecord(Record):
         Sentences with which answers said that they are degraded.
     degraded
         Index of the answer's; -1 where it is not degraded.
+    began_s
+        When the times of the record began, seconds since 1970.
     """
 
     slot_s: float
@@ -62,6 +65,7 @@ class NetworkRecord(Record):
     path: NDArray[np.int32]
     degradations: tuple[str, ...]
     degraded: NDArray[np.int32]
+    began_s: float = math.nan
 
     @property
     def slot(self) -> NDArray[np.int64]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -37,6 +38,8 @@ class Plan:
         Greatest number of connections to each server, each with one request at a time.
     grace_s
         How long to wait for answers after the last send, seconds.
+    every_s
+        Begin when the wall clock reaches a multiple of this, seconds; 0 to begin at once.
     """
 
     addresses: Sequence[Address]
@@ -48,6 +51,7 @@ class Plan:
     body: NDArray[np.int64]
     connections: int
     grace_s: float
+    every_s: float = 0.0
 
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
@@ -62,6 +66,7 @@ class Plan:
             "body": self.body,
             "connections": self.connections,
             "grace_s": self.grace_s,
+            "every_s": self.every_s,
         }
         for name, parts in (("heads", self.heads), ("bodies", self.bodies)):
             content[name] = np.frombuffer(b"".join(parts), np.uint8)
@@ -89,7 +94,8 @@ class Outcome:
 
     `said` indexes `nodes`, `paths` and `degradations`, which are what answers' headers said of
     nodes, each empty where they said nothing; -1 where there was no answer. `refused` is which
-    server could not be reached at the start and why, else empty.
+    server could not be reached at the start and why, else empty; `began_s` when the plan's time
+    began, seconds since 1970.
     """
 
     variants: tuple[str, ...]
@@ -109,6 +115,7 @@ class Outcome:
     cpu_s: float
     interrupted: bool
     refused: str = ""
+    began_s: float = math.nan
 
     def __len__(self) -> int:
         return len(self.sent_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 
 import numpy as np
 import pandas as pd
@@ -92,6 +93,16 @@ def test_each_request_goes_to_its_entry_node_and_task(deployment, servers):
     assert set(frame["slot"]) == {0, 1}
     assert set(frame["task"]) == {"t-0", "t-1", "t-2"}
     assert set(frame["kind"]) == {"t"}
+
+
+def test_with_slots_it_begins_when_live_nodes_end_one(deployment, servers):
+    record = drive_network(deployment, urls(servers), duration_s=0.2, with_slots=True)
+    slots = record.began_s / 0.5
+    assert slots == pytest.approx(round(slots), abs=1e-6)
+    # That is the clock that the servers see.
+    first = min(server.arrived_s[0] for server in servers.values())
+    offset = time.time() - time.monotonic()
+    assert first + offset - record.began_s == pytest.approx(record.intended_s[0], abs=0.1)
 
 
 def test_what_is_saved_is_what_is_loaded(deployment, servers, tmp_path):
