@@ -137,7 +137,7 @@ def _get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
     except (OSError, http.client.HTTPException) as error:
         raise DriveError(
             f"no server answers at {address.url} ({_reason(error)}): "
-            "start one with `inferway serve FILE`, or name another with --url"
+            "start one with `inferway serve FILE`, or say with --url or --addresses where it is"
         ) from error
     finally:
         connection.close()
