@@ -113,6 +113,10 @@ class Engine:
                 f"{ledger.entered} requests entered, {ledger.answered} were answered and "
                 f"{ledger.lost} lost, and {self._in_system} are still there"
             )
+        if sum(self._served) != ledger.answered:
+            raise InvariantError(
+                f"{sum(self._served)} requests were served, and {ledger.answered} answered"
+            )
         if abs(ledger.area - ledger.sojourn_s) > _AGREE * max(ledger.sojourn_s, 1e-3):
             raise InvariantError(
                 f"the number of requests over time adds up to {ledger.area:.9g} s, their times to "

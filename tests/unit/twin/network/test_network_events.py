@@ -12,6 +12,7 @@ import pytest
 import inferway
 from inferway.network.arrivals import requests_of
 from inferway.network.deployed import deployed
+from inferway.twin.network.engine import Engine
 from inferway.twin.network.events import simulate_events
 from inferway.twin.slots import placement_of, run_slots, simulate_slots
 
@@ -144,6 +145,44 @@ def test_late_requests_are_dropped_or_served_as_the_node_says(small) -> None:
     )
     assert served.lost == 0
     assert served.late > 0
+
+
+def test_nobody_is_begun_after_the_deadline(small, monkeypatch) -> None:
+    begun: list[float] = []
+    begin = Engine._begin
+
+    def told(self, server, request) -> None:
+        begun.append(self.now_s - request.deadline_s)
+        begin(self, server, request)
+
+    monkeypatch.setattr(Engine, "_begin", told)
+    result = simulate_events(
+        small(
+            ("policy: infida", "policy: repository-only"),
+            ("rate: 7/s", "rate: 90/s"),
+            ("process: constant", "process: poisson"),
+            # Longer than predicted, often.
+            ("mean: 8 ms", "distribution: hyperexponential, mean: 8 ms, cv: 3"),
+            ("  quiet:\n    max_instances", "  quiet:\n    deadline: 90 ms\n    max_instances"),
+        ),
+        slots=3,
+    )
+    assert max(begun) <= 0
+    assert result.lost > 0
+    assert result.answered + result.lost == result.requests.sum()
+
+
+def test_a_node_that_has_no_room_is_asked_once(small) -> None:
+    # Two places at every instance, and the metro close to full: its refusals go to the cloud.
+    full = small(
+        ("{budget: 600 MB}", "{budget: 600 MB, buffer: 1}"),
+        ("policy: infida", "policy: static-greedy"),
+        ("rate: 7/s", "rate: 200/s"),
+        ("process: constant", "process: poisson"),
+    )
+    result = simulate_events(full, slots=2)
+    assert result.retried > 100
+    assert result.lost < result.retried
 
 
 def test_an_accuracy_target_is_kept_across_nodes(small) -> None:

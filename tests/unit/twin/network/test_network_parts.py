@@ -12,6 +12,7 @@ from inferway.twin.network.exchange import Exchange
 from inferway.twin.network.ledger import Quantiles
 from inferway.twin.network.mover import BudgetError, Mover
 from inferway.twin.network.services import ServiceTimes
+from inferway.twin.network.sites import Sites
 from inferway.twin.network.terrain import Terrain
 
 
@@ -161,6 +162,21 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
         (1.023, edge),
         (1.025, terrain.number["edge-2"]),
     ]
+
+
+def test_a_node_can_spare_what_it_has_not_served_of_late(small) -> None:
+    deployment = small()
+    terrain = Terrain(deployment, deployed(deployment).network)
+    sites = Sites(deployment, terrain, {}, lambda _: {}, seed=1, max_wait_s=0.1, measure=True)
+    metro = terrain.number["metro"]
+    sites.running[metro] = {pair(terrain, "metro", "quiet", "large")}
+    assert sites.own(metro) == [Own("quiet", "large", 0.9, 0.008, 125.0, False)]
+    sites.served[terrain.index[metro, 0, "large"]] += 50
+    sites.look(metro, 2.0)
+    assert sites.own(metro)[0].spare_per_s == 100
+    sites.look(metro, 2.0)
+    assert sites.own(metro)[0].spare_per_s == 125
+    assert [one.repository for one in sites.own(terrain.number["cloud"])] == [True, True]
 
 
 def test_spare_rates_alone_wait_for_the_next_refresh(terrain) -> None:
