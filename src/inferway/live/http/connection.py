@@ -138,8 +138,8 @@ class Connection(asyncio.Protocol):
             limit = self.listener.limits.head_bytes
             self._refuse_and_close(431, f"the headers are longer than {limit} bytes")
             return
-        if exchange.hop is not None and (lower := name.lower()).startswith(b"inferway-"):
-            exchange.hop[lower] = value
+        if exchange.hop is not None and name[:9].lower() == b"inferway-":
+            exchange.hop[name.lower()] = value
             return
         length = len(name)
         # Told apart by length first: most headers are of no interest.

@@ -133,10 +133,13 @@ class Exchange:
         length = len(body)
         if tensors:
             length += sum(map(len, tensors))
-        head = b"%s%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
+        # A neighbor has the names already, and whoever it answers gets a date of its own.
+        common = b""
+        if self.hop is None:
+            common = connection.listener.clock.date + (self.identity or self.name()).headers()
+        head = b"%s%s%sContent-Length: %d\r\n%s%s\r\n" % (
             _STATUS_LINES[status],
-            connection.listener.clock.date,
-            (self.identity or self.name()).headers(),
+            common,
             b"Content-Type: %s\r\n" % content_type if length else b"",
             length,
             extra,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
@@ -29,6 +30,7 @@ MOST_NODES: Final = 16
 """A request that would go through more nodes than this has lost its way."""
 
 
+@lru_cache(4096)
 def encoded(name: str) -> bytes:
     """Write a node's or a variant's name as a header has it."""
     return quote(name).encode()
@@ -41,6 +43,8 @@ class Heading(NamedTuple):
     ----------
     node, variant
         Who shall answer.
+    address
+        The same two as the headers have them.
     path
         Nodes that it has come through, the sender last, as the header has them.
     entry
@@ -51,6 +55,7 @@ class Heading(NamedTuple):
 
     node: str
     variant: str
+    address: tuple[bytes, bytes]
     path: bytes
     entry: str
     left_s: float
@@ -97,7 +102,7 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> Heading:
             raise RefusalError(
                 400, f"Inferway-Deadline-Ms is {_text(deadline[:32])!r}, expected a number"
             )
-    return Heading(_text(node), _text(variant), path, _text(nodes[0]), left_s)
+    return Heading(_text(node), _text(variant), (node, variant), path, _text(nodes[0]), left_s)
 
 
 def hop_head(
@@ -232,5 +237,6 @@ class Trail:
         return b"Inferway-Degraded: %s\r\n" % said if said else b""
 
 
+@lru_cache(4096)
 def _text(name: bytes) -> str:
     return unquote(name.decode("latin-1"))

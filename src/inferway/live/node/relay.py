@@ -155,8 +155,7 @@ class Relay:
         assert isinstance(body, bytes)
         head = hop_head(
             target,
-            encoded(heading.node),
-            encoded(heading.variant),
+            *heading.address,
             b"%s,%s" % (heading.path, self._own),
             heading.left_s - (self._now() - received_s),
             names + body_lines(exchange),

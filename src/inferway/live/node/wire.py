@@ -17,11 +17,12 @@ LONGEST_HEAD: Final = 64 * 1024
 """Bytes of its headers, likewise."""
 _JOINED: Final = 64 * 1024
 
-_CARRIED: Final = {
-    b"content-encoding": b"Content-Encoding: %s\r\n",
-    b"vary": b"Vary: %s\r\n",
-    b"retry-after": b"Retry-After: %s\r\n",
-}
+_CARRIED: Final = (
+    (b"content-encoding", b"Content-Encoding: %s\r\n"),
+    (b"vary", b"Vary: %s\r\n"),
+    (b"retry-after", b"Retry-After: %s\r\n"),
+    (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
+)
 """Lines of an answer that go on as they came."""
 
 
@@ -59,13 +60,20 @@ class Answer:
         "variant",
     )
 
-    def __init__(self) -> None:
-        self.status = 0
-        self.kind = self.lines = self.body = b""
-        self.json_length: bytes | None = None
-        self.retry_after = b""
-        self.node = self.variant = self.path = self.times = self.degraded = b""
-        self.unserved = False
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.status, self.body = status, body
+        get = headers.get
+        self.kind = get(b"content-type", b"")
+        self.node, self.variant = get(NODE, b""), get(VARIANT, b"")
+        self.path, self.times = get(PATH, b""), get(TIMES, b"")
+        self.degraded = get(DEGRADED, b"")
+        self.unserved = get(UNSERVED) == b"1"
+        self.json_length = get(b"inference-header-content-length")
+        self.retry_after = get(b"retry-after", b"")
+        self.lines = b""
+        for name, line in _CARRIED:
+            if name in headers:
+                self.lines += line % headers[name]
 
 
 class Failure(NamedTuple):
@@ -108,10 +116,10 @@ class Wire(asyncio.Protocol):
     """
 
     __slots__ = (
-        "_answer",
         "_answered",
         "_chunks",
         "_head_bytes",
+        "_headers",
         "_lost",
         "_parser",
         "_poll",
@@ -131,7 +139,7 @@ class Wire(asyncio.Protocol):
         self._answered, self._lost = answered, lost
         self._parser: Any = httptools.HttpResponseParser(self)
         self._poll = select.poll()
-        self._answer = Answer()
+        self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._head_bytes = self._received = 0
         self._wrong = ""
@@ -192,29 +200,7 @@ class Wire(asyncio.Protocol):
         if self._head_bytes > LONGEST_HEAD:
             self._wrong = f"the headers of its answer are longer than {LONGEST_HEAD} bytes"
             return
-        name, answer = name.lower(), self._answer
-        if name == b"content-type":
-            answer.kind = value
-        elif name.startswith(b"inferway-"):
-            if name == NODE:
-                answer.node = value
-            elif name == VARIANT:
-                answer.variant = value
-            elif name == PATH:
-                answer.path = value
-            elif name == TIMES:
-                answer.times = value
-            elif name == DEGRADED:
-                answer.degraded = value
-            elif name == UNSERVED:
-                answer.unserved = value == b"1"
-        elif name == b"inference-header-content-length":
-            answer.json_length = value
-            answer.lines += b"Inference-Header-Content-Length: %s\r\n" % value
-        elif (line := _CARRIED.get(name)) is not None:
-            answer.lines += line % value
-            if name == b"retry-after":
-                answer.retry_after = value
+        self._headers[name.lower()] = value
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a piece of the body."""
@@ -230,11 +216,10 @@ class Wire(asyncio.Protocol):
         if self.sending is None or self._wrong:
             self._wrong = self._wrong or "it answered what nobody asked"
             return
-        answer, chunks = self._answer, self._chunks
-        self._answer, self._chunks = Answer(), []
+        headers, chunks = self._headers, self._chunks
+        self._headers, self._chunks = {}, []
         self._head_bytes = self._received = 0
         if status < 200:  # interim: the answer comes after it
             return
-        answer.status = status
-        answer.body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+        answer = Answer(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
         self._answered(self, answer, self._parser.should_keep_alive())

@@ -6,7 +6,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
-import uvloop
 
 from inferway.live.node import hop as hops
 from inferway.live.node.hop import Hop
@@ -20,8 +19,7 @@ BODY = b"\x00\xffab"
 @pytest.fixture
 def run() -> Callable[[Coroutine[Any, Any, None]], None]:
     def to_its_end(main: Coroutine[Any, Any, None]) -> None:
-        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-            runner.run(main)
+        asyncio.run(main)
 
     return to_its_end
 
@@ -66,7 +64,7 @@ def test_bytes_go_out_and_come_back_as_they_are_and_connections_are_kept(run: An
             assert (answer.path, answer.times) == (b"edge,metro,cloud", b"2.00,1.00")
             assert answer.unserved
             assert (answer.json_length, answer.retry_after) == (b"3", b"7")
-            assert answer.lines == (b"Inference-Header-Content-Length: 3\r\nRetry-After: 7\r\n")
+            assert answer.lines == (b"Retry-After: 7\r\nInference-Header-Content-Length: 3\r\n")
         assert hop.opened == 1
         assert hop.in_flight == 0
         await asyncio.gather(*(result(ask(hop)[1]) for _ in range(5)))

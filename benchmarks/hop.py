@@ -1,0 +1,269 @@
+"""Measure what one hop between nodes adds: CPU time and latency, with nginx as the reference.
+
+The same request goes to the same stub of a node's model server: straight; through nginx as a
+reverse proxy (one worker, kept connections upstream, no log); through a relay, which is what a node
+on the way does; and through an entry node, which decodes, decides and forwards. Each is a process
+of its own, all stay up, and they take turns in every round, so that what else runs on the machine
+meets them all. CPU is user and system time of that one process, between the same requests; latency
+is that of one connection that sends its next request when it has its answer.
+
+Run (nginx must be installed: ``apt-get install -y nginx-light``)::
+
+    python benchmarks/hop.py [--requests 20000] [--connections 8] [--rounds 5] [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from http_stack import BODY, Caller, cpu_seconds, drive, free_port, machine, request_bytes, wait_for
+
+TASK = "digits"
+PATH = f"/v2/models/{TASK}/infer".encode()
+HOP = b"Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n"
+ANSWER = json.dumps(
+    {
+        "model_name": TASK,
+        "model_version": "tiny",
+        "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 10], "data": [0.1] * 10}],
+    }
+).encode()
+ANSWER_LINES = (
+    b"Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge,metro,cloud\r\n"
+    b"Inferway-Time-Ms: 1.00\r\n"
+)
+GOAL_CPU, GOAL_P50_S = 2.0, 0.5e-3
+NGINX = """
+daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log stderr warn;
+events {{ worker_connections 1024; }}
+http {{
+    access_log off; client_body_temp_path {folder}/body; proxy_temp_path {folder}/proxy;
+    fastcgi_temp_path {folder}/a; uwsgi_temp_path {folder}/b; scgi_temp_path {folder}/c;
+    keepalive_requests 1000000; client_max_body_size 64m;
+    upstream stub {{ server 127.0.0.1:{stub}; keepalive 64; keepalive_requests 1000000; }}
+    server {{
+        listen 127.0.0.1:{port};
+        location / {{
+            proxy_pass http://stub; proxy_http_version 1.1; proxy_set_header Connection "";
+        }}
+    }}
+}}
+"""
+
+
+def serve(kind: str, port: int, stub: int) -> None:
+    """Run one of ours until it is told to stop."""
+    import uvloop
+
+    uvloop.run({"stub": _stub, "relay": _relay, "entry": _entry}[kind](port, stub))
+
+
+async def _stub(port: int, _: int) -> None:
+    from inferway.live.http.listener import Listener
+
+    def answer(exchange: Any) -> None:
+        exchange.respond(200, ANSWER, extra=ANSWER_LINES)
+
+    await Listener(lambda _method, _target: answer, _broken).start("127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+async def _relay(port: int, stub: int) -> None:
+    from inferway.live.http.listener import Listener
+    from inferway.live.node.hop import Hop
+    from inferway.live.node.relay import Relay
+
+    hop = Hop("cloud", "127.0.0.1", stub)
+    relay = Relay("metro", lambda _: hop)
+    await Listener(relay.find, _broken, hops=True).start("127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+async def _entry(port: int, stub: int) -> None:
+    from inferway.dispatch import Dispatcher
+    from inferway.live import Site
+    from inferway.live.http.limits import Limits
+    from inferway.live.http.listener import Listener
+    from inferway.live.http.routes import inference_routes
+    from inferway.live.node.forwarder import Forwarding
+    from inferway.live.node.hop import Hop
+    from inferway.runtime import Signature, Tensor
+    from inferway.site import Fleet
+
+    signature = Signature((Tensor("x", "FP32", (-1, 160)),), (Tensor("y", "FP32", (-1, 10)),))
+    hop = Hop("cloud", "127.0.0.1", stub)
+    names, servers = ("tiny@cloud", "big@cloud"), np.array([64, 16])
+    fleet = Fleet(names, np.array([1e3, 5e2]), np.array([0.7, 0.9]), servers)
+    runtimes = [
+        Forwarding(hop, "cloud", name.partition("@")[0], ("cloud",))
+        for name, count in zip(names, servers, strict=True)
+        for _ in range(count)
+    ]
+    dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
+    site = Site(TASK, signature, dispatcher, runtimes, target=0.8, node="edge")
+    await site.start()
+    routes = inference_routes([site], lambda: True, Limits())
+    await Listener(routes.find, _broken).start("127.0.0.1", port)
+    await asyncio.Event().wait()
+
+
+def _broken(error: BaseException) -> None:
+    raise error
+
+
+@contextmanager
+def process(command: list[str], port: int) -> Iterator[tuple[int, int]]:
+    """Run a server; yields its process id and port."""
+    with subprocess.Popen(command) as one:
+        try:
+            wait_for(port, one)
+            yield one.pid, port
+        finally:
+            one.terminate()
+
+
+def ours(kind: str, stub: int) -> tuple[list[str], int]:
+    """Make the command of one of our servers, and choose its port."""
+    port = free_port()
+    return [sys.executable, __file__, "--serve", kind, str(port), str(stub)], port
+
+
+def reference(stub: int, folder: Path) -> tuple[list[str], int]:
+    """Write nginx's configuration; its command and port."""
+    found = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/sbin:/usr/local/bin")
+    if found is None:
+        sys.exit("nginx is not installed; it is the reference: apt-get install -y nginx-light")
+    port = free_port()
+    file = folder / "nginx.conf"
+    file.write_text(NGINX.format(folder=folder, port=port, stub=stub))
+    return [found, "-e", "stderr", "-p", str(folder), "-c", str(file)], port
+
+
+class _Timed(Caller):
+    """Notes how long each answer takes."""
+
+    times_s: list[float]
+
+    def _next(self) -> None:
+        now_s = time.perf_counter()
+        if hasattr(self, "begun_s"):
+            self.times_s.append(now_s - self.begun_s)
+        self.begun_s = now_s
+        super()._next()
+
+
+def latencies(port: int, request: bytes, count: int) -> list[float]:
+    """Send requests one after the other on one connection; seconds that each took."""
+    import uvloop
+
+    times_s: list[float] = []
+
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        left, done = iter(range(count)), loop.create_future()
+
+        def caller() -> _Timed:
+            one = _Timed(request, lambda: next(left, None) is not None, done)
+            one.times_s = times_s
+            return one
+
+        await loop.create_connection(caller, "127.0.0.1", port)
+        await done
+
+    uvloop.run(run())
+    return times_s
+
+
+def measure(count: int, connections: int, rounds: int) -> list[dict[str, Any]]:
+    """Run everything; one row per way."""
+    plain, hop = request_bytes(PATH, BODY), request_bytes(PATH, BODY, HOP)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        command, stub = ours("stub", 0)
+        ways = {"straight": (*stack.enter_context(process(command, stub)), hop)}
+        for name, (made, port), request in (
+            ("nginx", reference(stub, folder), hop),
+            ("relay", ours("relay", stub), hop),
+            ("entry", ours("entry", stub), plain),
+        ):
+            ways[name] = (*stack.enter_context(process(made, port)), request)
+        costs_us: dict[str, list[float]] = {name: [] for name in ways}
+        times_s: dict[str, list[float]] = {name: [] for name in ways}
+        for _, port, request in ways.values():
+            drive(port, request, max(500, count // 10), connections)
+        for _ in range(rounds):
+            for name, (pid, port, request) in ways.items():
+                before = cpu_seconds(pid)
+                drive(port, request, count // rounds, connections)
+                used_s = cpu_seconds(pid) - before
+                costs_us[name].append(used_s / (count // rounds) * 1e6)
+            for name, (_, port, request) in ways.items():
+                times_s[name] += latencies(port, request, count // rounds // 4)
+    straight_s = np.quantile(times_s["straight"], (0.5, 0.99))
+    reference_us = min(costs_us["nginx"])
+    rows = []
+    for name in ways:
+        p50_s, p99_s = np.quantile(times_s[name], (0.5, 0.99))
+        rows.append(
+            {
+                "way": name,
+                "cpu_us": round(min(costs_us[name]), 1),
+                "cpu_us_median": round(float(np.median(costs_us[name])), 1),
+                "of_nginx": round(min(costs_us[name]) / reference_us, 2),
+                "p50_ms": round(p50_s * 1e3, 3),
+                "p99_ms": round(p99_s * 1e3, 3),
+                "added_p50_ms": round((p50_s - straight_s[0]) * 1e3, 3),
+                "added_p99_ms": round((p99_s - straight_s[1]) * 1e3, 3),
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Run the measurement, or one of its servers."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--requests", type=int, default=20_000)
+    parser.add_argument("--connections", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.serve:
+        kind, port, stub = options.serve
+        serve(kind, int(port), int(stub))
+        return
+    rows = measure(options.requests, options.connections, options.rounds)
+    if options.json:
+        print(json.dumps({"schema": 1, "machine": machine(), "rows": rows}))
+        return
+    print(f"{machine()}; {options.requests} requests, {options.connections} connections")
+    print(
+        f"{'':9}{'CPU, µs (median)':>20}{'of nginx':>10}{'p50, ms':>9}{'p99, ms':>9}{'added':>16}"
+    )
+    for row in rows:
+        cpu = f"{row['cpu_us']:.1f} ({row['cpu_us_median']:.1f})"
+        added = f"{row['added_p50_ms']:.3f}, {row['added_p99_ms']:.3f}"
+        print(
+            f"{row['way']:9}{cpu:>20}{row['of_nginx']:10.2f}"
+            f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{added:>16}"
+        )
+    for row in rows[2:]:
+        met = row["of_nginx"] <= GOAL_CPU and row["added_p50_ms"] < GOAL_P50_S * 1e3
+        goals = f"CPU at most {GOAL_CPU:g} times nginx's, p50 added below {GOAL_P50_S * 1e3:g} ms"
+        print(f"{row['way']}: {'goals met' if met else 'goals NOT met'} ({goals})")
+
+
+if __name__ == "__main__":
+    main()
