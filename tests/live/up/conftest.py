@@ -27,6 +27,7 @@ nodes:
   cloud: {repository: true}
 network:
   links: [{between: [cloud, metro], rtt: 20 ms}, {between: [metro, edge], rtt: 4 ms}]
+placement: {policy: repository-only}
 workload:
   digits: {arrivals: {process: poisson, rate: 10/s}, entries: {nodes: [edge]}}
 """

@@ -22,10 +22,12 @@ def main(name: str, addresses: str, whim: str = "") -> None:
         sys.exit(3)
     host, _, port = json.loads(Path(addresses).read_text())[name]["admin"].rpartition(":")
     start_s = time.monotonic()
+    asked = []
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            if whim == "garbles":
+            asked.append(self.path)
+            if whim == "garbles" and len(asked) > 1:
                 body = b"what?"
             else:
                 count = int(100 * (time.monotonic() - start_s))
@@ -33,6 +35,7 @@ def main(name: str, addresses: str, whim: str = "") -> None:
                     "schema": 1,
                     "node": name,
                     "pid": os.getpid(),
+                    "ready": whim != "unready",
                     "slot": 7,
                     "alive": ["cloud"],
                     "running": {"digits/tiny": 2, "other/tiny": 1},

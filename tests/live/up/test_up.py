@@ -69,8 +69,8 @@ def test_repositories_start_first_and_all_addresses_differ(raised: Raise) -> Non
     seen: list[list[str]] = []
     up = raised()
     up.begin(ready=lambda names: seen.append(list(names)))
-    assert seen[0][0] == "cloud"
-    assert sorted(seen[-1]) == ["cloud", "edge", "metro"]
+    # In the order of their start.
+    assert seen[-1] == ["cloud", *(name for name in up.nodes if name != "cloud")]
     every = [
         a for one in up.addresses.values() for a in (one.http, one.peer, one.control, one.admin)
     ]
@@ -158,6 +158,13 @@ def test_a_node_that_is_never_ready_is_named(raised: Raise) -> None:
     up = raised({"metro": "slow"})
     with pytest.raises(UpError, match="node metro is not ready after a long while: starting metro"):
         up.begin(patience_s=2.0)
+    assert all(one.over for one in up.nodes.values())
+
+
+def test_a_node_that_does_not_answer_for_all_tasks_is_named(raised: Raise) -> None:
+    up = raised({"edge": "unready"})
+    with pytest.raises(UpError, match="node edge does not answer for all tasks: the cloud is away"):
+        up.begin(patience_s=5.0)
     assert all(one.over for one in up.nodes.values())
 
 

@@ -40,6 +40,8 @@ GRACE_S: Final = 15.0
 _OWN_TIME_S: Final = 15.0
 """A start that takes longer no longer holds up the next: it may wait for just that."""
 
+_LOOK_S: Final = 0.1
+
 Command = Callable[[str, Path, Addresses], list[str]]
 Ready = Callable[[list[str]], None]
 
@@ -142,7 +144,7 @@ class Up:
         self.stop()
 
     def begin(self, patience_s: float = 300.0, ready: Ready | None = None) -> None:
-        """Start all nodes and wait until each is ready; if one is not, stop them all.
+        """Start all nodes and wait until each answers for all tasks; else stop them all.
 
         Parameters
         ----------
@@ -166,9 +168,29 @@ class Up:
                 started[-1].start()
             self._wait_ready(started, deadline_s, ready)
             self._beginning = False
+            self.settle(max(0.0, deadline_s - time.monotonic()))
         except BaseException:
             self.stop()
             raise
+
+    def settle(self, patience_s: float = 60.0) -> None:
+        """Wait until every node that runs answers for all tasks, itself or by others.
+
+        Raises
+        ------
+        UpError
+            If one does not in time.
+        """
+        deadline_s = time.monotonic() + patience_s
+        for name, process in self.nodes.items():
+            while process.state is State.READY:
+                why = self._unsettled(name)
+                if not why:
+                    break
+                if time.monotonic() >= deadline_s:
+                    raise UpError(f"node {name} does not answer for all tasks: {why}")
+                with self._changed:
+                    self._changed.wait(_LOOK_S)
 
     def url(self, node: str) -> str:
         """Tell where clients reach a node; with `netns`, from inside its namespace."""
@@ -199,6 +221,9 @@ class Up:
 
     def start(self, node: str, *, wait: bool = True, patience_s: float = 120.0) -> None:
         """Start a node that has ended, where it was before, and wait until it is ready.
+
+        What it does not run itself it answers for once its neighbors have told it their offers; see
+        `settle`.
 
         Raises
         ------
@@ -291,6 +316,15 @@ class Up:
         if self.certs is not None:
             command += ["--certs", str(self.certs)]
         return command if self._netns else [*command, "--emulate-rtt"]
+
+    def _unsettled(self, node: str) -> str:
+        try:
+            told = self.admin(node)
+        except UpError as error:
+            return str(error)
+        if told.get("ready", True):
+            return ""
+        return told.get("degraded") or f"see {self.nodes[node].log}"
 
     def _order(self) -> list[str]:
         """Repositories first: all the others lean on them."""

@@ -26,7 +26,8 @@ class Glance(NamedTuple):
     node
         Its name.
     state
-        Of its process; ``silent`` where that is ready and does not answer.
+        Of its process; ``silent`` where that is ready and does not answer, ``not ready`` where it
+        does and some task has nobody yet who serves it.
     told
         What its admin listener answered; empty where it did not.
     per_s
@@ -83,4 +84,5 @@ class Watch:
             for key in _RATES
             if gone_s > 0 and key in told and key in last and told[key] >= last[key]
         }
-        return Glance(node, process.state.value, told, per_s)
+        state = "ready" if told.get("ready", True) else "not ready"
+        return Glance(node, state, told, per_s)
