@@ -84,10 +84,12 @@ async def _relay(port: int, stub: int) -> None:
     from inferway.live.http.listener import Listener
     from inferway.live.node.hop import Hop
     from inferway.live.node.relay import Relay
+    from inferway.live.pauses import settle
 
     hop = Hop("cloud", "127.0.0.1", stub)
     relay = Relay("metro", lambda _: hop)
     await Listener(relay.find, _broken, hops=True).start("127.0.0.1", port)
+    settle()
     await asyncio.Event().wait()
 
 
@@ -99,6 +101,7 @@ async def _entry(port: int, stub: int) -> None:
     from inferway.live.http.routes import inference_routes
     from inferway.live.node.forwarder import Forwarding
     from inferway.live.node.hop import Hop
+    from inferway.live.pauses import settle
     from inferway.runtime import Signature, Tensor
     from inferway.site import Fleet
 
@@ -116,6 +119,7 @@ async def _entry(port: int, stub: int) -> None:
     await site.start()
     routes = inference_routes([site], lambda: True, Limits())
     await Listener(routes.find, _broken).start("127.0.0.1", port)
+    settle()
     await asyncio.Event().wait()
 
 

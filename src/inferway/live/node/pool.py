@@ -117,7 +117,7 @@ class Pool:
         idle = self._idle
         while idle:
             wire = idle.pop()
-            if not wire.stale:
+            if not wire.stale(asyncio.get_running_loop().time()):
                 self._write(wire, sending)
                 return
             wire.abort()

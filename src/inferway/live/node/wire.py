@@ -15,6 +15,8 @@ LONGEST_BODY: Final = 256 * 1024**2
 """Bytes of an answer after which the connection is ended."""
 LONGEST_HEAD: Final = 64 * 1024
 """Bytes of its headers, likewise."""
+FRESH_S: Final = 0.005
+"""Connections that have been idle for less are used unasked."""
 _JOINED: Final = 64 * 1024
 
 _CARRIED: Final = (
@@ -119,6 +121,7 @@ class Wire(asyncio.Protocol):
         "_answered",
         "_chunks",
         "_head_bytes",
+        "_headed",
         "_headers",
         "_lost",
         "_parser",
@@ -142,6 +145,7 @@ class Wire(asyncio.Protocol):
         self._headers: dict[bytes, bytes] = {}
         self._chunks: list[bytes] = []
         self._head_bytes = self._received = 0
+        self._headed = False
         self._wrong = ""
         self.sending: Any = None
         self.since_s = 0.0
@@ -158,14 +162,15 @@ class Wire(asyncio.Protocol):
         else:
             self._transport.writelines((head, *body))
 
-    @property
-    def stale(self) -> bool:
+    def stale(self, now_s: float) -> bool:
         """Whether an idle connection can take no request: it has ended, or is about to.
 
-        The kernel is asked, for the loop may not have come to it yet. A request that is written
-        all the same could not be known to be unread.
+        One that has been idle for a while is looked up in the kernel, for the loop may not have
+        come to its end yet. A request that is written all the same may have been read.
         """
-        return self._transport.is_closing() or bool(self._poll.poll(0))
+        if self._transport.is_closing():
+            return True
+        return now_s - self.since_s > FRESH_S and bool(self._poll.poll(0))
 
     def abort(self) -> None:
         """End the connection now."""
@@ -185,22 +190,26 @@ class Wire(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
         self.begun = True
+        if not self._headed:
+            self._head_bytes += len(data)
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
             self._wrong = self._wrong or f"what it sent is no answer ({str(error)[:120]})"
+        if not self._headed and self._head_bytes > LONGEST_HEAD:
+            self._wrong = f"the headers of its answer are longer than {LONGEST_HEAD} bytes"
         if self._wrong:
             self._transport.abort()
 
     # What httptools calls.
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep the headers that matter."""
-        self._head_bytes += len(name) + len(value)
-        if self._head_bytes > LONGEST_HEAD:
-            self._wrong = f"the headers of its answer are longer than {LONGEST_HEAD} bytes"
-            return
+        """Keep a header."""
         self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Count what comes from now on as the body."""
+        self._headed = True
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a piece of the body."""
@@ -219,6 +228,7 @@ class Wire(asyncio.Protocol):
         headers, chunks = self._headers, self._chunks
         self._headers, self._chunks = {}, []
         self._head_bytes = self._received = 0
+        self._headed = False
         if status < 200:  # interim: the answer comes after it
             return
         answer = Answer(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
