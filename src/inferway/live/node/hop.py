@@ -127,6 +127,21 @@ class Hop:
             self._open(reason)
         self._pool.drop(reason)
 
+    def hasten(self) -> None:
+        """The neighbor is said to be back: where it is not used, it is asked now and not later."""
+        if self.breaker.closed or self._closed:
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._probe is not None:
+            self._probe.cancel()
+            self._probe = None
+        # What was tried before, the kernel may try again long after it would succeed.
+        self._pool.anew()
+        self.breaker.due_s = self.breaker.now()
+        self._ask()
+
     @property
     def in_flight(self) -> int:
         """Requests that have not been answered."""

@@ -103,6 +103,7 @@ class Menu:
         self._used: dict[str, list[Offer]] = {}
         self._from: str | None = None
         self._leaving = False
+        self._shut: set[str] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
         plane.on_letter(self._letter)
@@ -139,9 +140,18 @@ class Menu:
         """The same of all tasks."""
         return [offer for offers in self._used.values() for offer in offers]
 
+    def reach(self, neighbor: str, works: bool) -> None:
+        """Say whether requests reach a neighbor: its offers hold only while they do.
+
+        Letters take another way than requests. One that writes letters and answers no request is
+        of no use, neither to this node nor to those who would come through it.
+        """
+        (self._shut.discard if works else self._shut.add)(neighbor)
+        self._look()
+
     def next_hop(self, destination: str) -> str | None:
         """Name the neighbor by which a node is reached; None where none is known."""
-        if destination in self._links_s and destination in self._plane.alive:
+        if destination in self._links_s and self._answers(destination):
             return destination
         ways = [
             (offer.rtt_s, len(offer.path), neighbor)
@@ -156,7 +166,7 @@ class Menu:
         """Say why no repository can be reached; empty where one can, or the node is one."""
         if self.upstream is None or (self._from is not None and self._reaches(self._from)):
             return ""
-        if self.upstream in self._plane.alive:
+        if self._answers(self.upstream):
             return f"node {self.node} reaches no repository beyond {self.upstream}"
         return f"node {self.node} reaches no repository: {self.upstream} does not answer"
 
@@ -166,8 +176,11 @@ class Menu:
         return [
             neighbor
             for neighbor, heard in self._heard.items()
-            if neighbor in self._plane.alive and heard.until_s > now
+            if self._answers(neighbor) and heard.until_s > now
         ]
+
+    def _answers(self, neighbor: str) -> bool:
+        return neighbor in self._plane.alive and neighbor not in self._shut
 
     def _reaches(self, neighbor: str) -> bool:
         heard = self._heard.get(neighbor)

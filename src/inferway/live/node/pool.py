@@ -147,6 +147,13 @@ class Pool:
         for wire in idle:
             wire.abort()
 
+    def anew(self) -> None:
+        """Give up connections that are being made, and idle ones."""
+        self.forget()
+        for task in tuple(self._opening):
+            task.cancel()
+        self._opening.clear()
+
     def refuse(self, reason: str) -> None:
         """Fail what waits for a connection."""
         waiting, self._waiting = self._waiting, deque()

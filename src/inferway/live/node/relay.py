@@ -137,7 +137,8 @@ class Relay:
 
     def _send(self, task: str, exchange: Exchange, heading: Heading, received_s: float) -> None:
         hop = self._next_hop(heading.node)
-        if hop is None:
+        # Back to where it has been it would only be refused as a loop.
+        if hop is None or encoded(hop.name) in heading.path.split(b","):
             reason = f"node {self.node} has no way to node {heading.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             return

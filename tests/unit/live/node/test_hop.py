@@ -220,6 +220,29 @@ def test_a_refused_connection_opens_the_breaker_until_a_probe_is_answered(run: A
     run(main())
 
 
+def test_one_that_is_said_to_be_back_is_asked_at_once(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hops, "PROBE_S", 60.0)
+
+    async def main() -> None:
+        neighbor = await Neighbor().start()
+        # Left to itself, it would wait a minute for the first answer.
+        hop = hop_to(neighbor)
+        neighbor.mute = True
+        hop.hasten()
+        assert neighbor.probes == 0  # it is in use
+        hop.lose("gone")
+        await until(lambda: neighbor.probes == 1)
+        neighbor.mute = False
+        hop.hasten()
+        await until(lambda: hop.breaker.closed)
+        assert neighbor.probes == 2
+        await end(hop, neighbor)
+
+    run(main())
+
+
 def test_a_neighbor_known_to_be_gone_fails_what_waits_for_it(run: Any) -> None:
     async def script(visit: Visit) -> None:
         await asyncio.sleep(LIMIT_S)

@@ -183,6 +183,37 @@ def test_another_path_is_taken_where_there_is_one() -> None:
     asyncio.run(main())
 
 
+def test_one_that_answers_no_requests_is_no_way_though_it_writes_letters() -> None:
+    async def main() -> None:
+        wires = Wires(("edge", "left"), ("left", "cloud"), ("cloud", "right"), ("right", "edge"))
+        menus = {
+            "edge": wires.menu("edge", "left"),
+            "left": wires.menu("left", "cloud"),
+            "right": wires.menu("right", "cloud"),
+            "cloud": wires.menu("cloud", None),
+        }
+        for menu in menus.values():
+            menu.begin()
+        menus["cloud"].offer([WIDE])
+        wires.join(*menus)
+        await wires.settle()
+        menus["edge"].reach("left", False)
+        assert ways(menus["edge"]) == {"wide@cloud": ("right", "cloud")}
+        assert menus["edge"].next_hop("cloud") == "right"
+        assert menus["edge"].next_hop("left") is None
+        assert menus["edge"].degraded == ""
+        menus["edge"].reach("right", False)
+        assert ways(menus["edge"]) == {}
+        assert menus["edge"].degraded == "node edge reaches no repository: left does not answer"
+        # No letter has to come for it to be used again.
+        menus["edge"].reach("left", True)
+        assert ways(menus["edge"]) == {"wide@cloud": ("left", "cloud")}
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
 def test_offers_expire_and_garbage_is_counted() -> None:
     async def main() -> None:
         wires, menus, _ = await line()

@@ -147,6 +147,11 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
             "node metro has no way to node moon now",
         ),
         (
+            f"{TO_CLOUD}Inferway-Path: edge,cloud\r\n",
+            503,
+            "node metro has no way to node cloud now",
+        ),
+        (
             "Inferway-Node: metro\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n",
             503,
             "variant 'tiny' of task 'task' does not run on metro now",
