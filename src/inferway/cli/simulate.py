@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from inferway.twin import Result
 
 _QUERIES = "1e6"
-_SLOTS = 240
+_SLOTS, _SLOTS_OF_EVENTS = 240, 20
 
 
 def _count(text: str) -> int:
@@ -108,7 +108,9 @@ def simulate(
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Slots of a file with `network`.  [default: 240]", show_default=False
+            min=1,
+            help="Slots of a file with `network`.  [default: 240; 20 with --events]",
+            show_default=False,
         ),
     ] = None,
     regret: Annotated[
@@ -219,7 +221,7 @@ def _simulate_network(
             raise CommandError(
                 f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
             )
-    number = slots or _SLOTS
+    number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
     total = requests_in(deployment, number) if events else number
     with _progress("requests" if events else "slots", total, 1.0) as told:
         tell = simulate_network(

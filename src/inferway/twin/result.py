@@ -206,7 +206,8 @@ class Result:
 
     tasks: dict[str, TaskResult]
     network: NetworkResult | None = None
-    """Of a file with `network`; it has no queues, so `tasks` is empty."""
+    """Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an
+    `inferway.twin.network.result.EventResult`."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it."""

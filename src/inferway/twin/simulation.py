@@ -30,8 +30,8 @@ _OF_A_TRACE = 16
 """Replications of a trace."""
 INTERRUPTED = "interrupted: this is what was known by then"
 """The note of a result that Ctrl-C ended."""
-_SLOTS = 240
-"""Of a network."""
+_SLOTS, _SLOTS_OF_EVENTS = 240, 20
+"""Of a network, and of one that is simulated request by request."""
 _POLL_S = 0.1
 """How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing."""
 
@@ -89,7 +89,7 @@ def simulate(
     stop
         Ends it early once it is set, as Ctrl-C does.
     slots
-        How many slots of a network; 240 by default.
+        How many slots of a network; 240 by default, and 20 with `events`.
     policy
         Another placement policy than the file's.
     regret
@@ -121,7 +121,7 @@ def simulate(
         _whole_network_only(**apart, records=records, trace=trace)
         return _networked(
             deployment,
-            slots=_SLOTS if slots is None else slots,
+            slots=slots if slots is not None else _SLOTS_OF_EVENTS if events else _SLOTS,
             regret=regret,
             events=events,
             moves={"fetch_rate": fetch_rate, "start_s": start_s},
