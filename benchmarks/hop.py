@@ -159,6 +159,7 @@ class _Timed(Caller):
     """Notes how long each answer takes."""
 
     times_s: list[float]
+    begun_s: float
 
     def _next(self) -> None:
         now_s = time.perf_counter()
