@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -20,14 +21,13 @@ def main(name: str, addresses: str, whim: str = "") -> None:
     if whim == "fails":
         print("the model is not there", file=sys.stderr)
         sys.exit(3)
-    host, _, port = json.loads(Path(addresses).read_text())[name]["admin"].rpartition(":")
+    own = json.loads(Path(addresses).read_text())[name]
+    host, _, port = own["admin"].rpartition(":")
     start_s = time.monotonic()
-    asked = []
 
     class Admin(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked.append(self.path)
-            if whim == "garbles" and len(asked) > 1:
+            if whim == "garbles":
                 body = b"what?"
             else:
                 count = int(100 * (time.monotonic() - start_s))
@@ -35,7 +35,6 @@ def main(name: str, addresses: str, whim: str = "") -> None:
                     "schema": 1,
                     "node": name,
                     "pid": os.getpid(),
-                    "ready": whim != "unready",
                     "slot": 7,
                     "alive": ["cloud"],
                     "running": {"digits/tiny": 2, "other/tiny": 1},
@@ -57,11 +56,20 @@ def main(name: str, addresses: str, whim: str = "") -> None:
         def log_message(self, form: str, *words: object) -> None:
             print(form % words, file=sys.stderr)
 
+    class Clients(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            known = self.path == "/v2/models/digits/ready" and whim != "unready"
+            self.send_response(200 if known else 503)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
     if whim == "ends":
         print(f"ready {name}", flush=True)
         print("out of memory", file=sys.stderr)
         sys.exit(9)
     server = HTTPServer((host, int(port)), Admin)
+    front = HTTPServer((host, int(own["http"].rpartition(":")[2])), Clients)
+    threading.Thread(target=front.serve_forever, daemon=True).start()
     if whim == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     else:

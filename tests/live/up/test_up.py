@@ -163,7 +163,9 @@ def test_a_node_that_is_never_ready_is_named(raised: Raise) -> None:
 
 def test_a_node_that_does_not_answer_for_all_tasks_is_named(raised: Raise) -> None:
     up = raised({"edge": "unready"})
-    with pytest.raises(UpError, match="node edge does not answer for all tasks: the cloud is away"):
+    with pytest.raises(
+        UpError, match="node edge does not answer for task digits: the cloud is away"
+    ):
         up.begin(patience_s=5.0)
     assert all(one.over for one in up.nodes.values())
 

@@ -1,4 +1,4 @@
-"""What a node's admin listener says of it."""
+"""What a node says when it is asked."""
 
 from __future__ import annotations
 
@@ -13,18 +13,39 @@ from inferway.deployment.hosts import split
 from inferway.live.keys import VARIABLE
 from inferway.live.up.error import UpError
 
-__all__ = ["asked"]
+__all__ = ["asked", "told"]
 
 
-def asked(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, Any]:
-    """Get ``/v2/node``.
+def told(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, Any]:
+    """Get what the admin listener tells at ``/v2/node``; as `asked`.
+
+    Raises
+    ------
+    UpError
+        If it does not answer, or not so.
+    """
+    status, body = asked(node, address, "/v2/node", wire, timeout_s)
+    page = f"{address}/v2/node"
+    if status != 200:
+        raise UpError(f"node {node} answers {status} at {page}")
+    try:
+        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise UpError(f"node {node} answers what is no JSON at {page}: {error}") from None
+    return found
+
+
+def asked(node: str, address: str, path: str, wire: socket, timeout_s: float) -> tuple[int, bytes]:
+    """Get a page: its status and content.
 
     Parameters
     ----------
     node
         Its name, for what is said when it does not answer.
     address
-        HOST:PORT of the admin listener.
+        HOST:PORT.
+    path
+        Of the page.
     wire
         A socket in the network where that is; closed afterwards.
     timeout_s
@@ -33,7 +54,7 @@ def asked(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, 
     Raises
     ------
     UpError
-        If it does not answer, or not so.
+        If it does not answer.
     """
     host, port = split(address)
     connection = HTTPConnection(host, port)
@@ -41,23 +62,14 @@ def asked(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, 
     try:
         wire.connect((host, port))
         connection.sock = wire
-        connection.request("GET", "/v2/node", headers=_key())
+        connection.request("GET", path, headers=_key())
         answer = connection.getresponse()
-        body = answer.read()
+        return answer.status, answer.read()
     except (OSError, HTTPException) as error:
         raise UpError(f"node {node} does not answer at {address}: {error}") from None
     finally:
         wire.close()
         connection.close()
-    if answer.status != 200:
-        raise UpError(f"node {node} answers {answer.status} at {address}/v2/node")
-    try:
-        found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise UpError(
-            f"node {node} answers what is no JSON at {address}/v2/node: {error}"
-        ) from None
-    return found
 
 
 def _key() -> dict[str, str]:

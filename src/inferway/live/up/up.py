@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import quote
 
 from inferway.deployment import Deployment
 from inferway.live.node.addresses import (
@@ -27,7 +28,7 @@ from inferway.live.node.credentials import Credentials, file_name
 from inferway.live.up.error import UpError
 from inferway.live.up.ports import on_loopback
 from inferway.live.up.process import NodeProcess, State
-from inferway.live.up.question import asked
+from inferway.live.up.question import asked, told
 from inferway.network import Topology, entries_of, topology_of
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _OWN_TIME_S: Final = 15.0
 """A start that takes longer no longer holds up the next: it may wait for just that."""
 
 _LOOK_S: Final = 0.1
+_PATIENCE_S: Final = 2.0
 
 Command = Callable[[str, Path, Addresses], list[str]]
 Ready = Callable[[list[str]], None]
@@ -183,12 +185,10 @@ class Up:
         """
         deadline_s = time.monotonic() + patience_s
         for name, process in self.nodes.items():
-            while process.state is State.READY:
-                why = self._unsettled(name)
-                if not why:
-                    break
+            left = list(self.deployment.named())
+            while process.state is State.READY and (why := self._unsettled(name, left)):
                 if time.monotonic() >= deadline_s:
-                    raise UpError(f"node {name} does not answer for all tasks: {why}")
+                    raise UpError(f"node {name} does not answer for task {left[-1]}: {why}")
                 with self._changed:
                     self._changed.wait(_LOOK_S)
 
@@ -204,9 +204,7 @@ class Up:
         UpError
             If it does not answer.
         """
-        address = self._addresses(node).admin
-        wire = socket.socket() if self.emulation is None else self.emulation.open_socket(node)
-        return asked(node, address, wire, timeout_s)
+        return told(node, self._addresses(node).admin, self._wire(node), timeout_s)
 
     def kill(self, node: str) -> None:
         """End a node at once, as a failing machine would (SIGKILL), and wait until it has.
@@ -317,14 +315,22 @@ class Up:
             command += ["--certs", str(self.certs)]
         return command if self._netns else [*command, "--emulate-rtt"]
 
-    def _unsettled(self, node: str) -> str:
+    def _wire(self, node: str) -> socket.socket:
+        return socket.socket() if self.emulation is None else self.emulation.open_socket(node)
+
+    def _unsettled(self, node: str, tasks: list[str]) -> str:
+        """Take from the tasks those that the node answers for, and say why it is not all."""
+        address = self.addresses[node].http
         try:
-            told = self.admin(node)
+            while tasks:
+                path = f"/v2/models/{quote(tasks[-1])}/ready"
+                status, _ = asked(node, address, path, self._wire(node), _PATIENCE_S)
+                if status != 200:
+                    return self.admin(node).get("degraded") or f"see {self.nodes[node].log}"
+                tasks.pop()
         except UpError as error:
             return str(error)
-        if told.get("ready", True):
-            return ""
-        return told.get("degraded") or f"see {self.nodes[node].log}"
+        return ""
 
     def _order(self) -> list[str]:
         """Repositories first: all the others lean on them."""

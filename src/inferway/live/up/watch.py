@@ -26,8 +26,7 @@ class Glance(NamedTuple):
     node
         Its name.
     state
-        Of its process; ``silent`` where that is ready and does not answer, ``not ready`` where it
-        does and some task has nobody yet who serves it.
+        Of its process; ``silent`` where that is ready and does not answer.
     told
         What its admin listener answered; empty where it did not.
     per_s
@@ -84,5 +83,4 @@ class Watch:
             for key in _RATES
             if gone_s > 0 and key in told and key in last and told[key] >= last[key]
         }
-        state = "ready" if told.get("ready", True) else "not ready"
-        return Glance(node, state, told, per_s)
+        return Glance(node, process.state.value, told, per_s)
