@@ -27,6 +27,10 @@ UNBOUNDED_PLACES = 1024
 _ON = (1,)
 
 
+_COMPILED: set[tuple[object, ...]] = set()
+"""What has been compiled in this process, by the policy's files and its fields' types."""
+
+
 class PolicyError(RuntimeError):
     """A policy that does not keep its contract."""
 
@@ -112,7 +116,10 @@ class Dispatcher:
         calls = entries(self.sources)
         try:
             self._bound = calls.bind(binding)
-            self._compile(calls)
+            kind = (self.sources, type(self.policy), *map(_kind, self.policy))
+            if kind not in _COMPILED:
+                self._compile(calls)
+                _COMPILED.add(kind)
         except numba.core.errors.NumbaError as error:
             raise ValueError(
                 f"policy {policy} does not compile: {compile_reason(error)}"
@@ -345,6 +352,10 @@ class Dispatcher:
     def balance(self) -> float:
         """Accuracy balance."""
         return float(self.site.balance[0])
+
+
+def _kind(part: object) -> object:
+    return (part.dtype.str, part.ndim) if isinstance(part, np.ndarray) else type(part)
 
 
 def compile_reason(error: Exception) -> str:

@@ -38,6 +38,11 @@ MAX_HOPS: Final = 16
 """Nodes on the way of an offer, at most."""
 MAX_SERVERS: Final = 64
 """Virtual servers of an offer, at most: requests that are under way to it at once."""
+FEW_SERVERS: Final = 8
+"""As many, at most, where less than half of them would do for all that is expected."""
+PLACES: Final = 128
+"""Places at each server of a node that forwards, where the file says no number: what would wait for
+longer has somewhere else to go."""
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True):
@@ -207,16 +212,28 @@ def passed_on(
     ]
 
 
-def servers_for(offer: Offer) -> int:
+def servers_for(offer: Offer, rate_per_s: float | None = None) -> int:
     """Count the virtual servers of an offer: how many requests may be under way to it at once.
 
     Those that its spare rate keeps under way (Little's law), rounded up, and one more, so that an
-    offer with nothing to spare can still be tried; all that there may be for a repository.
+    offer with nothing to spare can still be tried; all that there may be for a repository. Never
+    more than twice what all expected requests would keep under way.
+
+    Parameters
+    ----------
+    offer
+        As it was `received`.
+    rate_per_s
+        Requests per second that may come for the task; None where nothing says it.
     """
+    most = MAX_SERVERS
+    if rate_per_s is not None:
+        all_of_them = 2.0 * rate_per_s * offer.response_s
+        most = min(MAX_SERVERS, max(FEW_SERVERS, math.ceil(min(all_of_them, MAX_SERVERS))))
     if offer.repository:
-        return MAX_SERVERS
+        return most
     under_way = offer.spare_per_s * offer.response_s
-    return min(MAX_SERVERS, 1 + math.ceil(min(under_way, MAX_SERVERS)))
+    return min(most, 1 + math.ceil(min(under_way, MAX_SERVERS)))
 
 
 def fleet_at(
@@ -226,6 +243,7 @@ def fleet_at(
     buffer: int | None,
     *,
     node: str = "",
+    rate_per_s: float | None = None,
 ) -> tuple[Fleet, list[Offer | None]]:
     """Make the fleet of a node that also forwards.
 
@@ -239,9 +257,12 @@ def fleet_at(
         What it has `received`; of several ways to the same, the shortest counts. What the node's
         own instances beat may be among them: it takes what these cannot.
     buffer
-        Places at each server, the one in service included; None for no limit.
+        Places at each server, the one in service included; None for `PLACES`, and no limit where
+        there are no offers.
     node
         Where the fleet stands.
+    rate_per_s
+        Requests per second of the task that may come there; None where nothing says it.
 
     Returns
     -------
@@ -268,8 +289,10 @@ def fleet_at(
         variants=(*(variant for variant, *_ in own), *(f"{o.variant}@{o.node}" for o in known)),
         rate=np.array([*(rate for *_, rate, _ in own), *(1.0 / o.response_s for o in known)]),
         accuracy=np.array([*(accuracy for _, accuracy, *_ in own), *(o.accuracy for o in known)]),
-        count=np.array([*(count for *_, count in own), *(servers_for(o) for o in known)]),
-        buffer=buffer,
+        count=np.array(
+            [*(count for *_, count in own), *(servers_for(o, rate_per_s) for o in known)]
+        ),
+        buffer=PLACES if buffer is None and known else buffer,
         task=task,
         node=node,
     )

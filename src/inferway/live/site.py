@@ -6,7 +6,7 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -260,7 +260,7 @@ class Site:
         cold = [
             server
             for server, instance in enumerate(self.instances)
-            if not await aside(instance.warm_up)
+            if not self._watch.forwards(server) and not await aside(instance.warm_up)
         ]
         self.health.start(cold)
         for instance in self.instances:
@@ -359,6 +359,13 @@ class Site:
         """Requests at the servers and in the central queue."""
         return len(self._queues)
 
+    def withdraw(self, offers: Collection[tuple[str, str]]) -> None:
+        """Forward nothing to these offers, each variant and node, and to all others as they come.
+
+        What is on its way to them still ends.
+        """
+        self._watch.withdraw([k for k in self.classes if self.names[k] in offers])
+
     def mask_of(self, variant: str) -> int:
         """Make the bit mask that pins a request to a variant, whoever serves it."""
         return sum(1 << k for k, (name, _) in enumerate(self.names) if name == variant)
@@ -433,7 +440,7 @@ class Site:
         if self.steering is not None:
             self.steering.again()
         self.ready = any(self.health.healthy) and not self._stopped
-        if self.told is not None:
+        if self.told is not None and not self._watch.forwards(server):
             self.told(self.instances[server].name, healthy, reason)
         if not healthy:
             queued = [one for one in list(self.queues[server]) if self._service.recall(one)]

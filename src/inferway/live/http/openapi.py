@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any, Final
 
 import msgspec
@@ -51,6 +52,7 @@ _NAMES: Final = [
 ]
 
 
+@cache
 def document() -> dict[str, Any]:
     """Make the document."""
     # Data that is decoded later has no schema of its own.

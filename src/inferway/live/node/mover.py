@@ -101,6 +101,11 @@ class Mover:
         shelf.freed = self._stirred.set
 
     @property
+    def pinned(self) -> dict[Pair, int]:
+        """Copies that are always wanted."""
+        return dict(Counter(copy.pair for copy in self._pinned))
+
+    @property
     def running(self) -> dict[Pair, int]:
         """Copies that take requests, or will with the next announcement."""
         return dict(sorted(Counter(copy.pair for copy in self._running).items(), key=self._place))

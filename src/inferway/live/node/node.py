@@ -60,6 +60,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Node"]
 
+GATHER_S: Final = 0.05
+"""Changes of offers that come together make sites anew together."""
+TOLD_S: Final = 0.1
+"""How long news of an offer may take beside the way itself."""
 LOOK_S: Final = 1.0
 """How often a node looks how much its copies have to spare."""
 # Slots that a policy in hindsight is told of.
@@ -128,6 +132,7 @@ class Node:
         self.memory = NodeState(
             folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
         )
+        self._told_after_s = position.reach_s + TOLD_S
         self.hops = {
             neighbor: _hop(neighbor, addresses, rtt_s if emulate_rtt else 0.0, mine)
             for neighbor, rtt_s in position.links_s.items()
@@ -155,6 +160,8 @@ class Node:
             now=now,
         )
         self.plane.on_neighbor(self._neighbor)
+        for neighbor, hop in self.hops.items():
+            hop.watch(partial(self._reached, neighbor))
         self.accounts = Accounts(name, position.types)
         http_host, http_port = _split(own.http)
         admin_host, admin_port = _split(own.admin)
@@ -206,6 +213,11 @@ class Node:
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.rounds = self._placed(topology.nodes)
         self._tasks: set[asyncio.Task[Any]] = set()
+        self._aims = 0
+        self._pending: set[str] = set()
+        """Tasks whose sites are to be made anew."""
+        self._leaving: dict[tuple[str, str], float] = {}
+        """Variants that are about to go, and since when nobody is offered them."""
         self._spare: dict[tuple[str, str], float] = {}
         self._seen_s, self._seen = 0.0, self.accounts.for_clients.copy()
         self._sent: dict[str, list[int]] = {}
@@ -326,8 +338,12 @@ class Node:
     # What happens to it.
 
     def _offers_changed(self, tasks: set[str]) -> None:
-        for task in tasks:
-            self._go(self._refresh(task))
+        # What is offered no more is left out at once; sites are made anew a little later, as
+        # changes come together.
+        fresh = {task for task in tasks if self.sites.heed(task)}
+        if fresh and not self._pending:
+            self._go(self._refresh())
+        self._pending |= fresh
         self._degrade()
 
     def _go(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
@@ -342,11 +358,14 @@ class Node:
         if not task.cancelled() and (error := task.exception()) is not None:
             self.log.error("something of the node failed", exc_info=error)
 
-    async def _refresh(self, task: str) -> None:
-        try:
-            await self.sites.refresh(task)
-        except Exception as error:
-            self.log.error("a task's site could not be made", task=task, reason=str(error))
+    async def _refresh(self) -> None:
+        await asyncio.sleep(GATHER_S)
+        tasks, self._pending = sorted(self._pending), set()
+        for task in tasks:
+            try:
+                await self.sites.refresh(task)
+            except Exception as error:
+                self.log.error("a task's site could not be made", task=task, reason=str(error))
         self._degrade()
 
     def _degrade(self) -> None:
@@ -359,8 +378,15 @@ class Node:
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         self.log.info("neighbor", neighbor=neighbor, alive=alive)
-        if not alive:
+        if alive:
+            self.hops[neighbor].hasten()
+        else:
             self.hops[neighbor].lose(f"node {neighbor} does not answer")
+
+    def _reached(self, neighbor: str, works: bool, reason: str) -> None:
+        del reason
+        # Whoever says it is in the middle of something.
+        asyncio.get_running_loop().call_soon(self.menu.reach, neighbor, works)
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a hop failed", exc_info=error)
@@ -372,8 +398,26 @@ class Node:
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:
         if self.position.repository:
             wanted = {**wanted, **_listed(self.position.tasks, self._member.instances)}
-        moves = self._go(self.mover.toward(wanted))
+        # Neighbors go by an offer until they have heard that it is taken back, and what they have
+        # sent meanwhile is on its way. So it is taken back before anything moves.
+        now_s = self._now()
+        staying = wanted.keys() | self.mover.pinned.keys()
+        self._leaving = {
+            key: self._leaving.get(key, now_s) for key in self.sites.running if key not in staying
+        }
+        self._offer()
+        moves = self._go(self._move(wanted))
         self._first_moves = self._first_moves or moves
+
+    async def _move(self, wanted: dict[tuple[str, str], int]) -> bool:
+        self._aims += 1
+        aim = self._aims
+        done = await self.mover.toward(wanted)
+        if aim == self._aims:
+            # What was to go and could not is there as before.
+            self._leaving.clear()
+            self._offer()
+        return done
 
     async def _replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
         leaving = await self.server.replace(task, site)
@@ -382,6 +426,10 @@ class Node:
         return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
+        gone = [key for key in self.sites.running if key not in running]
+        if gone:
+            heard_s = max(self._leaving.get(key, self._now()) for key in gone) + self._told_after_s
+            await asyncio.sleep(max(0.0, heard_s - self._now()))
         await self.sites.run(running)
         self._offer()
 
@@ -390,6 +438,8 @@ class Node:
         own = []
         for (task, variant), copies in self.sites.running.items():
             site = self.sites.by_task.get(task)
+            if (task, variant) in self._leaving:
+                continue
             if site is None or variant not in site.variants:
                 continue
             k = site.variants.index(variant)
@@ -488,7 +538,8 @@ class Node:
 
 def _rehearse(spare: LocalPolicy, position: Position) -> None:
     """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
-    one = {rho: 1.0 for (_, entry), rho in position.types.items() if entry == position.node}
+    # Also where nothing enters: letters about what passes must not wait for it either.
+    one = dict.fromkeys(position.data.crossings, 1.0)
     spare.close_slot(one, one, {}, slot=1)
     spare.step()
 

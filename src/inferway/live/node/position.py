@@ -47,7 +47,11 @@ class Position:
     data
         What placement needs of the node.
     rates_per_s
-        Mean arrival rate of each task at this node as an entry, 1/s; 0 where it is none.
+        Mean arrival rate at the start of each task at this node, where it enters here, 1/s.
+    peaks_per_s
+        The same, at most at any time.
+    reach_s
+        Longest round trip, s, from a node whose requests go through this one.
     deployed
         The whole network and the demand for it.
     """
@@ -63,6 +67,8 @@ class Position:
     types: Mapping[tuple[str, str], int]
     data: NodeData
     rates_per_s: Mapping[str, float]
+    peaks_per_s: Mapping[str, float]
+    reach_s: float
     deployed: Deployed
 
 
@@ -118,5 +124,11 @@ def position_of(deployment: Deployment, node: str) -> Position:
         types=types,
         data=data_of(network)[number],
         rates_per_s={task: float(expected[rho]) for (task, at), rho in types.items() if at == node},
+        peaks_per_s={
+            task: float(network.requests.peak[rho]) / demand.slot_s
+            for (task, at), rho in types.items()
+            if at == node
+        },
+        reach_s=float(network.paths.rtt_s[network.paths.node == number].max(initial=0.0)),
         deployed=found,
     )

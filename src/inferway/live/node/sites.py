@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
@@ -33,6 +33,31 @@ __all__ = ["Sites"]
 
 Key = tuple[str, str]
 """Task and variant."""
+
+
+REMEMBERED_S: Final = 60.0
+"""How long an offer that was taken back keeps its class."""
+
+Way = tuple[str, str, tuple[str, ...]]
+"""Variant, node, and the path there."""
+
+
+class _MadeOf(NamedTuple):
+    """What a site was made of: the node's own copies by variant, and the ways to others."""
+
+    own: Mapping[str, int]
+    ways: frozenset[Way]
+
+
+_NOTHING: Final = _MadeOf({}, frozenset())
+
+
+def _way(offer: Offer) -> Way:
+    return offer.variant, offer.node, offer.path
+
+
+def _ways(offers: Iterable[Offer]) -> frozenset[Way]:
+    return frozenset(map(_way, offers))
 
 
 class Sites:
@@ -79,44 +104,61 @@ class Sites:
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
         self.by_task: dict[str, Site] = {}
-        self._made_of: dict[str, tuple[Any, ...]] = {}
+        self._made_of: dict[str, _MadeOf] = {}
+        self._heard: dict[str, dict[Key, tuple[Offer, float]]] = {}
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def run(self, running: Mapping[Key, int]) -> None:
         """Have these copies take requests and no others; returns when those that left are idle."""
+        self.running = {key: copies for key, copies in running.items() if copies > 0}
+        # Compared with what sites are made of: what failed or was canceled before is made up for.
         tasks = {
             task
-            for task, variant in self.running.keys() | running.keys()
-            if self.running.get((task, variant), 0) != running.get((task, variant), 0)
+            for task in {task for task, _ in self.running} | self._made_of.keys()
+            if self._own(task) != self._made_of.get(task, _NOTHING).own
         }
-        self.running = {key: copies for key, copies in running.items() if copies > 0}
         leaving = [one for task in sorted(tasks) if (one := await self.refresh(task)) is not None]
         if leaving:
             await asyncio.wait(leaving)
 
+    def heed(self, task: str) -> bool:
+        """Follow a task's offers at once, as far as its site has classes for them.
+
+        Returns
+        -------
+        bool
+            Whether there are others, for which the site has to be made anew.
+        """
+        made, ways = self._made_of.get(task, _NOTHING), _ways(self._offers(task))
+        site = self.by_task.get(task)
+        if site is not None:
+            gone = made.ways - ways
+            # The same may be offered by another way, which the site does not know.
+            site.withdraw({(variant, node) for variant, node, _ in gone})
+        return not ways <= made.ways
+
     async def refresh(self, task: str) -> asyncio.Task[None] | None:
-        """Make a task's site anew where its own copies or offers have changed.
+        """Make a task's site anew where its own copies have changed or there are new offers.
+
+        Offers that were taken back keep their class for a while: most come again.
 
         Returns
         -------
         asyncio.Task or None
-            Ends when the site that it replaces is gone; None where nothing has changed, or there
-            was none.
+            Ends when the site that it replaces is gone; None where it stays, or there was none.
         """
         async with self._locks.setdefault(task, asyncio.Lock()):
-            own = [
-                (variant, copies) for (of, variant), copies in self.running.items() if of == task
-            ]
-            offers = [one for one in self._offers(task) if one.path[0] in self._hops]
-            ways = sorted((one.variant, one.node, one.path) for one in offers)
-            made_of = (tuple(sorted(own)), tuple(ways))
-            if self._made_of.get(task, ((), ())) == made_of:
+            own = {variant: copies for (of, variant), copies in self.running.items() if of == task}
+            made = self._made_of.get(task, _NOTHING)
+            if not self.heed(task) and own == made.own:
                 return None
+            offers = self._known(task)
+            made_of = _MadeOf(own, _ways(offers))
             signature = await self._shelf.learn(task)
             site = None
             if signature is not None and (own or offers):
                 # One loan for all copies: a site gives back what it has been lent when it goes.
-                lent = {variant: self._shelf.lend(task, variant) for variant, _ in own}
+                lent = {variant: self._shelf.lend(task, variant) for variant in own}
                 try:
                     site = await aside(self._made, task, signature, own, offers, lent)
                 except BaseException:
@@ -129,13 +171,28 @@ class Sites:
                 self.by_task.pop(task, None)
             else:
                 self.by_task[task] = site
+                self.heed(task)
             return leaving
+
+    def _own(self, task: str) -> dict[str, int]:
+        return {variant: copies for (of, variant), copies in self.running.items() if of == task}
+
+    def _known(self, task: str) -> list[Offer]:
+        """Offers that hold, and others of the last minute to which there is no way now."""
+        now_s, heard = self._now(), self._heard.setdefault(task, {})
+        offers = [one for one in self._offers(task) if one.path[0] in self._hops]
+        for offer in offers:
+            heard[offer.variant, offer.node] = (offer, now_s)
+        for key in [key for key, (_, at_s) in heard.items() if now_s - at_s > REMEMBERED_S]:
+            del heard[key]
+        held = {(one.variant, one.node) for one in offers}
+        return offers + [one for key, (one, _) in heard.items() if key not in held]
 
     def _made(
         self,
         task: str,
         signature: Signature,
-        own: list[tuple[str, int]],
+        own: Mapping[str, int],
         offers: list[Offer],
         lent: Mapping[str, Runtime],
     ) -> Site:
@@ -148,10 +205,15 @@ class Sites:
                 kind.variants[variant].service_on(self._position.hardware).rate,
                 copies,
             )
-            for variant, copies in own
+            for variant, copies in own.items()
         ]
         fleet, stands_for = fleet_at(
-            task, described, offers, member.buffer, node=self._position.node
+            task,
+            described,
+            offers,
+            member.buffer,
+            node=self._position.node,
+            rate_per_s=self._position.peaks_per_s.get(task, 0.0),
         )
         try:
             dispatcher = dispatcher_on(
@@ -173,7 +235,7 @@ class Sites:
             same = {
                 name
                 for name, offer in zip(fleet.variants, stands_for, strict=True)
-                if offer is None or offer.path in {one[2] for one in self._made_of[task][1]}
+                if offer is None or _way(offer) in self._made_of[task].ways
             }
             carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
         runtimes: list[Runtime | Forwarding] = []

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from inferway.live.health import Health
 from inferway.live.node.forwarder import Forwarder
 from inferway.live.node.hop import Hop, Watcher
+
+WITHDRAWN = "the node does not offer this any more"
 
 
 class Watch:
@@ -30,6 +32,7 @@ class Watch:
             if isinstance(one, Forwarder):
                 self._servers.setdefault(one.forwarding.hop, []).append(server)
         self._watchers: list[tuple[Hop, Watcher]] = []
+        self._withdrawn: frozenset[int] = frozenset()
 
     def beside(self, server: int) -> int:
         """Classes that a server's failure to send says something about, as a bit mask.
@@ -55,6 +58,16 @@ class Watch:
 
             self._watchers.append((hop, watcher))
             hop.watch(watcher)
+            if hop.breaker.closed and self._withdrawn:
+                watcher(True, "")
+
+    def withdraw(self, classes: Collection[int]) -> None:
+        """Have servers of these classes take nothing, and those of others as their hops do."""
+        before, self._withdrawn = self._withdrawn, frozenset(classes)
+        turned = before ^ self._withdrawn
+        for hop, servers in self._servers.items():
+            those = [server for server in servers if self._class_of[server] in turned]
+            self._mark(those, hop.breaker.closed, hop.reason)
 
     def end(self) -> None:
         """Follow them no more."""
@@ -64,10 +77,11 @@ class Watch:
 
     def _mark(self, servers: Sequence[int], works: bool, reason: str) -> None:
         # All rest before the first is marked: what it had queued is not to go to the next of them.
-        for server in servers:
-            self._instances[server].resting = not works
-        for server in servers:
-            if works:
+        able = [works and self._class_of[server] not in self._withdrawn for server in servers]
+        for server, takes in zip(servers, able, strict=True):
+            self._instances[server].resting = not takes
+        for server, takes in zip(servers, able, strict=True):
+            if takes:
                 self._health.again(server)
             else:
-                self._health.rest(server, reason, probed=True)
+                self._health.rest(server, reason or WITHDRAWN, probed=True)
