@@ -136,6 +136,7 @@ class Server:
         self.limits = limits or Limits()
         self._tracer = tracer
         self._expected, self._pages = tuple(expected), dict(pages or {})
+        self._routes_by_site: dict[Site, Routes] = {}
         self.ready = False
         self.log = logger(log_level)
         self._pauses = Pauses()
@@ -235,7 +236,7 @@ class Server:
         return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
 
     def _route(self, sites: Sequence[Site]) -> None:
-        self._routes = inference_routes(sites, self._is_ready, self.limits)
+        self._routes = inference_routes(sites, self._is_ready, self.limits, self._routes_by_site)
         for task in self._expected:
             if all(site.task != task for site in sites):
                 self._routes.post(f"/v2/models/{task}/infer", _unserved(task))

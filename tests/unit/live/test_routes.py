@@ -48,3 +48,15 @@ def test_find() -> None:
     assert ask(b"PUT", b"/a%20b")[0] == 405
     assert ask(b"PUT", b"/a%20b")[2] == b"Allow: GET, HEAD, POST\r\n"
     assert ask(b"GET", b"/%ff") == (404, "no /\ufffd")
+
+
+def test_a_table_takes_another_ones_answers() -> None:
+    routes, other = (Routes(lambda path: f"no {path}") for _ in range(2))
+    routes.read("/a", lambda exchange: exchange.respond(200))
+    other.read("/b c", lambda exchange: exchange.respond(201))
+    other.read_below("/b", lambda exchange, rest: exchange.respond(202, rest))
+    routes.take(other)
+    for target, answer in ((b"/a", (200,)), (b"/b%20c", (201,)), (b"/b/d", (202, b"d"))):
+        exchange: Any = Exchange()
+        routes.find(b"GET", target)(exchange)
+        assert exchange.response == answer

@@ -59,6 +59,11 @@ class Routes:
         """Answer POST."""
         self._add(b"POST", path, handler)
 
+    def take(self, other: Routes) -> None:
+        """Answer as another table does, too; what both have is the other's."""
+        self._paths.update(other._paths)
+        self._below.update(other._below)
+
     def find(self, method: bytes, target: bytes) -> Handler:
         """Find who answers; whoever does not know the path or the method says so."""
         methods = self._paths.get(target)
@@ -103,7 +108,12 @@ def plain_path(target: bytes) -> bytes:
     return unquote_to_bytes(path)
 
 
-def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: Limits) -> Routes:
+def inference_routes(
+    sites: Iterable[Site],
+    ready: Callable[[], bool],
+    limits: Limits,
+    made: dict[Site, Routes] | None = None,
+) -> Routes:
     """Lay out the protocol's paths for these tasks.
 
     Parameters
@@ -114,6 +124,9 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
         Whether the server as a whole is.
     limits
         Caps on requests.
+    made
+        Tables of single tasks from the last time, which stand while their sites do; brought up to
+        date.
     """
     tasks = {site.task: site for site in sites}
 
@@ -135,8 +148,14 @@ def inference_routes(sites: Iterable[Site], ready: Callable[[], bool], limits: L
     routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
     routes.read("/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503))
     routes.post("/v2/repository/index", Index(tasks.values(), ready, limits))
+    made = {} if made is None else made
+    for gone in made.keys() - tasks.values():
+        del made[gone]
     for site in tasks.values():
-        _task_routes(routes, site, ready, limits)
+        if site not in made:
+            made[site] = own = Routes(unknown)
+            _task_routes(own, site, ready, limits)
+        routes.take(made[site])
     return routes
 
 
