@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -270,11 +271,12 @@ def test_nodes_do_not_outlive_a_killed_owner(deployment: Deployment, tmp_path: P
     ends = [os.pidfd_open(pid) for pid in pids]
     owner.kill()
     owner.wait()
-    for pid, end in zip(pids, ends, strict=True):
-        import select
-
-        assert select.select([end], [], [], LIMIT_S)[0], pid
+    over = [bool(select.select([end], [], [], LIMIT_S)[0]) for end in ends]
+    for end, done in zip(ends, over, strict=True):
+        if not done:
+            signal.pidfd_send_signal(end, signal.SIGKILL)
         os.close(end)
+    assert over == [True, True, True]
 
 
 def test_addresses_are_written_for_others(raised: Raise) -> None:
