@@ -12,12 +12,14 @@ import os
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeVar
 
 import numba
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_SETTING = Lock()
 _PACKAGE = Path(__file__).parents[1]
 # What may be inlined into a compiled entry, the layers in their order.
 _INLINED = ("site", "dispatch", "placement", "twin/kernel")
@@ -45,14 +47,17 @@ def entry(function: F, *, sources: tuple[Path, ...] = ()) -> F:
     """
     if numba.config.DISABLE_JIT:
         return function
-    before = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(_cache_root() / fingerprint(sources, function.__module__))
-    try:
-        return numba.njit(cache=True, nogil=True)(function)
-    except (RuntimeError, OSError):  # no writable folder: compile in memory only
-        return numba.njit(nogil=True)(function)
-    finally:
-        numba.config.CACHE_DIR = before
+    folder = str(_cache_root() / fingerprint(sources, function.__module__))
+    # The setting is the whole process's, and sites are made in threads.
+    with _SETTING:
+        before = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = folder
+        try:
+            return numba.njit(cache=True, nogil=True)(function)
+        except (RuntimeError, OSError):  # no writable folder: compile in memory only
+            return numba.njit(nogil=True)(function)
+        finally:
+            numba.config.CACHE_DIR = before
 
 
 def fingerprint(sources: tuple[Path, ...] = (), module: str = "") -> str:
