@@ -73,6 +73,11 @@ class Reassignment:
         self._steering, self._watch, self._budget = steering, watch, budget
         self._accuracy, self._class_of, self._places = accuracy, class_of, places
         self._left_s, self._report = left_s, report
+        self._own = 0
+        """Classes that run here, as a bit mask."""
+        for server, k in enumerate(class_of):
+            if not watch.forwards(server):
+                self._own |= 1 << k
         self.moved = [0] * len(accuracy)
         """Per class, requests that it did not serve and that others were given."""
 
@@ -92,7 +97,8 @@ class Reassignment:
     def elsewhere(self, request: Request, now_s: float) -> bool:
         """Give a request that was not served to another class; False where none may have it.
 
-        That happens to a request once, and between nodes within the budget.
+        That happens to a request once. Where the budget is spent, no other node is asked: only what
+        runs here may still have it, and is nobody else's load.
         """
         server = request.server
         k = self._class_of[server]
@@ -100,8 +106,10 @@ class Reassignment:
         if request.moved or self._left_s(request) < 0.0 or not self._health.any_of(others):
             return False
         if self._watch.forwards(server) and not self._budget.spend():
-            request.reason += "; the budget of retries is spent"
-            return False
+            others &= self._own
+            if not self._health.any_of(others):
+                request.reason += "; the budget of retries is spent"
+                return False
         self.moved[k] += 1
         request.moved, request.classes = True, others
         request.outcome, request.server, request.unserved = None, -1, False

@@ -289,6 +289,7 @@ def test_retries_stay_within_their_budget(run: Any, monkeypatch: pytest.MonkeyPa
         ends = []
         for _ in range(50):
             one = One(1.0)
+            one.request.classes = 0b110  # of another node
             give(site, one)
             await asyncio.wait_for(one.ended, LIMIT_S)
             ends.append(one)
@@ -297,6 +298,32 @@ def test_retries_stay_within_their_budget(run: Any, monkeypatch: pytest.MonkeyPa
         assert 10 <= served <= 14  # a fifth of 50 and of the retries themselves
         refused = next(one for one in ends if one.outcome is not Outcome.ANSWERED)
         assert refused.request.reason.endswith("the budget of retries is spent")
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_what_runs_here_is_no_retry_of_anybody_elses(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = RetryBudget(0.0, first=0.0)
+    monkeypatch.setattr("inferway.live.site.RetryBudget", lambda: budget)
+
+    async def main() -> None:
+        async def script(visit: Visit) -> None:
+            visit.answer(refusal(503, unserved=True))
+
+        gate = Gate()
+        gate.opened.set()
+        neighbor, hop, site = await begin(script, gate=gate)
+        for _ in range(20):
+            one = One(1.0)
+            give(site, one)
+            await asyncio.wait_for(one.ended, LIMIT_S)
+            assert one.outcome is Outcome.ANSWERED
+            assert (one.request.variant, one.request.node) == ("tiny", "edge")
+        assert budget.spent == 0
+        assert all(visit.headers["inferway-variant"] == "big" for visit in neighbor.visits)
         await end(neighbor, hop, site)
 
     run(main())
