@@ -4,8 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from inferway.deployment import load
-from inferway.network import topology_of
-from inferway.network.members import members_of
+from inferway.network import entries_of, members_of, network_of, topology_of
 
 Write = Callable[..., Path]
 
@@ -35,6 +34,25 @@ def test_each_node_of_a_tree_is_as_its_tier(write: Write) -> None:
     assert sorted({b for b in budgets if b is not None}) == [10**6, 2 * 10**6]
     assert found["edge-0"].pinned == {("t-1", "a"): 1}
     assert found["edge-0"].instances == {("t", "a"): 2}
+
+
+def test_tasks_enter_where_their_workload_says_or_anywhere(write: Write) -> None:
+    text = (
+        "tasks:\n"
+        "  t: {count: 2, variants: {a: {accuracy: 0.8, size: 1 MB, service: {mean: 10 ms}}}}\n"
+        "  u: {variants: {a: {accuracy: 0.8, size: 1 MB, service: {mean: 10 ms}}}}\n"
+        "network: {tree: [{tier: c, nodes: 1, repository: true}, {tier: b, nodes: 3, rtt: 1 ms}]}\n"
+        "workload:\n"
+        "  t: {arrivals: {process: constant, rate: 1/s}, entries: {tier: b, per_task: 1}}\n"
+    )
+    deployment = load(write(text))
+    found = entries_of(deployment, topology_of(deployment))
+    assert list(found) == ["t-0", "t-1", "u"]
+    assert [len(found[name]) for name in found] == [1, 1, 3]
+    assert found["u"] == ("b-0", "b-1", "b-2")
+    network = network_of(deployment)
+    entered = {network.path(int(q))[0] for q in network.requests.path}
+    assert entered == {found["t-0"][0], found["t-1"][0]}
 
 
 def test_others_and_nodes_that_nothing_describes(write: Write) -> None:

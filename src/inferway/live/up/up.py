@@ -398,8 +398,8 @@ class Up:
                 return
         for one in running:
             one.send(signal.SIGKILL)
-        with self._changed:
-            self._changed.wait_for(lambda: all(one.over for one in running))
+        with self._changed:  # but one that the kernel holds would not end even so
+            self._changed.wait_for(lambda: all(one.over for one in running), GRACE_S)
 
     def _process(self, node: str) -> NodeProcess:
         if node not in self.nodes:
