@@ -1,4 +1,4 @@
-"""``inferway demo``: policies, or schedulers, on real models, here and now."""
+"""``inferway demo``: dispatch, scheduling or placement policies on real models, here and now."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
 
 
 class Demo(StrEnum):
@@ -18,13 +18,18 @@ class Demo(StrEnum):
 
     POLICIES = "policies"
     BURST = "burst"
+    NETWORK = "network"
 
 
 def demo(
     what: Annotated[
-        Demo, typer.Argument(help="Dispatch policies, or schedulers under bursts with a deadline.")
+        Demo,
+        typer.Argument(
+            help="Dispatch policies, schedulers under bursts with a deadline, or placement "
+            "policies on a network of five nodes."
+        ),
     ] = Demo.POLICIES,
-    out: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("out"),
+    out: Annotated[Path, typer.Option(help="Folder for figures and files.")] = Path("out"),
     seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and images.")] = 1,
     checkpoint: Annotated[
         Path | None,
@@ -32,26 +37,31 @@ def demo(
     ] = None,
     json: terminal.Json = False,
 ) -> None:
-    """Serve real models here and compare policies on one bursty stream of real images."""
+    """Serve real models here and compare policies on one stream of real images."""
     from inferway import demo as demo_
-    from inferway.demo import burst
+    from inferway.demo import burst, network
     from inferway.demo.burst_result import BurstResult
+    from inferway.demo.network_result import NetworkDemoResult
 
     if checkpoint is not None and what is not Demo.BURST:
         raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
     # Told to end, it takes its servers with it, as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
     out.mkdir(parents=True, exist_ok=True)
-    result: demo_.DemoResult | BurstResult
+    result: demo_.DemoResult | BurstResult | NetworkDemoResult
     with terminal.progress() as progress:
         if what is Demo.BURST:
             result = burst.run(out=out, seed=seed, checkpoint=checkpoint, progress=progress)
+        elif what is Demo.NETWORK:
+            result = network.run(out=out, seed=seed, progress=progress)
         else:
             result = demo_.run(out=out, seed=seed, progress=progress)
     if json:
         terminal.document(result.to_json())
     else:
         terminal.show(*result.to_text())
+    if isinstance(result, NetworkDemoResult) and result.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -32,9 +32,20 @@ class Steps:
         self._doing = doing
         self(0, 0, 1)
 
+    def expect(self, left_s: float) -> None:
+        """Go by another guess of how long what is left takes, from the end of this part on."""
+        self._total_s = self._before_s + self._step_s + left_s
+
+    def tell(self, doing: str, part: float) -> None:
+        """Tell what is being done, and which part of it is done, 0..1."""
+        if self._progress is not None:
+            done_s = self._before_s + self._step_s * part
+            left_s = max(self._total_s - done_s, 0.0)
+            self._progress(
+                f"{doing}, {left_s:.0f} s left", min(done_s / max(self._total_s, 1e-9), 1.0)
+            )
+
     def __call__(self, due: int, ended: int, planned: int) -> None:
         """Tell how far the part is: `ended` of `planned`."""
-        if self._progress is not None:
-            done_s = self._before_s + self._step_s * ended / max(planned, 1)
-            count = f" ({ended} of {planned} requests)" if planned > 1 else ""
-            self._progress(f"{self._doing}{count}", min(done_s / self._total_s, 1.0))
+        count = f" ({ended} of {planned} requests)" if planned > 1 else ""
+        self.tell(f"{self._doing}{count}", ended / max(planned, 1))
