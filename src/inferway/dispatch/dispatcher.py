@@ -116,7 +116,8 @@ class Dispatcher:
         calls = entries(self.sources)
         try:
             self._bound = calls.bind(binding)
-            kind = (self.sources, type(self.policy), *map(_kind, self.policy))
+            fields: tuple[Any, ...] = self.policy
+            kind = (self.sources, type(self.policy), *map(_kind, fields))
             if kind not in _COMPILED:
                 self._compile(calls)
                 _COMPILED.add(kind)

@@ -56,6 +56,8 @@ class Exchange:
         self._seed, self._loss, self._drawn = seed, 0.0, 0
         self.traffic = Traffic(0, 0, 0)
         """Of the last slot; before the first, of the start."""
+        self.asked = self.traffic
+        """Of it, the questions about the worst needed options and their answers."""
         self._deliver([letter for agent in self.agents for letter in agent.open()])
         self._loss = loss
 
@@ -104,6 +106,7 @@ class Exchange:
             measured = {rho: load[crossing.option] for rho, crossing in crossings.items()}
             letters += agent.close_slot(arrived, measured)
         self._deliver(letters)
+        self.asked = self.traffic
         self._deliver([letter for agent in self.agents for letter in agent.step()])
         return self.allocation
 

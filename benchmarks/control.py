@@ -1,0 +1,107 @@
+"""What the control plane of a live network sends in a slot, against what the paper's rule asks for.
+
+::
+
+    python benchmarks/control.py [FILE] [--slots 10] [--json]
+
+All nodes of FILE (`examples/delivery-network.yaml` if not given) run on this machine under the
+file's own load. By the rule of paper 000, Sec. IV-B, each request type that is asked for in a slot
+sends one letter up, hop by hop, until the worst needed option is found after h hops, and one back:
+2 h letters. So many are expected from INFIDA's agents in one process, which get the slots' requests
+as the slot twin serves them. Menus, the offers that requests are forwarded by (Sec. III-E, told on
+change and every few seconds), come on top and have no counterpart there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import inferway
+from inferway.deployment import Deployment
+from inferway.drive import addresses_of, drive_network
+from inferway.live.up import Up
+from inferway.network.deployed import deployed
+from inferway.placement.contract import Observation
+from inferway.placement.exchange import Exchange
+from inferway.placement.serving import serve
+from inferway.report.machine import machine
+
+FILE = Path(__file__).parents[1] / "examples" / "delivery-network.yaml"
+ASKED = ("needed", "worst")
+
+
+def measured(deployment: Deployment, slots: int) -> dict[str, Any]:
+    """Letters and bytes sent in a slot, by kind, summed over the nodes of a live network."""
+    slot_s = deployed(deployment).network.slot_s
+    with Up(deployment) as up:
+        # Whole slots only, which end when the wall clock says so.
+        time.sleep(slot_s - time.time() % slot_s)
+        before = count(up)
+        drive_network(
+            deployment, addresses_of(deployment, up.addresses_file), duration_s=slots * slot_s
+        )
+        after = count(up)
+    return {
+        kind: {
+            "letters": (after[kind, "letters"] - before[kind, "letters"]) / slots,
+            "bytes": (after[kind, "bytes"] - before[kind, "bytes"]) / slots,
+        }
+        for kind in sorted({kind for kind, _ in after})
+    }
+
+
+def count(up: Up) -> Counter[tuple[str, str]]:
+    found: Counter[tuple[str, str]] = Counter()
+    for node in up.nodes:
+        for kind, one in up.admin(node)["control"]["sent"].items():
+            found.update({(kind, what): number for what, number in one.items()})
+    return found
+
+
+def expected(deployment: Deployment, slots: int) -> dict[str, float]:
+    """Letters and bytes in a slot between agents of one process, floors and offers left out."""
+    network, demand = deployed(deployment)
+    exchange = Exchange(network, seed=deployment.seed)
+    sums: Counter[str] = Counter()
+    for slot in range(slots):
+        requests = demand.counts(slot).astype(np.float64)
+        load = np.empty(len(network.options.pair))
+        serve(network, requests, exchange.allocation, out=load)
+        exchange.step(Observation(requests, load))
+        sums.update({"letters": exchange.asked.messages, "bytes": exchange.asked.size})
+    return {what: number / slots for what, number in sums.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("file", nargs="?", type=Path, default=FILE)
+    parser.add_argument("--slots", type=int, default=10)
+    parser.add_argument("--json", action="store_true")
+    given = parser.parse_args()
+    deployment = inferway.load(given.file)
+    rule = expected(deployment, given.slots)
+    live = measured(deployment, given.slots)
+    asked = {what: sum(live.get(kind, {}).get(what, 0.0) for kind in ASKED) for what in rule}
+    if given.json:
+        print(json.dumps({"machine": machine(), "live": live, "asked": asked, "rule": rule}))
+        return
+    print(machine())
+    print(f"{'kind':<10}{'letters/slot':>14}{'bytes/slot':>12}")
+    for kind, one in live.items():
+        print(f"{kind:<10}{one['letters']:>14.1f}{one['bytes']:>12.0f}")
+    print(f"{'by rule':<10}{rule['letters']:>14.1f}{rule['bytes']:>12.0f}  (needed and worst)")
+    print(
+        f"live over rule: letters {asked['letters'] / rule['letters']:.2f}, "
+        f"bytes {asked['bytes'] / rule['bytes']:.2f}"
+    )
+
+
+if __name__ == "__main__":
+    main()
