@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numba
 import numpy as np
@@ -116,7 +116,7 @@ class Dispatcher:
         calls = entries(self.sources)
         try:
             self._bound = calls.bind(binding)
-            fields: tuple[Any, ...] = self.policy
+            fields = cast("tuple[Any, ...]", self.policy)
             kind = (self.sources, type(self.policy), *map(_kind, fields))
             if kind not in _COMPILED:
                 self._compile(calls)
