@@ -47,6 +47,8 @@ FETCH_RATE: Final = 125e6
 """Bytes per second at which a model is fetched: a link of 1 Gbit/s, all for itself."""
 START_S: Final = 0.5
 """Opening a model and warming it up, s."""
+TOLD_S: Final = 0.1
+"""How long news of an offer may take beside the way itself, as live."""
 _WORDS = 0xD4A3  # tells this use of the seed from others
 _BLOCK = 8192
 
@@ -155,11 +157,15 @@ class _Run:
             (int(paths.node[paths.first[path]]), int(task)): float(rate)
             for path, task, rate in zip(requests.path, requests.task, expected, strict=True)
         }
-        self._entries = set(rates)
+        peaks = {
+            (int(paths.node[paths.first[path]]), int(task)): float(peak) / network.slot_s
+            for path, task, peak in zip(requests.path, requests.task, requests.peak, strict=True)
+        }
         self._sites = Sites(
             deployment,
             terrain,
             rates,
+            peaks,
             lambda node: self._exchange.heard[node],
             seed=seed,
             max_wait_s=written.max_wait,
@@ -174,6 +180,8 @@ class _Run:
                 self._sites.running[v],
                 refresh=lambda task, v=v: self._changed(v, task),  # type: ignore[misc]
                 after=self._engine.after,
+                now=lambda: self._engine.now_s,
+                told_s=TOLD_S + float(paths.rtt_s[paths.node == v].max(initial=0.0)),
                 load_s=load_s,
                 moved=self._ledger.fetched,
             )
@@ -258,7 +266,9 @@ class _Run:
         ledger.cpu[slot] = time.thread_time() - began
         if slot + 1 < self._slots:
             ledger.slot = slot + 1  # what is fetched now is for it
-            for mover in self._movers:
+            for node, mover in enumerate(self._movers):
+                self._sites.aim(node, allocation)
+                self._exchange.tell(node, self._engine.now_s)
                 mover.toward(allocation)
         return True
 

@@ -33,8 +33,11 @@ class Mover:
         The node's pairs that take requests; the mover changes them.
     refresh
         Called with a task when copies of it have come or go; returns the site that was replaced.
-    after
+    after, now
         The engine's clock.
+    told_s
+        How long after it has been said what is to run the first copies may go: by then everybody
+        has heard that they are offered no more, and what was sent meanwhile has come.
     load_s
         How long a copy of so many bytes takes until it can serve, s.
     moved
@@ -49,11 +52,16 @@ class Mover:
         *,
         refresh: Callable[[int], Site | None],
         after: After,
+        now: Callable[[], float],
+        told_s: float,
         load_s: Callable[[float], float],
         moved: Callable[[int], None],
     ) -> None:
         pairs = terrain.network.pairs
         self._running, self._refresh, self._after = running, refresh, after
+        self._now, self._told_s = now, told_s
+        self._heard_s = 0.0
+        self._waiting = False
         self._load_s, self._moved = load_s, moved
         here = range(int(pairs.first[node]), int(pairs.first[node + 1]))
         self._size = {p: float(pairs.size[p]) for p in here}
@@ -71,6 +79,7 @@ class Mover:
     def toward(self, allocation: Allocation) -> None:
         """Go on towards a (P,) allocation of the network."""
         self._wanted = [p for p in self._here if allocation[p]]
+        self._heard_s = self._now() + self._told_s
         self._go_on()
 
     def begin(self, allocation: Allocation) -> None:
@@ -109,6 +118,11 @@ class Mover:
                 else:
                     self._arrive(p)
             else:
+                if (wait_s := self._heard_s - self._now()) > 0.0:
+                    if not self._waiting:
+                        self._waiting = True
+                        self._after(wait_s, self._heard, None)
+                    return
                 self._running.discard(p)
                 self._leaving.add(p)
                 before = self._refresh(self._task[p])
@@ -121,6 +135,10 @@ class Mover:
         self._loading.discard(p)
         self._running.add(p)
         self._refresh(self._task[p])
+
+    def _heard(self, _: Any) -> None:
+        self._waiting = False
+        self._go_on()
 
     def _loaded(self, p: Any) -> None:
         self._arrive(p)

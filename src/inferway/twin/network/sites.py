@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, Own, fleet_at, lasting_classes
+from inferway.placement.arrays import Allocation
 from inferway.twin.network.services import ServiceTimes
 from inferway.twin.network.site import Site
 from inferway.twin.network.terrain import Terrain
@@ -28,8 +29,8 @@ class Sites:
         Whose dispatch policies.
     terrain
         Its nodes.
-    rates_per_s
-        Mean arrival rate by entry node and task, 1/s.
+    rates_per_s, peaks_per_s
+        Mean arrival rate by entry node and task, and the most at any time, 1/s.
     offers
         What a node goes by, by task.
     seed
@@ -46,6 +47,7 @@ class Sites:
         deployment: Deployment,
         terrain: Terrain,
         rates_per_s: Mapping[tuple[int, int], float],
+        peaks_per_s: Mapping[tuple[int, int], float],
         offers: Callable[[int], Mapping[str, list[Offer]]],
         *,
         seed: int,
@@ -53,10 +55,13 @@ class Sites:
         measure: bool,
     ) -> None:
         self._deployment, self._terrain = deployment, terrain
-        self._rates_per_s, self._offers = rates_per_s, offers
+        self._rates_per_s, self._peaks_per_s = rates_per_s, peaks_per_s
+        self._offers = offers
         self._max_wait_s, self._measure = max_wait_s, measure
         self.running: list[set[int]] = [set() for _ in terrain.nodes]
         """Pairs whose copies take requests, by node."""
+        self.going: list[set[int]] = [set() for _ in terrain.nodes]
+        """Models that are offered no more, since all of their copies are to go, by node."""
         self.by: dict[tuple[int, int], Site] = {}
         """By node and task."""
         self.served = [0] * len(terrain.models)
@@ -92,6 +97,8 @@ class Sites:
         terrain = self._terrain
         found = []
         for i, count in self.copies(node).items():
+            if i in self.going[node]:
+                continue
             model = terrain.models[i]
             spare = max(0.0, count / model.service_s - self._rate_per_s[i])
             name = terrain.network.tasks[model.task]
@@ -106,6 +113,15 @@ class Sites:
                 )
             )
         return found
+
+    def aim(self, node: int, allocation: Allocation) -> None:
+        """Offer no more what a (P,) allocation takes away from a node."""
+        models = self._terrain.models
+        self.going[node] = {
+            i
+            for i in self.copies(node)
+            if not models[i].pinned and not any(allocation[p] for p in models[i].pairs)
+        }
 
     def look(self, node: int, over_s: float) -> None:
         """Note what the node's models have served per second since it last looked."""
@@ -145,7 +161,14 @@ class Sites:
             for i, count in copies.items()
         ]
         name = terrain.network.tasks[task]
-        fleet, stands_for = fleet_at(name, own, offers, ground.buffer, node=ground.name)
+        fleet, stands_for = fleet_at(
+            name,
+            own,
+            offers,
+            ground.buffer,
+            node=ground.name,
+            rate_per_s=self._peaks_per_s.get((node, task), 0.0),
+        )
         try:
             dispatcher = dispatcher_on(
                 self._deployment,

@@ -66,6 +66,8 @@ def mover_of(terrain, name, clock, *, in_flight=0, log=None):
         running,
         refresh=refresh,
         after=clock.after,
+        now=lambda: clock.now_s,
+        told_s=0.15,
         load_s=lambda size: size / 100e6,
         moved=moved.append,
     )
@@ -167,7 +169,7 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
 def test_a_node_can_spare_what_it_has_not_served_of_late(small) -> None:
     deployment = small()
     terrain = Terrain(deployment, deployed(deployment).network)
-    sites = Sites(deployment, terrain, {}, lambda _: {}, seed=1, max_wait_s=0.1, measure=True)
+    sites = Sites(deployment, terrain, {}, {}, lambda _: {}, seed=1, max_wait_s=0.1, measure=True)
     metro = terrain.number["metro"]
     sites.running[metro] = {pair(terrain, "metro", "quiet", "large")}
     assert sites.own(metro) == [Own("quiet", "large", 0.9, 0.008, 125.0, False)]
@@ -177,6 +179,8 @@ def test_a_node_can_spare_what_it_has_not_served_of_late(small) -> None:
     sites.look(metro, 2.0)
     assert sites.own(metro)[0].spare_per_s == 125
     assert [one.repository for one in sites.own(terrain.number["cloud"])] == [True, True]
+    sites.aim(metro, wanted(terrain, pair(terrain, "metro", "other", "large")))
+    assert sites.own(metro) == []  # it goes on serving what is sent, and offers it no more
 
 
 def test_spare_rates_alone_wait_for_the_next_refresh(terrain) -> None:
