@@ -151,7 +151,7 @@ class Task:
     """What a client asks for. Variants that come from a `catalog` have no models.
 
     `energy_budget` is the most that a request may take on average, J; every variant then has an
-    `energy`.
+    `energy`. A request of an `idempotent` task may be run twice: that changes no answer.
     """
 
     name: str
@@ -163,6 +163,7 @@ class Task:
     dispatch: PolicySpec | None = None
     catalog: WrittenCatalog | None = None
     energy_budget: float | None = None
+    idempotent: bool = True
 
 
 @dataclass(frozen=True)

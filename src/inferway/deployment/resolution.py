@@ -57,6 +57,11 @@ def task_of(name: str, written: WrittenTask, source: Source) -> Task:
         dispatch=written.dispatch.spec() if written.dispatch else None,
         catalog=written.catalog,
         energy_budget=written.energy_budget,
+        idempotent=(
+            all(variant.remote is None for variant in resolved.values())
+            if written.idempotent is None
+            else written.idempotent
+        ),
     )
 
 

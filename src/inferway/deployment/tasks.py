@@ -97,6 +97,8 @@ class WrittenTask(Section):
     """Most instances of one variant on one node."""
     dispatch: DispatchPolicy | None = None
     """Dispatch policy of this task, instead of the one at the top level."""
+    idempotent: bool | None = None
+    """Whether a request may be run twice; yes unless said where no variant is a `remote`."""
 
     @model_validator(mode="after")
     def _has_variants(self) -> WrittenTask:

@@ -95,7 +95,7 @@ class Reassignment:
             self.reject(request)
 
     def elsewhere(self, request: Request, now_s: float) -> bool:
-        """Give a request that was not served to another class; False where none may have it.
+        """Give a request that was not answered to another class; False where none may have it.
 
         That happens to a request once. Where the budget is spent, no other node is asked: only what
         runs here may still have it, and is nobody else's load.
@@ -110,6 +110,10 @@ class Reassignment:
             if not self._health.any_of(others):
                 request.reason += "; the budget of retries is spent"
                 return False
+        # What has lost it is asked again only where nobody else can be, even for another class.
+        apart = others & ~self._watch.behind(server)
+        if request.lost and self._health.any_of(apart):
+            others = apart
         self.moved[k] += 1
         request.moved, request.classes = True, others
         request.outcome, request.server, request.unserved = None, -1, False

@@ -96,7 +96,9 @@ class Request:
         Whether it was answered after its deadline.
     unserved, moved
         Whether its run failed before the model had it; and whether it has been given to another
-        variant after that, which happens once.
+        variant, which happens once.
+    lost
+        Whether another node was given it and nobody knows what became of it: it may have been run.
     timer
         What drops it from a queue at its deadline; None where nothing does.
     predicted_s
@@ -130,6 +132,7 @@ class Request:
         "inputs",
         "late",
         "latency_s",
+        "lost",
         "moved",
         "node",
         "outcome",
@@ -187,7 +190,7 @@ class Request:
         self.passed: Any = None
         self.status = 0
         self.late = False
-        self.unserved = self.moved = False
+        self.unserved = self.moved = self.lost = False
         self.timer: asyncio.TimerHandle | None = None
         self.predicted_s = 0.0
         self.service_s = 0.0

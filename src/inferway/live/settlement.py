@@ -37,7 +37,9 @@ class Settlement:
     now
         The clock, seconds.
     elsewhere
-        Gives a request that was not served to another variant; False where none may have it.
+        Gives a request that was not answered to another variant; False where none may have it.
+    idempotent
+        Whether requests that may have been run already are given to another variant as well.
     report
         Told of errors that are nobody's answer.
     """
@@ -54,12 +56,14 @@ class Settlement:
         class_of: Sequence[int],
         now: Callable[[], float],
         elsewhere: Callable[[Request, float], bool],
+        idempotent: bool,
         report: Callable[[Exception], None],
     ) -> None:
         self._desk, self._queues, self._batching = desk, queues, batching
         self._instances, self._health, self._departures = instances, health, departures
         self._names, self._class_of = names, class_of
         self._now, self._elsewhere, self._report = now, elsewhere, report
+        self._idempotent = idempotent
         self._balance = desk.dispatcher.site.balance
 
     def __call__(self, job: Job) -> None:
@@ -128,7 +132,8 @@ class Settlement:
             request.reason = "the client went during the service"
             self._departures.cancel(request)
             return False
-        if request.unserved and self._elsewhere(request, now_s):
+        again = request.unserved or (request.lost and self._idempotent)
+        if again and self._elsewhere(request, now_s):
             return False
         assert request.outcome is not None
         self._departures.end(request, request.outcome, request.reason)

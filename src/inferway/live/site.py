@@ -89,6 +89,9 @@ class Site:
         in its thread.
     node
         This node's name, where it is one of a network: answers tell it then.
+    idempotent
+        Whether a request that another node has been given, and that is lost on its way, is given
+        to another class: it may be run twice then.
     """
 
     def __init__(
@@ -110,6 +113,7 @@ class Site:
         remember: Callable[[], None] | None = None,
         now: Callable[[], float] = time.monotonic,
         node: str = "",
+        idempotent: bool = False,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -238,6 +242,7 @@ class Site:
             self.class_of,
             now,
             self._again.elsewhere,
+            idempotent,
             self._report,
         )
         self._done: deque[Job] = deque()

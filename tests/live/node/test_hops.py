@@ -391,6 +391,37 @@ def test_a_variant_that_has_gone_is_replaced_by_another_class(run: Any) -> None:
     run(main())
 
 
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_node_that_dies_in_mid_request(run: Any, idempotent: bool) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, metro, cloud):
+            held = Held()
+            cloud.runtime = held
+            await cloud.serve()
+            held.gate.clear()
+            await edge.serve(("tiny", "cloud", "metro"), idempotent=idempotent)
+            client = await edge.client()
+            client.send()
+            await until(lambda: cloud.site.in_flight == 1)
+            cloud.peers.close()
+            cloud.peers.abort()
+            answer = await client.read()
+            held.gate.set()
+            if idempotent:
+                assert answer.status == 200, answer.error
+                assert answer.headers["inferway-path"] == "edge"
+                assert (edge.runtime.runs, edge.site.moved) == (3 + 1, [0, 1])
+            else:
+                assert answer.status == 502
+                assert "node cloud closed the connection before it answered" in answer.error
+                assert "inferway-unserved" not in answer.headers
+                assert answer.headers["inferway-path"] == "edge,metro"
+                assert edge.runtime.runs == 3  # its warm-up
+            assert metro.seen == [("task", "edge", False, "tiny")]
+
+    run(main())
+
+
 async def listens(port: int) -> bool:
     try:
         _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -237,6 +237,25 @@ def test_fields_know_their_lines(examples: Path) -> None:
     assert deployment.line_of("no.such.field") == 0
 
 
+@pytest.mark.parametrize(
+    ("variants", "idempotent"),
+    [
+        ("b: {accuracy: 0.8, service: {rate: 1/s}}", True),
+        ("b: {accuracy: 0.8, service: {rate: 1/s}, remote: http://elsewhere:1/v2/models/m}", False),
+    ],
+)
+def test_a_request_may_be_run_twice_where_no_variant_is_behind_a_server(
+    write: Write, variants: str, idempotent: bool
+) -> None:
+    text = (
+        "tasks:\n  t:\n%s    variants:\n      a: {accuracy: 0.7, service: {rate: 3/s}}\n"
+        f"      {variants}\n"
+    )
+    assert load(write(text % "")).tasks["t"].idempotent is idempotent
+    assert load(write(text % "    idempotent: true\n")).tasks["t"].idempotent is True
+    assert load(write(text % "    idempotent: false\n")).tasks["t"].idempotent is False
+
+
 def test_energies_and_failures(write: Write) -> None:
     deployment = load(
         write(

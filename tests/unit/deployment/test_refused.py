@@ -48,7 +48,10 @@ def tree(body: str) -> str:
 
 
 TOP = "tasks, nodes, network, dispatch, scheduling, placement, cost, seed, workload"
-TASK = "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch"
+TASK = (
+    "variants, catalog, accuracy_target, energy_budget, deadline, count, max_instances, dispatch, "
+    "idempotent"
+)
 
 MISTAKES: list[tuple[str, str]] = [
     # the top of the file

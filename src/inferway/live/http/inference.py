@@ -194,7 +194,7 @@ def reply(request: Request) -> None:
             extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
         if site.trail is not None:
             # What has begun to run may have been run, unless whoever ran it said otherwise.
-            unserved = busy and (request.unserved or not request.started_s)
+            unserved = busy and (request.unserved or not request.started_s) and not request.lost
             took_s = site.now() - request.received_s
             extra += site.trail.own(exchange.path, took_s, request.variant, unserved)
         exchange.refuse(request.status or _STATUS[request.outcome], request.reason, extra)

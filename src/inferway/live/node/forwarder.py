@@ -276,6 +276,10 @@ class Forwarder:
             status, Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED
         )
         job.reason = _complaint(answer)
+        if status == BAD_GATEWAY:  # a node on the way has lost it
+            request.lost = True
+        elif request.lost:  # it may have been run before it came to whoever refuses it now
+            answer.unserved = False
         job.unserved = answer.unserved
         if job.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
             after = answer.retry_after
@@ -290,6 +294,7 @@ class Forwarder:
             job.outcome = Outcome.EXPIRED
         else:
             job.outcome, request.status = Outcome.FAILED, BAD_GATEWAY
+            request.lost = True
 
 
 class _Refusal(msgspec.Struct):

@@ -258,6 +258,7 @@ class Sites:
             drop_late=member.late == "drop",
             window_s=None if options.get("rate") else options.get("window"),
             node=self._position.node,
+            idempotent=kind.idempotent,
             now=self._now,
         )
         site.trace(self._ended)

@@ -41,8 +41,17 @@ class Watch:
         """
         one, mask = self._instances[server], 1 << self._class_of[server]
         if isinstance(one, Forwarder) and not one.forwarding.hop.breaker.closed:
-            for other in self._servers[one.forwarding.hop]:
-                mask |= 1 << self._class_of[other]
+            mask |= self.behind(server)
+        return mask
+
+    def behind(self, server: int) -> int:
+        """Classes that the same hop leads to as a server's, as a bit mask; 0 where none does."""
+        one = self._instances[server]
+        if not isinstance(one, Forwarder):
+            return 0
+        mask = 0
+        for other in self._servers[one.forwarding.hop]:
+            mask |= 1 << self._class_of[other]
         return mask
 
     def forwards(self, server: int) -> bool:

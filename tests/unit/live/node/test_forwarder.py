@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pytest
 from doubling import SIGNATURE, Gate, One, give
+from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Site
@@ -17,7 +18,6 @@ from inferway.live.node.forwarder import Forwarding
 from inferway.live.node.hop import Hop
 from inferway.runtime.remote_tensors import encode
 from inferway.site import Fleet
-from scripted import LIMIT_S, Neighbor, Visit, until
 
 
 @pytest.fixture
@@ -222,6 +222,135 @@ def test_what_may_have_been_run_is_not_retried(run: Any) -> None:
     run(main())
 
 
+async def dies(visit: Visit) -> None:
+    visit.writer.close()
+
+
+def test_a_lost_request_of_an_idempotent_task_goes_to_who_does_not_share_its_way(run: Any) -> None:
+    async def main() -> None:
+        gate = Gate()
+        gate.opened.set()
+        neighbor, hop, site = await begin(dies, idempotent=True, gate=gate)
+        one = One(1.0)
+        give(site, one)
+        assert await one.answer() == [[2.0, 2.0]]
+        assert (one.request.variant, one.request.node) == ("tiny", "edge")
+        assert [visit.headers["inferway-variant"] for visit in neighbor.visits] == ["big"]
+        assert hop.breaker.closed
+        assert site.moved == [0, 0, 1]
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_a_lost_request_of_another_task_is_an_error(run: Any) -> None:
+    async def main() -> None:
+        neighbor, hop, site = await begin(dies, idempotent=False)
+        one = One(1.0)
+        give(site, one)
+        await asyncio.wait_for(one.ended, LIMIT_S)
+        assert (one.outcome, one.request.status) == (Outcome.FAILED, 502)
+        assert one.request.reason == "node metro closed the connection before it answered"
+        assert len(neighbor.visits) == 1
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_a_lost_request_is_given_away_once(run: Any) -> None:
+    async def main() -> None:
+        neighbor, hop, site = await begin(dies, idempotent=True)
+        one = One(1.0)
+        one.request.classes = 0b110  # there is no other way, so the same one is tried
+        give(site, one)
+        await asyncio.wait_for(one.ended, LIMIT_S)
+        assert (one.outcome, one.request.status) == (Outcome.FAILED, 502)
+        assert [visit.headers["inferway-variant"] for visit in neighbor.visits] == ["big", "tiny"]
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_a_lost_request_is_given_away_within_the_budget(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    budget = RetryBudget(0.0, first=0.0)
+    monkeypatch.setattr("inferway.live.site.RetryBudget", lambda: budget)
+
+    async def main() -> None:
+        neighbor, hop, site = await begin(dies, idempotent=True)
+        one = One(1.0)
+        one.request.classes = 0b110
+        give(site, one)
+        await asyncio.wait_for(one.ended, LIMIT_S)
+        assert one.outcome is Outcome.FAILED
+        assert one.request.reason.endswith("the budget of retries is spent")
+        assert (len(neighbor.visits), budget.refused) == (1, 1)
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_a_lost_request_whose_time_is_over_is_given_to_nobody(run: Any) -> None:
+    async def main() -> None:
+        now_s = 0.0
+
+        async def script(visit: Visit) -> None:
+            nonlocal now_s
+            now_s = 2.0
+            visit.writer.close()
+
+        neighbor, hop, site = await begin(script, idempotent=True, now=lambda: now_s)
+        one = One(1.0)
+        one.request.deadline_s = 1.0
+        give(site, one)
+        await asyncio.wait_for(one.ended, LIMIT_S)
+        assert one.outcome is Outcome.FAILED
+        assert len(neighbor.visits) == 1
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_what_a_node_on_the_way_has_lost_is_lost_as_well(run: Any) -> None:
+    async def main() -> None:
+        async def script(visit: Visit) -> None:
+            visit.answer(refusal(502, unserved=False))
+
+        gate = Gate()
+        gate.opened.set()
+        neighbor, hop, site = await begin(script, idempotent=True, gate=gate)
+        one = One(1.0)
+        give(site, one)
+        assert await one.answer() == [[2.0, 2.0]]
+        assert (one.request.node, len(neighbor.visits)) == ("edge", 1)
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
+def test_what_was_lost_and_then_refused_may_have_been_run(run: Any) -> None:
+    async def main() -> None:
+        async def script(visit: Visit) -> None:
+            if visit.headers["inferway-variant"] == "big":
+                visit.writer.close()
+            else:
+                visit.answer(refusal(503, unserved=True))
+
+        neighbor, hop, site = await begin(script, idempotent=True)
+        one = One(1.0)
+        one.request.classes = 0b110
+        give(site, one)
+        await asyncio.wait_for(one.ended, LIMIT_S)
+        assert one.outcome is Outcome.UNAVAILABLE
+        assert len(neighbor.visits) == 2
+        assert not one.request.unserved
+        assert not one.request.passed.unserved  # as its client is to read
+        await end(neighbor, hop, site)
+
+    run(main())
+
+
 def test_a_neighbor_that_cannot_be_reached_is_left_out_at_once_and_taken_back(run: Any) -> None:
     async def main() -> None:
         neighbor, hop, site = await begin(echo)
@@ -270,7 +399,7 @@ def test_an_offer_that_is_taken_back_gets_nothing_until_it_comes_again(run: Any)
         site.withdraw({("big", "cloud"), ("tiny", "cloud")})
         hop.lose("gone")
         await until(lambda: hop.breaker.closed)
-        assert site.health.healthy[0] and not any(site.health.healthy[1:])
+        assert site.health.healthy == [True, False, False, False]
         await end(neighbor, hop, site)
 
     run(main())

@@ -6,11 +6,11 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
+from neighbor import LIMIT_S, OK, Neighbor, Visit, until
 
 from inferway.live.node import hop as hops
 from inferway.live.node.hop import Hop
 from inferway.live.node.wire import Answer, Failure
-from scripted import LIMIT_S, OK, Neighbor, Visit, until
 
 HEAD = b"POST /v2/models/task/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n"
 BODY = b"\x00\xffab"
