@@ -23,6 +23,10 @@ _OPTIONS: Any = {
 }
 
 
+class UnreachableError(ValueError):
+    """A fleet of which no mix keeps what was promised."""
+
+
 class Optimum(NamedTuple):
     """Solution of the LP, eq. 3."""
 
@@ -151,7 +155,7 @@ def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = N
     """
     goal = target or 0.0
     if goal > fleet.accuracy.max():
-        raise ValueError(
+        raise UnreachableError(
             f"the target {goal:g} is above the best variant's accuracy {fleet.accuracy.max():g}"
         )
     if energy_budget is not None:
@@ -182,7 +186,7 @@ def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) ->
     )
     greatest = 0.0 if solution.fun is None else -float(solution.fun)
     if greatest <= _TOLERANCE:
-        raise ValueError(
+        raise UnreachableError(
             f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
             f"{energy_budget:g} J per request"
         )
@@ -214,7 +218,7 @@ def solve(
     """
     greatest = max_rate(fleet, target, energy_budget)
     if not 0 < rate_per_s <= greatest * (1 + 1e-12):
-        raise ValueError(
+        raise UnreachableError(
             f"a rate of {rate_per_s:g}/s is not between 0 and the greatest feasible {greatest:g}/s"
         )
     # At the very greatest rate rounding may leave no room at all.
@@ -223,7 +227,7 @@ def solve(
     room = np.minimum(fleet.capacity / rate_per_s, 1.0)
     found = _optimum(fleet, target, energy_budget, room)
     if found is None:
-        raise ValueError(f"the LP has no solution at {rate_per_s:g}/s")
+        raise UnreachableError(f"the LP has no solution at {rate_per_s:g}/s")
     return found
 
 
@@ -282,18 +286,22 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
 
     Raises
     ------
-    ValueError
+    UnreachableError
         Where no mix of the classes keeps the means.
     """
     if energy_budget is not None:
         found = _optimum(fleet, target, energy_budget, np.ones(len(fleet.rate)))
         if found is None:
-            raise ValueError(
+            raise UnreachableError(
                 f"no mix of the variants keeps a mean accuracy of {target or 0.0:g} within "
                 f"{energy_budget:g} J per request"
             )
         return found
-    best = next(found for found in routing_tuples(fleet, target) if found.proper)
+    best = next((found for found in routing_tuples(fleet, target) if found.proper), None)
+    if best is None:
+        raise UnreachableError(
+            f"no mix of {', '.join(fleet.variants)} keeps a mean accuracy of {target or 0.0:g}"
+        )
     service_s, accuracy = 1 / fleet.rate, fleet.accuracy
     price_s = 0.0
     if len(best.classes) == 2:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
-from inferway.dispatch.bound import Bound, max_rate
+from inferway.dispatch.bound import Bound, UnreachableError, max_rate
 from inferway.dispatch.bound import bound as bound_of_fleet
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.table import takes
@@ -14,6 +15,10 @@ from inferway.workload.arrivals import mean_rate
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task
+
+
+BEST_EFFORT: Final = "deadline"
+"""The policy of a fleet that cannot keep its target."""
 
 
 def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound]:
@@ -81,6 +86,7 @@ def dispatcher_on(
     narrow: bool = True,
     max_wait_s: float | None = None,
     lasting: int = 0,
+    best_effort: bool = False,
 ) -> Dispatcher:
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
@@ -94,6 +100,9 @@ def dispatcher_on(
         Expected arrival rate, 1/s; None where nothing says it.
     measure, narrow, max_wait_s, lasting
         As in `Dispatcher`.
+    best_effort
+        Whether a fleet that cannot keep the target answers with the most accurate server that has
+        room: others may be within reach again in a moment. Else it is refused.
 
     Raises
     ------
@@ -114,9 +123,9 @@ def dispatcher_on(
         options["deadline_s"] = task.deadline_s
     if spec.policy == "least-cost" and deployment.cost is not None:
         options.setdefault("alpha", deployment.cost.alpha)
-    return Dispatcher(
+    make = partial(
+        Dispatcher,
         fleet,
-        spec.policy,
         target=target,
         rate_per_s=rate_per_s,
         folder=folder,
@@ -124,8 +133,13 @@ def dispatcher_on(
         narrow=narrow,
         max_wait_s=max_wait_s,
         lasting=lasting,
-        **options,
     )
+    try:
+        return make(policy=spec.policy, **options)
+    except UnreachableError:
+        if not best_effort:
+            raise
+        return make(policy=BEST_EFFORT)
 
 
 def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> float | None:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from inferway.dispatch.bound import UnreachableError
 from inferway.dispatch.tuples import RoutingTuple, routing_tuples
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
@@ -65,7 +66,7 @@ def waterfill(fleet: Fleet, target: float | None, rate_per_s: float) -> Filling:
         if left <= slack:
             break
     if left > max(slack, 1e-9 * rate_per_s):
-        raise ValueError(
+        raise UnreachableError(
             f"no routing tuple carries the last {left:g} of {rate_per_s:g} requests per second"
         )
     shares = traffic / traffic.sum()

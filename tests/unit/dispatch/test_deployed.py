@@ -8,7 +8,9 @@ import pytest
 
 import inferway
 from inferway.dispatch import feasibility
-from inferway.dispatch.deployed import dispatcher_of
+from inferway.dispatch.deployed import dispatcher_of, dispatcher_on
+from inferway.site import Fleet
+from inferway.site.fleet import fleet_of
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 
@@ -103,3 +105,33 @@ def test_rates_above_the_bound_are_said(tmp_path: Path) -> None:
     deployment = inferway.load(file)
     assert feasibility.check(deployment) == []
     assert "overloaded" in [caution.kind for caution in inferway.check(deployment)]
+
+
+@pytest.mark.parametrize("policy", ["priced", "r-jiq"])
+def test_a_fleet_that_cannot_keep_its_target_does_what_it_can(tmp_path: Path, policy: str) -> None:
+    file = tmp_path / "poor.yaml"
+    file.write_text(
+        f"""
+tasks:
+  t:
+    accuracy_target: 0.95
+    dispatch: {{policy: {policy}}}
+    variants:
+      small: {{accuracy: 0.7, service: {{mean: 1 ms}}}}
+      large: {{accuracy: 0.9, service: {{mean: 5 ms}}}}
+      exact: {{accuracy: 0.99, service: {{mean: 50 ms}}}}
+nodes:
+  here: {{instances: {{t/small: 1, t/large: 1, t/exact: 1}}}}
+"""
+    )
+    deployment = inferway.load(file)
+    whole, task = fleet_of(deployment, "t"), deployment.tasks["t"]
+    fleet = Fleet(("small", "large"), whole.rate[:2], whole.accuracy[:2], whole.count[:2])
+    with pytest.raises(ValueError, match=r"0\.95"):
+        dispatcher_on(deployment, task, fleet, rate_per_s=10.0)
+    found = dispatcher_on(deployment, task, fleet, rate_per_s=10.0, best_effort=True)
+    large = int(fleet.first[fleet.variants.index("large")])
+    assert found.arrive(0.0, 1) == large
+    found.mark(large, False, 0.0)
+    assert found.arrive(0.0, 2) == 1 - large
+    assert found.balance == pytest.approx((0.9 - 0.95) + (0.7 - 0.95))

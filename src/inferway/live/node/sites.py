@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+import msgspec
+
 from inferway.dispatch.deployed import dispatcher_on
+from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
@@ -47,6 +50,8 @@ class _MadeOf(NamedTuple):
 
     own: Mapping[str, int]
     ways: frozenset[Way]
+    stands_for: Sequence[Offer | None] = ()
+    """By class, the offer behind it; None for the node's own."""
 
 
 _NOTHING: Final = _MadeOf({}, frozenset())
@@ -135,6 +140,8 @@ class Sites:
             gone = made.ways - ways
             # The same may be offered by another way, which the site does not know.
             site.withdraw({(variant, node) for variant, node, _ in gone})
+            assert isinstance(site.dispatcher, Dispatcher)
+            site.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
         return not ways <= made.ways
 
     async def refresh(self, task: str) -> asyncio.Task[None] | None:
@@ -153,20 +160,21 @@ class Sites:
             if not self.heed(task) and own == made.own:
                 return None
             offers = self._known(task)
-            made_of = _MadeOf(own, _ways(offers))
             signature = await self._shelf.learn(task)
-            site = None
+            site, stands_for = None, ()
             if signature is not None and (own or offers):
                 # One loan for all copies: a site gives back what it has been lent when it goes.
                 lent = {variant: self._shelf.lend(task, variant) for variant in own}
                 try:
-                    site = await aside(self._made, task, signature, own, offers, lent)
+                    site, stands_for = await aside(
+                        self._made, task, signature, own, offers, lent
+                    )
                 except BaseException:
                     for runtime in lent.values():
                         runtime.close()
                     raise
             leaving = await self._replace(task, site)
-            self._made_of[task] = made_of
+            self._made_of[task] = _MadeOf(own, _ways(offers), stands_for)
             if site is None:
                 self.by_task.pop(task, None)
             else:
@@ -176,6 +184,16 @@ class Sites:
 
     def _own(self, task: str) -> dict[str, int]:
         return {variant: copies for (of, variant), copies in self.running.items() if of == task}
+
+    def _lasting(self, stands_for: Sequence[Offer | None], ways: Collection[Way]) -> int:
+        """Which classes are the last resort now: of repositories, those that can be reached."""
+        within_reach = [
+            offer
+            if offer is None or _way(offer) in ways
+            else msgspec.structs.replace(offer, repository=False)
+            for offer in stands_for
+        ]
+        return lasting_classes(within_reach, repository=self._position.repository)
 
     def _known(self, task: str) -> list[Offer]:
         """Offers that hold, and others of the last minute to which there is no way now."""
@@ -195,7 +213,7 @@ class Sites:
         own: Mapping[str, int],
         offers: list[Offer],
         lent: Mapping[str, Runtime],
-    ) -> Site:
+    ) -> tuple[Site, Sequence[Offer | None]]:
         kind, member = self._position.tasks[task], self._member
         network = self._deployment.network
         described = [
@@ -223,7 +241,8 @@ class Sites:
                 rate_per_s=self._position.rates_per_s.get(task) or None,
                 narrow=member.late == "drop",
                 max_wait_s=None if network is None else network.max_wait,
-                lasting=lasting_classes(stands_for, repository=self._position.repository),
+                lasting=self._lasting(stands_for, _ways(offers)),
+                best_effort=True,
             )
         except ValueError as error:
             raise ServeError(f"{self._deployment.path}: tasks.{kind.name}.dispatch: {error}") from (
@@ -262,4 +281,4 @@ class Sites:
             now=self._now,
         )
         site.trace(self._ended)
-        return site
+        return site, stands_for

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from inferway.dispatch.deployed import dispatcher_on
-from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, Own, fleet_at, lasting_classes
 from inferway.placement.arrays import Allocation
 from inferway.twin.network.services import ServiceTimes
@@ -169,25 +168,17 @@ class Sites:
             node=ground.name,
             rate_per_s=self._peaks_per_s.get((node, task), 0.0),
         )
-        try:
-            dispatcher = dispatcher_on(
-                self._deployment,
-                kind,
-                fleet,
-                rate_per_s=self._rates_per_s.get((node, task)) or None,
-                measure=self._measure,
-                narrow=ground.drops,
-                max_wait_s=self._max_wait_s,
-                lasting=lasting_classes(stands_for, repository=ground.repository),
-            )
-        except (ValueError, StopIteration) as error:  # the latter where no mix keeps a target
-            if (node, task) in self._rates_per_s:
-                said = str(error) or f"nothing that it knows of keeps {kind.accuracy_target:g}"
-                raise ValueError(f"task {name} at node {ground.name}: {said}") from error
-            # Here requests only come to be served by the variant that was chosen elsewhere.
-            dispatcher = Dispatcher(
-                fleet, "least-cost", target=None, measure=self._measure, narrow=ground.drops
-            )
+        dispatcher = dispatcher_on(
+            self._deployment,
+            kind,
+            fleet,
+            rate_per_s=self._rates_per_s.get((node, task)) or None,
+            measure=self._measure,
+            narrow=ground.drops,
+            max_wait_s=self._max_wait_s,
+            lasting=lasting_classes(stands_for, repository=ground.repository),
+            best_effort=True,
+        )
         site = Site(node, task, dispatcher, stands_for, drops=ground.drops)
         for server in site.servers:
             offer = server.offer

@@ -199,8 +199,9 @@ def test_an_accuracy_target_is_kept_across_nodes(small) -> None:
     # At edge-1 its own large one is the quickest, at 0.9; edge-2 gets no more than it asks for.
     assert 1 - quiet.inaccuracy == pytest.approx(0.85, abs=0.005)
     weak = ("{repository: true}", "{repository: true, pinned: {quiet/tiny: 1}}")
-    with pytest.raises(ValueError, match=r"task quiet at node edge-1: nothing .* keeps 0\.8"):
-        simulate_events(small(target, unset, weak), slots=1, policy="repository-only")
+    poor = simulate_events(small(target, unset, weak), slots=1, policy="repository-only")
+    assert 1 - poor.tasks["quiet"].inaccuracy < 0.8  # nothing within reach is better
+    assert poor.lost == 0
 
 
 def test_runs_are_seeded(small) -> None:
