@@ -37,7 +37,10 @@ __all__ = [
 MAX_HOPS: Final = 16
 """Nodes on the way of an offer, at most."""
 MAX_SERVERS: Final = 64
-"""Virtual servers of an offer, at most: requests that are under way to it at once."""
+"""Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
+under way to it at once."""
+MANY_SERVERS: Final = 1024
+"""As many, at most, however much is."""
 FEW_SERVERS: Final = 8
 """As many, at most, where less than half of them would do for all that is expected."""
 PLACES: Final = 128
@@ -229,11 +232,11 @@ def servers_for(offer: Offer, rate_per_s: float | None = None) -> int:
     most = MAX_SERVERS
     if rate_per_s is not None:
         all_of_them = 2.0 * rate_per_s * offer.response_s
-        most = min(MAX_SERVERS, max(FEW_SERVERS, math.ceil(min(all_of_them, MAX_SERVERS))))
+        most = max(FEW_SERVERS, math.ceil(min(all_of_them, MANY_SERVERS)))
     if offer.repository:
         return most
     under_way = offer.spare_per_s * offer.response_s
-    return min(most, 1 + math.ceil(min(under_way, MAX_SERVERS)))
+    return min(most, 1 + math.ceil(min(under_way, MANY_SERVERS)))
 
 
 def fleet_at(

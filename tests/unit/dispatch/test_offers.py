@@ -166,3 +166,11 @@ def test_of_too_many_offers_the_repository_s_and_the_quickest_are_taken() -> Non
     assert stands_for[-1] is far
     assert stands_for[0] is None
     assert stands_for[1:-1] == many[: MAX_CLASSES - 2]
+
+
+def test_what_may_come_bounds_what_is_under_way() -> None:
+    offer = replace(LARGE, service_s=0.01, rtt_s=0.09, repository=True, spare_per_s=0.0)
+    assert servers_for(offer, 0.0) == servers_for(offer, 30.0) == 8
+    assert servers_for(offer, 100.0) == 20  # twice what 100/s keep under way for 0.1 s
+    assert servers_for(offer, 7500.0) == 1024
+    assert servers_for(replace(offer, repository=False, spare_per_s=55.0), 100.0) == 7
