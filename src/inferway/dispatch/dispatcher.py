@@ -114,6 +114,7 @@ class Dispatcher:
         binding = self._binding(self.policy, self.site)
         self._decision = binding.decision
         calls = entries(self.sources)
+        self._bind = calls.bind
         try:
             self._bound = calls.bind(binding)
             fields = cast("tuple[Any, ...]", self.policy)
@@ -273,6 +274,14 @@ class Dispatcher:
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """The server takes requests from now on, or does not."""
         self._mark(self._bound, server, healthy, now_s)
+
+    def set_lasting(self, lasting: int) -> None:
+        """Never count these classes, a bit mask, as saturated from now on, and all others again."""
+        if lasting == self.lasting:
+            return
+        self.lasting = lasting
+        binding = self._binding(self.policy, self.site)
+        self._bound, self._decision = self._bind(binding), binding.decision
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
