@@ -41,6 +41,9 @@ Key = tuple[str, str]
 REMEMBERED_S: Final = 60.0
 """How long an offer that was taken back keeps its class."""
 
+# Where a task's clients are elsewhere, or come later.
+_RARE_PER_S: Final = 1e-3
+
 Way = tuple[str, str, tuple[str, ...]]
 """Variant, node, and the path there."""
 
@@ -134,6 +137,8 @@ class Sites:
         bool
             Whether there are others, for which the site has to be made anew.
         """
+        if task not in self._position.tasks:
+            return False  # of another file's
         made, ways = self._made_of.get(task, _NOTHING), _ways(self._offers(task))
         site = self.by_task.get(task)
         if site is not None:
@@ -166,9 +171,7 @@ class Sites:
                 # One loan for all copies: a site gives back what it has been lent when it goes.
                 lent = {variant: self._shelf.lend(task, variant) for variant in own}
                 try:
-                    site, stands_for = await aside(
-                        self._made, task, signature, own, offers, lent
-                    )
+                    site, stands_for = await aside(self._made, task, signature, own, offers, lent)
                 except BaseException:
                     for runtime in lent.values():
                         runtime.close()
@@ -194,6 +197,17 @@ class Sites:
             for offer in stands_for
         ]
         return lasting_classes(within_reach, repository=self._position.repository)
+
+    def _rate_per_s(self, task: str) -> float | None:
+        """Expected arrival rate of a task here, for its policy; None where nothing says it."""
+        rate_per_s = self._position.rates_per_s.get(task, 0.0)
+        if rate_per_s > 0.0:
+            return rate_per_s
+        spec = self._deployment.policy_of(self._position.tasks[task])
+        if spec.options.get("window") or all(of != task for of, _ in self._position.types):
+            return None
+        # What neighbors send has been decided on: the policy here has next to nothing to do.
+        return _RARE_PER_S
 
     def _known(self, task: str) -> list[Offer]:
         """Offers that hold, and others of the last minute to which there is no way now."""
@@ -238,7 +252,7 @@ class Sites:
                 self._deployment,
                 kind,
                 fleet,
-                rate_per_s=self._position.rates_per_s.get(task) or None,
+                rate_per_s=self._rate_per_s(task),
                 narrow=member.late == "drop",
                 max_wait_s=None if network is None else network.max_wait,
                 lasting=self._lasting(stands_for, _ways(offers)),

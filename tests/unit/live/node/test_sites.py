@@ -1,0 +1,210 @@
+"""A node's sites, made of real models and of offers that a test writes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import inferway
+from inferway.dispatch.offers import Offer
+from inferway.live.node.forwarder import Forwarder
+from inferway.live.node.hop import Hop
+from inferway.live.node.position import position_of
+from inferway.live.node.shelf import Shelf
+from inferway.live.node.sites import Sites
+from inferway.live.node.store import ModelStore
+from inferway.live.request import Outcome, Request
+from inferway.live.roster import Roster
+from inferway.live.site import Site
+from inferway.network.deployed import topology_of
+from inferway.network.members import members_of
+
+FILE = """
+tasks:
+  digits:
+    {task}
+    variants:
+      mini: {{model: zoo://digits/mini}}
+      small: {{model: zoo://digits/small}}
+      large: {{model: zoo://digits/large}}
+nodes:
+  cloud: {{repository: true, instances: {{digits/large: 1}}}}
+  metro: {{budget: 500 kB}}
+  edge: {{budget: 500 kB}}
+network:
+  max_wait: 1 ms
+  links: [{{between: [cloud, metro], rtt: 5 ms}}, {{between: [metro, edge], rtt: 5 ms}}]
+workload:
+  digits: {{arrivals: {{process: poisson, rate: 20/s}}, entries: {{nodes: [edge]}}}}
+"""
+CLOUD = Offer("digits", "large", "cloud", 0.9, 0.004, 0.01, 100.0, ("metro", "cloud"), True)
+METRO = Offer("digits", "small", "metro", 0.85, 0.001, 0.005, 100.0, ("metro",), False)
+
+
+class World:
+    """One node's sites, what it hears, and the roster that they go to."""
+
+    def __init__(self, folder: Path, node: str = "edge", task: str = "deadline: 1 s") -> None:
+        file = folder / "three.yaml"
+        file.write_text(FILE.format(task=task))
+        deployment = inferway.load(file)
+        self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
+        self.shelf = Shelf(deployment, self.store)
+        self.offers: list[Offer] = []
+        # Nobody listens there: what these tests send stays where it is.
+        self.hop = Hop("metro", "127.0.0.1", 9)
+        self.ended: list[Request] = []
+        self.roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
+        self.sites = Sites(
+            deployment,
+            position_of(deployment, node),
+            members_of(deployment, topology_of(deployment))[node],
+            replace=self.roster.replace,
+            shelf=self.shelf,
+            offers=lambda task: [one for one in self.offers if one.task == task],
+            hops={"metro": self.hop},
+            ended=lambda task, request: self.ended.append(request),
+        )
+
+    async def load(self, *variants: str) -> None:
+        for variant in variants:
+            await self.shelf.load("digits", variant)
+
+    @property
+    def site(self) -> Site:
+        return self.sites.by_task["digits"]
+
+    def ask(self, rows: int = 1) -> Request:
+        image = np.zeros((rows, 1, 32, 32), np.float32)
+        request = Request({"image": image}, rows, lambda request: None, None, self.site.now())
+        self.site.submit(request)
+        return request
+
+
+class _Log:
+    def warning(self, *args: Any, **more: Any) -> None:
+        pass
+
+    info = warning
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., None]:
+    def main(work: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
+        async def bounded() -> None:
+            world = World(tmp_path, **options)
+            async with asyncio.timeout(60):
+                await work(world)
+                for site in await world.roster.all():
+                    await site.stop(1.0)
+            world.hop.close()
+            world.shelf.close()
+            await world.store.close()
+
+        asyncio.run(bounded())
+
+    return main
+
+
+def test_what_runs_and_what_is_offered_are_classes(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        world.offers = [CLOUD, METRO]
+        await world.sites.run({("digits", "mini"): 2})
+        assert set(world.site.variants) == {"mini", "small@metro", "large@cloud"}
+        k = world.site.variants.index("mini")
+        assert world.site.first[k + 1] - world.site.first[k] == 2
+        assert sum(isinstance(one, Forwarder) for one in world.site.instances) > 2
+
+    run(work)
+
+
+def test_offers_that_come_and_go_leave_the_site_standing(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        world.offers = [CLOUD, METRO]
+        await world.sites.run({("digits", "mini"): 1})
+        before = world.site
+        world.offers = [METRO]
+        assert not world.sites.heed("digits")
+        assert not world.site.health.any_of(world.site.mask_of("large"))
+        assert world.site.health.any_of(world.site.mask_of("small"))
+        world.offers = [CLOUD, METRO]
+        assert not world.sites.heed("digits")
+        assert await world.sites.refresh("digits") is None
+        assert world.site is before
+        assert world.site.health.any_of(world.site.mask_of("large"))
+
+    run(work)
+
+
+def test_where_no_repository_is_left_nothing_is_saturated(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        world.offers = [CLOUD]
+        await world.sites.run({("digits", "mini"): 1})
+        own, far = (1 << world.site.variants.index(name) for name in ("mini", "large@cloud"))
+        assert world.site.dispatcher.lasting == far  # type: ignore[attr-defined]
+        world.offers = []
+        world.sites.heed("digits")
+        assert world.site.dispatcher.lasting & own  # type: ignore[attr-defined]
+        # Behind the first ones each would wait for more than `max_wait`.
+        waiting = [world.ask(rows=64) for _ in range(20)]
+        assert not [one.reason for one in waiting if one.outcome is Outcome.REJECTED]
+        async with asyncio.timeout(30):
+            while any(one.outcome is None for one in waiting):
+                await asyncio.sleep(0.01)
+        assert {one.outcome for one in waiting} == {Outcome.ANSWERED}
+        world.offers = [CLOUD]
+        world.sites.heed("digits")
+        assert world.site.dispatcher.lasting == far  # type: ignore[attr-defined]
+
+    run(work)
+
+
+def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
+    run: Callable[..., None],
+) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        await world.sites.run({("digits", "mini"): 1})
+        answered = world.ask()
+        async with asyncio.timeout(30):
+            while answered.outcome is None:
+                await asyncio.sleep(0.01)
+        assert answered.outcome is Outcome.ANSWERED
+        owed = world.site.dispatcher.balance
+        assert owed < 0.0
+        # Others come within reach; what is owed goes along.
+        world.offers = [CLOUD]
+        await world.sites.refresh("digits")
+        assert world.site.dispatcher.balance == pytest.approx(owed)
+
+    run(work, task="accuracy_target: 0.9")
+
+
+@pytest.mark.parametrize("policy", ["priced", "r-jiq", "r-jsq"])
+def test_a_policy_that_needs_a_rate_serves_where_nothing_enters(
+    run: Callable[..., None], policy: str
+) -> None:
+    async def work(world: World) -> None:
+        await world.load("large")
+        await world.sites.run({("digits", "large"): 1})
+        assert world.site.variants == ("large",)
+
+    task = f"accuracy_target: 0.9\n    dispatch: {{policy: {policy}}}"
+    run(work, node="metro", task=task)
+
+
+def test_offers_of_tasks_that_nobody_knows_are_passed_over(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        world.offers = [Offer("others", "x", "cloud", 0.9, 0.1, 0.0, 1.0, ("metro", "cloud"), True)]
+        assert not world.sites.heed("others")
+        assert await world.sites.refresh("others") is None
+
+    run(work)
