@@ -6,7 +6,8 @@ that are further away are told what could help them, and the one that the node i
 told only of ways that do not lead back through it.
 
 Told are all offers at once, when they change and at least every few seconds; those of a neighbor
-that has gone silent expire.
+that has gone silent expire. With them goes what their tasks take and give: a node that has no file
+of a task yet can forward its requests.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import asyncio
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 import msgspec
 
 from inferway.dispatch.offers import Offer, Own, passed_on, received
 from inferway.live.node.control import ControlPlane
+from inferway.runtime import Signature
+from inferway.runtime.signature import DTYPES
 
 __all__ = ["MENU", "Menu"]
 
@@ -34,7 +37,8 @@ EXPIRES_S: Final = 3.0 * REFRESH_S
 _GATHER_S: Final = 0.02
 # Spare rates change all the time; what changes by less is told with the next refresh.
 _WORTH: Final = 0.2
-_PER_LETTER: Final = 4000
+# A letter has a limit in bytes, and an offer has names of up to 16 nodes.
+_PER_LETTER: Final = 500
 
 
 class _Letter(msgspec.Struct, array_like=True, frozen=True):
@@ -44,6 +48,8 @@ class _Letter(msgspec.Struct, array_like=True, frozen=True):
     part: int
     parts: int
     offers: tuple[Offer, ...]
+    takes: tuple[tuple[Signature, tuple[str, ...]], ...] = ()
+    """What tasks take and give, each said once for all tasks of which it is true."""
 
 
 class _Heard(NamedTuple):
@@ -51,6 +57,7 @@ class _Heard(NamedTuple):
 
     offers: tuple[Offer, ...]
     until_s: float
+    takes: Mapping[str, Signature]
 
 
 _encode = msgspec.msgpack.Encoder().encode
@@ -70,6 +77,8 @@ class Menu:
         Round-trip time to each neighbor, s.
     upstream
         The neighbor towards the nearest repository; None at a repository.
+    signature
+        What a task takes and gives, as far as the node itself knows.
     changed
         Called when what the node goes by has changed, with the tasks that it has changed for.
     now
@@ -89,11 +98,13 @@ class Menu:
         links_s: Mapping[str, float],
         upstream: str | None,
         changed: Callable[[set[str]], None],
+        signature: Callable[[str], Signature | None] = lambda task: None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.node, self.upstream = node, upstream
         self.refused: Counter[tuple[str, str]] = Counter()
         self._plane, self._links_s, self._changed, self._now = plane, dict(links_s), changed, now
+        self._knows = signature
         self._own: list[Own] = []
         self._heard: dict[str, _Heard] = {}
         self._parts: dict[str, list[_Letter]] = {}
@@ -134,6 +145,11 @@ class Menu:
     def offers(self, task: str) -> Sequence[Offer]:
         """What the node goes by: offers of a task, round trips from here."""
         return self._used.get(task, ())
+
+    def signature(self, task: str) -> Signature | None:
+        """What a task takes and gives, as far as the node or a neighbor knows."""
+        known = (self._heard[neighbor].takes.get(task) for neighbor in self._live())
+        return self._knows(task) or next((one for one in known if one is not None), None)
 
     @property
     def all(self) -> list[Offer]:
@@ -221,16 +237,23 @@ class Menu:
         parts.append(letter)
         if len(parts) < letter.parts:
             return
-        offers = []
+        offers: list[Offer] = []
+        takes: dict[str, Signature] = {}
         for part in parts:
+            for said, tasks in part.takes:
+                if _sound(said):
+                    takes.update(dict.fromkeys(tasks, said))
+                else:
+                    self.refused[neighbor, "no signature"] += 1
             for offer in part.offers:
                 try:
                     offers.append(received(offer, neighbor, self._links_s[neighbor], me=self.node))
                 except ValueError:
                     self.refused[neighbor, "impossible"] += 1
         parts.clear()
-        self._heard[neighbor] = _Heard(tuple(offers), self._now() + EXPIRES_S)
-        self._look()
+        known = {} if neighbor not in self._heard else self._heard[neighbor].takes
+        self._heard[neighbor] = _Heard(tuple(offers), self._now() + EXPIRES_S, takes)
+        self._look(takes.keys() - known.keys())
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         if alive:
@@ -241,8 +264,14 @@ class Menu:
             self._parts.pop(neighbor, None)
         self._look()
 
-    def _look(self) -> None:
-        """Choose whom to go by, and say for which tasks that changed anything."""
+    def _look(self, learned: Set[str] = frozenset()) -> None:
+        """Choose whom to go by, and say for which tasks that changed anything.
+
+        Parameters
+        ----------
+        learned
+            Tasks of which it has just been said what they take.
+        """
         self._from = self._choose()
         used: dict[str, list[Offer]] = {}
         if self._from is not None:
@@ -253,6 +282,7 @@ class Menu:
             task
             for task in before.keys() | used.keys()
             if _classes(before.get(task, ())) != _classes(used.get(task, ()))
+            or (task in learned and task in used)
         }
         if tasks:
             self._changed(tasks)
@@ -280,9 +310,16 @@ class Menu:
         self._serial += 1
         chunks = [offers[i : i + _PER_LETTER] for i in range(0, len(offers), _PER_LETTER)] or [[]]
         for part, chunk in enumerate(chunks):
-            letter = _Letter(self._serial, part, len(chunks), tuple(chunk))
+            letter = _Letter(self._serial, part, len(chunks), tuple(chunk), self._takes(chunk))
             self._plane.send(neighbor, MENU, _encode(letter))
         self._told[neighbor], self._told_s[neighbor] = offers, now
+
+    def _takes(self, offers: Iterable[Offer]) -> tuple[tuple[Signature, tuple[str, ...]], ...]:
+        said: dict[Signature, list[str]] = {}
+        for task in dict.fromkeys(offer.task for offer in offers):
+            if (known := self.signature(task)) is not None:
+                said.setdefault(known, []).append(task)
+        return tuple((known, tuple(tasks)) for known, tasks in said.items())
 
     def _for(self, neighbor: str) -> list[Offer]:
         if self._leaving:
@@ -306,6 +343,14 @@ class Menu:
             self._look()
             self._tell()
             await asyncio.sleep(REFRESH_S / 2)
+
+
+def _sound(said: Signature) -> bool:
+    tensors = (*said.inputs, *said.outputs)
+    return bool(said.inputs and said.outputs) and all(
+        one.datatype in DTYPES and one.shape[:1] == (-1,) and min(one.shape) >= -1
+        for one in tensors
+    )
 
 
 def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:

@@ -57,6 +57,7 @@ from inferway.placement.table import HINDSIGHT
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.deployment.nodes import Store
+    from inferway.runtime import Signature
 
 __all__ = ["Node"]
 
@@ -157,6 +158,7 @@ class Node:
             links_s=position.links_s,
             upstream=position.upstream,
             changed=self._offers_changed,
+            signature=self._signature,
             now=now,
         )
         self.plane.on_neighbor(self._neighbor)
@@ -188,6 +190,7 @@ class Node:
             replace=self._replace,
             shelf=self.shelf,
             offers=self.menu.offers,
+            signature=self.menu.signature,
             hops=self.hops,
             ended=self.accounts.ended,
             now=now,
@@ -375,6 +378,9 @@ class Node:
             assert site.trail is not None
             site.trail.degraded = reason
         self.relay.trail.degraded = reason
+
+    def _signature(self, task: str) -> Signature | None:
+        return self.shelf.signature(task)
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         self.log.info("neighbor", neighbor=neighbor, alive=alive)

@@ -85,6 +85,8 @@ class Sites:
         The node's loaded models.
     offers
         What the node goes by, of a task.
+    signature
+        What neighbors say that a task takes and gives; None where none says it.
     hops
         By neighbor, for those that may be forwarded to.
     ended
@@ -102,12 +104,14 @@ class Sites:
         replace: Callable[[str, Site | None], Awaitable[asyncio.Task[None] | None]],
         shelf: Shelf,
         offers: Callable[[str], Iterable[Offer]],
+        signature: Callable[[str], Signature | None],
         hops: Mapping[str, Hop],
         ended: Callable[[str, Request], None],
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deployment, self._position, self._member = deployment, position, member
         self._replace, self._shelf = replace, shelf
+        self._signature = signature
         self._offers, self._hops, self._ended, self._now = offers, hops, ended, now
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
@@ -165,8 +169,10 @@ class Sites:
             if not self.heed(task) and own == made.own:
                 return None
             offers = self._known(task)
-            signature = await self._shelf.learn(task)
-            site, stands_for = None, ()
+            # A node that has no file of the task yet forwards all the same.
+            signature = await self._shelf.learn(task) or self._signature(task)
+            site: Site | None = None
+            stands_for: Sequence[Offer | None] = ()
             if signature is not None and (own or offers):
                 # One loan for all copies: a site gives back what it has been lent when it goes.
                 lent = {variant: self._shelf.lend(task, variant) for variant in own}
@@ -177,7 +183,9 @@ class Sites:
                         runtime.close()
                     raise
             leaving = await self._replace(task, site)
-            self._made_of[task] = _MadeOf(own, _ways(offers), stands_for)
+            # Where it is not known what the task takes, the next look tries again.
+            ways = _ways(offers) if signature is not None else frozenset()
+            self._made_of[task] = _MadeOf(own, ways, stands_for)
             if site is None:
                 self.by_task.pop(task, None)
             else:

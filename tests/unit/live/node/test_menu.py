@@ -10,6 +10,7 @@ import pytest
 
 from inferway.dispatch.offers import Own
 from inferway.live.node.menu import EXPIRES_S, MENU, REFRESH_S, Menu
+from inferway.runtime import Signature, Tensor
 
 TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)
 WIDE = Own("digits", "wide", 0.95, 0.004, 50.0, repository=True)
@@ -24,7 +25,13 @@ class Wires:
         self.mail: list[tuple[str, str, str, bytes]] = []
         self.time_s = 100.0
 
-    def menu(self, node: str, upstream: str | None, told: list[set[str]] | None = None) -> Menu:
+    def menu(
+        self,
+        node: str,
+        upstream: str | None,
+        told: list[set[str]] | None = None,
+        signature: Callable[[str], Signature | None] = lambda task: None,
+    ) -> Menu:
         ends = [pair for pair in self.links if node in pair]
         links = {a if b == node else b: 0.01 for a, b in ends}
         self.planes[node] = plane = Plane(self, node)
@@ -34,6 +41,7 @@ class Wires:
             links_s=links,
             upstream=upstream,
             changed=(told if told is not None else []).append,
+            signature=signature,
             now=lambda: self.time_s,
         )
 
@@ -88,7 +96,8 @@ def ways(menu: Menu) -> dict[str, tuple[str, ...]]:
 
 async def line() -> tuple[Wires, dict[str, Menu], list[set[str]]]:
     """edge - metro - cloud."""
-    wires, told = Wires(("edge", "metro"), ("metro", "cloud")), []
+    told: list[set[str]] = []
+    wires = Wires(("edge", "metro"), ("metro", "cloud"))
     menus = {
         "edge": wires.menu("edge", "metro", told),
         "metro": wires.menu("metro", "cloud"),
@@ -247,6 +256,70 @@ def test_small_changes_wait_for_the_next_refresh() -> None:
         await wires.settle()
         assert "edge" in metro.sent
         for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_what_a_task_takes_is_told_along() -> None:
+    takes = Signature((Tensor("x", "FP32", (-1, 4)),), (Tensor("y", "FP32", (-1, 2)),))
+
+    async def main() -> None:
+        told: list[set[str]] = []
+        wires = Wires(("edge", "metro"), ("metro", "cloud"))
+        known: dict[str, Signature] = {}
+        menus = {
+            "edge": wires.menu("edge", "metro", told),
+            "metro": wires.menu("metro", "cloud"),
+            "cloud": wires.menu("cloud", None, signature=known.get),
+        }
+        for menu in menus.values():
+            menu.begin()
+        menus["cloud"].offer([WIDE])
+        wires.join("edge", "metro", "cloud")
+        await wires.settle()
+        assert menus["edge"].offers("digits")
+        assert menus["edge"].signature("digits") is None
+        # It is loaded there only now; the offers are the same as before.
+        known["digits"] = takes
+        told.clear()
+        for _ in range(2):
+            wires.time_s += REFRESH_S
+            for menu in menus.values():
+                menu._tell()
+            await wires.settle()
+        assert menus["edge"].signature("digits") == takes
+        assert told == [{"digits"}]
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Tensor("x", "FP7", (-1, 4)),
+        Tensor("x", "FP32", ()),
+        Tensor("x", "FP32", (3, 4)),
+        Tensor("x", "FP32", (-1, -4)),
+    ],
+)
+def test_signatures_that_are_none_are_refused(wrong: Tensor) -> None:
+    async def main() -> None:
+        wires = Wires(("edge", "cloud"))
+        known = {"digits": Signature((wrong,), (Tensor("y", "FP32", (-1, 2)),))}
+        edge = wires.menu("edge", "cloud")
+        cloud = wires.menu("cloud", None, signature=known.get)
+        for menu in (edge, cloud):
+            menu.begin()
+        cloud.offer([WIDE])
+        wires.join("edge", "cloud")
+        await wires.settle()
+        assert edge.offers("digits")
+        assert edge.signature("digits") is None
+        assert edge.refused["cloud", "no signature"] >= 1
+        for menu in (edge, cloud):
             menu.end()
 
     asyncio.run(main())

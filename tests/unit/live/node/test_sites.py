@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import inferway
+from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.node.forwarder import Forwarder
 from inferway.live.node.hop import Hop
@@ -23,6 +24,7 @@ from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
+from inferway.runtime import Signature, inspect
 
 FILE = """
 tasks:
@@ -56,6 +58,7 @@ class World:
         self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
         self.shelf = Shelf(deployment, self.store)
         self.offers: list[Offer] = []
+        self.said: Signature | None = None
         # Nobody listens there: what these tests send stays where it is.
         self.hop = Hop("metro", "127.0.0.1", 9)
         self.ended: list[Request] = []
@@ -67,6 +70,7 @@ class World:
             replace=self.roster.replace,
             shelf=self.shelf,
             offers=lambda task: [one for one in self.offers if one.task == task],
+            signature=lambda task: self.said,
             hops={"metro": self.hop},
             ended=lambda task, request: self.ended.append(request),
         )
@@ -206,5 +210,24 @@ def test_offers_of_tasks_that_nobody_knows_are_passed_over(run: Callable[..., No
         world.offers = [Offer("others", "x", "cloud", 0.9, 0.1, 0.0, 1.0, ("metro", "cloud"), True)]
         assert not world.sites.heed("others")
         assert await world.sites.refresh("others") is None
+
+    run(work)
+
+
+def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        for name in ("mini", "small", "large"):
+            described = world.sites._position.tasks["digits"].variants[name]
+            object.__setattr__(described.model, "path", Path("/nowhere"))
+        world.offers = [CLOUD]
+        assert world.sites.heed("digits")
+        await world.sites.refresh("digits")
+        assert "digits" not in world.sites.by_task
+        # Not known yet is not known for good.
+        assert world.sites.heed("digits")
+        world.said = inspect(zoo.model_path("digits", "mini"))
+        await world.sites.refresh("digits")
+        assert world.site.variants == ("large@cloud",)
+        assert not world.sites.heed("digits")
 
     run(work)
