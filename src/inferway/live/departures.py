@@ -59,6 +59,7 @@ class Departures:
         """Note the end of a request that nobody waits for."""
         request.outcome = Outcome.CANCELED
         self._note(request)
+        self._trace(request)
 
     def answer(self, request: Request) -> None:
         """Note the end of a request whose answer has been sent."""

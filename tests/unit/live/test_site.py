@@ -85,6 +85,8 @@ def test_places_are_freed_and_the_balance_undone_whoever_leaves(run: Any) -> Non
     async def main() -> None:
         gate = Gate()
         site = site_of(gate, NullRuntime(SIGNATURE))
+        told = []
+        site.trace(lambda _, ended: told.append((ended.rows, ended.outcome)))
         await site.start()
         while not gate.runs.empty():
             gate.runs.get()
@@ -110,6 +112,8 @@ def test_places_are_freed_and_the_balance_undone_whoever_leaves(run: Any) -> Non
         assert site.in_flight == 0
         assert site.dispatcher.site.queue.tolist() == [0, 0]
         assert [site.counters.total(outcome) for outcome in Outcome] == [1, 0, 0, 0, 2, 0, 0]
+        canceled = Outcome.CANCELED
+        assert told == [(2, canceled), (1, canceled), (3, Outcome.ANSWERED)]
         await site.stop()
 
     run(main())

@@ -13,7 +13,7 @@ __all__ = ["Accounts", "Measured"]
 
 
 class Measured(NamedTuple):
-    """A slot's counts, in rows; what neighbors sent counts as one row in `reached`.
+    """A slot's counts, in rows; what is passed on for neighbors counts as one row: nobody reads it.
 
     Attributes
     ----------
@@ -55,7 +55,6 @@ class Accounts:
 
     def ended(self, task: str, request: Request) -> None:
         """Count a request that a site has ended."""
-        # What came by the peer port was counted when it came.
         exchange, rows = request.raw, request.rows
         path: bytes = b"" if exchange is None else exchange.path
         entry = unquote(path.partition(b",")[0].decode("latin-1")) if path else self.node
@@ -73,17 +72,21 @@ class Accounts:
                 self.forwarded += rows
         if kind is None:
             return
+        self._reached[kind] += rows
         if not path:
-            self._reached[kind] += rows
             self._arrived[kind] += rows
         if own:
             self._served[kind, request.variant] += rows
 
     def came(self, task: str, entry: str, here: bool, variant: str) -> None:
-        """Count a request from a neighbor; as `inferway.live.node.relay.Passed`."""
+        """Count a request from a neighbor; as `inferway.live.node.relay.Passed`.
+
+        One that is to be served here is counted, by its rows, when it has `ended`.
+        """
         del variant
-        if not here:
-            self.passed += 1
+        if here:
+            return
+        self.passed += 1
         kind = self._types.get((task, entry))
         if kind is not None:
             self._reached[kind] += 1
