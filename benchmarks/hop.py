@@ -1,11 +1,13 @@
 """Measure what one hop between nodes adds: CPU time and latency, with nginx as the reference.
 
-The same request goes to the same stub of a node's model server: straight; through nginx as a
-reverse proxy (one worker, kept connections upstream, no log); through a relay, which is what a node
-on the way does; and through an entry node, which decodes, decides and forwards. Each is a process
-of its own, all stay up, and they take turns in every round, so that what else runs on the machine
-meets them all. CPU is user and system time of that one process, between the same requests; latency
-is that of one connection that sends its next request when it has its answer.
+The same request, as an entry node writes it, goes to the same stub of a node that serves: straight;
+through nginx as a reverse proxy (one worker, kept connections upstream, no log); and through a
+relay, which is what a node on the way does. With the same body, as a client writes it, it goes
+through an entry node, which checks, decides and forwards. Each is a process of its own, all stay
+up, and they take turns in every round, so that what else runs on the machine meets them all. CPU is
+user and system time of that one process, as the scheduler counts it (Linux's schedstat), between
+the same requests; latency is that of one connection that sends its next request when it has its
+answer.
 
 Run (nginx must be installed: ``apt-get install -y nginx-light``)::
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -28,11 +31,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from http_stack import BODY, Caller, cpu_seconds, drive, free_port, machine, request_bytes, wait_for
+from http_stack import BODY, Caller, drive, free_port, machine, request_bytes, wait_for
 
 TASK = "digits"
 PATH = f"/v2/models/{TASK}/infer".encode()
-HOP = b"Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n"
 ANSWER = json.dumps(
     {
         "model_name": TASK,
@@ -40,10 +42,6 @@ ANSWER = json.dumps(
         "outputs": [{"name": "y", "datatype": "FP32", "shape": [1, 10], "data": [0.1] * 10}],
     }
 ).encode()
-ANSWER_LINES = (
-    b"Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge,metro,cloud\r\n"
-    b"Inferway-Time-Ms: 1.00\r\n"
-)
 GOAL_CPU, GOAL_P50_S = 2.0, 0.5e-3
 NGINX = """
 daemon off; master_process off; worker_processes 1; pid {folder}/pid; error_log stderr warn;
@@ -72,11 +70,14 @@ def serve(kind: str, port: int, stub: int) -> None:
 
 async def _stub(port: int, _: int) -> None:
     from inferway.live.http.listener import Listener
+    from inferway.live.node.headers import Trail
+
+    trail = Trail("cloud")
 
     def answer(exchange: Any) -> None:
-        exchange.respond(200, ANSWER, extra=ANSWER_LINES)
+        exchange.respond(200, ANSWER, extra=trail.own(b"edge,metro", 1e-3, "tiny", False))
 
-    await Listener(lambda _method, _target: answer, _broken).start("127.0.0.1", port)
+    await Listener(lambda _method, _target: answer, _broken, hops=True).start("127.0.0.1", port)
     await asyncio.Event().wait()
 
 
@@ -125,6 +126,25 @@ async def _entry(port: int, stub: int) -> None:
 
 def _broken(error: BaseException) -> None:
     raise error
+
+
+def forwarded() -> bytes:
+    """Write a request as an entry node does."""
+    from inferway.live.http.identity import Identity
+    from inferway.live.node.headers import hop_head, target_of
+
+    lines = Identity(None, None).headers() + b"Content-Type: application/json\r\n"
+    target = target_of(TASK, "127.0.0.1", 8003)
+    return hop_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
+
+
+def spent_s(pid: int) -> float:
+    """Tell the time that a process has had a core, in seconds.
+
+    The scheduler counts nanoseconds, where `psutil` has hundredths of a second.
+    """
+    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
+    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
 
 
 @contextmanager
@@ -193,7 +213,7 @@ def latencies(port: int, request: bytes, count: int) -> list[float]:
 
 def measure(count: int, connections: int, rounds: int) -> list[dict[str, Any]]:
     """Run everything; one row per way."""
-    plain, hop = request_bytes(PATH, BODY), request_bytes(PATH, BODY, HOP)
+    plain, hop = request_bytes(PATH, BODY), forwarded()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         command, stub = ours("stub", 0)
@@ -210,9 +230,9 @@ def measure(count: int, connections: int, rounds: int) -> list[dict[str, Any]]:
             drive(port, request, max(500, count // 10), connections)
         for _ in range(rounds):
             for name, (pid, port, request) in ways.items():
-                before = cpu_seconds(pid)
+                before = spent_s(pid)
                 drive(port, request, count // rounds, connections)
-                used_s = cpu_seconds(pid) - before
+                used_s = spent_s(pid) - before
                 costs_us[name].append(used_s / (count // rounds) * 1e6)
             for name, (_, port, request) in ways.items():
                 times_s[name] += latencies(port, request, count // rounds // 4)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 import httptools
 
 from inferway.live.http.exchange import Exchange
+from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT, whole
 
 if TYPE_CHECKING:
     from inferway.live.http.listener import Listener
@@ -35,6 +36,7 @@ class Connection(asyncio.Protocol):
         "_stuck",
         "_transport",
         "_url",
+        "_whole",
         "exchanges",
         "listener",
         "tick",
@@ -54,6 +56,8 @@ class Connection(asyncio.Protocol):
         self._paused = False
         self._queued = 0
         self._stuck: int | None = None
+        # Between nodes there are no keys, and so none to ask for.
+        self._whole = listener.hops and listener.allowed is None
 
     # What asyncio calls.
 
@@ -83,6 +87,9 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             return
         self.tick = self.listener.clock.tick
+        # Between two requests the parser keeps nothing, so that it need not see them all.
+        if self._whole and self._current is None and self._take_whole(data):
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -225,21 +232,7 @@ class Connection(asyncio.Protocol):
             exchange.body = b"".join(self._chunks)
             self._chunks = None
         exchange.expects = False
-        if not exchange.keep_alive:
-            self._deaf = True  # whatever follows was not asked for
-        self.occupy(exchange, self._received)
-        # Found now and not with the headers: meanwhile another site may have taken over.
-        try:
-            self.listener.find(exchange.method, self._url)(exchange)
-        except Exception as error:  # a failing handler must not leave its client waiting
-            self.listener.broken(error)
-            if not exchange.answered:
-                self._deaf = True
-                exchange.keep_alive = exchange.headed = False
-                exchange.refuse(500, "the server failed on this request")
-        limits = self.listener.limits
-        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
-            self._pause()
+        self._handle(exchange, self._received)
 
     # What exchanges and the listener call.
 
@@ -298,6 +291,52 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         """Close now."""
         self._transport.abort()
+
+    def _take_whole(self, data: bytes) -> bool:
+        found, limits = whole(data), self.listener.limits
+        if found is None:
+            return False
+        head = found.end()
+        size = len(data) - head
+        if head > limits.head_bytes or size > limits.body_bytes:
+            return False  # the parser's way refuses it
+        self._url, node, variant, path, left, carried, *given = found.groups()
+        exchange = Exchange(self, self.tick)
+        self.exchanges.append(exchange)
+        exchange.hop = {NODE: node, VARIANT: variant, PATH: path}
+        if left is not None:
+            exchange.hop[DEADLINE] = left
+        exchange.carried = carried
+        (
+            exchange.given_id,
+            exchange.traceparent,
+            exchange.content_type,
+            exchange.encoding,
+            exchange.header_length,
+            exchange.accept_encoding,
+            _,
+        ) = given
+        exchange.method, exchange.body = b"POST", data[head:]
+        exchange.headed, exchange.keep_alive = True, not self.listener.draining
+        self._handle(exchange, size)
+        return True
+
+    def _handle(self, exchange: Exchange, size: int) -> None:
+        if not exchange.keep_alive:
+            self._deaf = True  # whatever follows was not asked for
+        self.occupy(exchange, size)
+        # Found now and not with the headers: meanwhile another site may have taken over.
+        try:
+            self.listener.find(exchange.method, self._url)(exchange)
+        except Exception as error:  # a failing handler must not leave its client waiting
+            self.listener.broken(error)
+            if not exchange.answered:
+                self._deaf = True
+                exchange.keep_alive = exchange.headed = False
+                exchange.refuse(500, "the server failed on this request")
+        limits = self.listener.limits
+        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
+            self._pause()
 
     def _too_large(self) -> None:
         limit = self.listener.limits.body_bytes

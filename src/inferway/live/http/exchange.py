@@ -47,6 +47,7 @@ class Exchange:
         "answered",
         "authorization",
         "body",
+        "carried",
         "connection",
         "content_type",
         "encoding",
@@ -81,6 +82,9 @@ class Exchange:
         self.host = b""
         self.hop: dict[bytes, bytes] | None = None
         """Hop headers by name in lower case; None on clients' ports."""
+        self.carried: bytes | None = None
+        """Header lines that go on to the next node as they came; None where they have to be written
+        again."""
         self.path = b""
         """Nodes that it has come through, as a hop header has them."""
         self.given_id: bytes | None = None

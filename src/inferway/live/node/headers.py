@@ -14,14 +14,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from inferway.live.http.refusal import RefusalError
+from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
 
 if TYPE_CHECKING:
     from inferway.live.node.wire import Answer
 
-NODE: Final = b"inferway-node"
-VARIANT: Final = b"inferway-variant"
-PATH: Final = b"inferway-path"
-DEADLINE: Final = b"inferway-deadline-ms"
 TIMES: Final = b"inferway-time-ms"
 DEGRADED: Final = b"inferway-degraded"
 UNSERVED: Final = b"inferway-unserved"
@@ -47,21 +44,24 @@ class Heading(NamedTuple):
         The same two as the headers have them.
     path
         Nodes that it has come through, the sender last, as the header has them.
+    onward
+        The same with this node behind them.
+    nodes
+        The path's, encoded.
     entry
         The first of these.
-    left_s
-        Until its deadline, when it was sent; inf without one.
     """
 
     node: str
     variant: str
     address: tuple[bytes, bytes]
     path: bytes
+    onward: bytes
+    nodes: frozenset[bytes]
     entry: str
-    left_s: float
 
 
-def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> Heading:
+def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, float]:
     """Read the hop headers of a request.
 
     Parameters
@@ -70,6 +70,13 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> Heading:
         By name in lower case.
     own
         Name of this node, encoded.
+
+    Returns
+    -------
+    Heading
+        What is asked.
+    float
+        Seconds until the deadline, when the request was sent; inf without one.
 
     Raises
     ------
@@ -85,6 +92,23 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> Heading:
             "a request between nodes needs the headers Inferway-Node, Inferway-Variant and "
             "Inferway-Path; clients have a port of their own",
         )
+    heading = _heading(node, variant, path, own)
+    if deadline is None:
+        return heading, math.inf
+    try:
+        left_s = float(deadline) / 1e3
+    except ValueError:
+        left_s = math.nan
+    if math.isnan(left_s):
+        raise RefusalError(
+            400, f"Inferway-Deadline-Ms is {_text(deadline[:32])!r}, expected a number"
+        )
+    return heading, left_s
+
+
+# Between two nodes the same few come again and again.
+@lru_cache(1024)
+def _heading(node: bytes, variant: bytes, path: bytes, own: bytes) -> Heading:
     nodes = path.split(b",")
     if own in nodes:
         raise RefusalError(508, f"the request has come back to node {_text(own)}: {_text(path)}")
@@ -92,17 +116,15 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> Heading:
         raise RefusalError(
             508, f"the request has come through {len(nodes)} nodes, the limit is {MOST_NODES}"
         )
-    left_s = math.inf
-    if deadline is not None:
-        try:
-            left_s = float(deadline) / 1e3
-        except ValueError:
-            left_s = math.nan
-        if math.isnan(left_s):
-            raise RefusalError(
-                400, f"Inferway-Deadline-Ms is {_text(deadline[:32])!r}, expected a number"
-            )
-    return Heading(_text(node), _text(variant), (node, variant), path, _text(nodes[0]), left_s)
+    return Heading(
+        _text(node),
+        _text(variant),
+        (node, variant),
+        path,
+        b"%s,%s" % (path, own),
+        frozenset(nodes),
+        _text(nodes[0]),
+    )
 
 
 def hop_head(
@@ -218,18 +240,19 @@ class Trail:
         """
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n%s" % (
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
             answer.node,
             answer.path,
             took_s * 1e3,
             answer.times,
-            answer.lines,
         )
         if answer.variant:
             lines += b"Inferway-Variant: %s\r\n" % answer.variant
         if answer.unserved:
             lines += b"Inferway-Unserved: 1\r\n"
-        return lines + self._degraded(answer.degraded)
+        if self.degraded or answer.degraded:
+            lines += self._degraded(answer.degraded)
+        return lines + answer.lines
 
     def _degraded(self, others: bytes) -> bytes:
         # Of several nodes' sentences the nearest to the client's is told.

@@ -97,10 +97,10 @@ class Hop:
             What cancels it.
         """
         sending = Sending(self._pool, head, body, done)
-        loop = asyncio.get_running_loop()
         if not self.breaker.closed:
-            loop.call_soon(self._hand_on, sending, self._shut())
+            asyncio.get_running_loop().call_soon(self._hand_on, sending, self._shut())
         elif self.rtt_s > 0.0:
+            loop = asyncio.get_running_loop()
             sending.timer = loop.call_later(self.rtt_s / 2, self._go, sending)
         else:
             self.sent += 1

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Any, Final, cast
 
 from inferway.live.node.wire import Answer, Failure, Wire
@@ -109,6 +110,11 @@ class Pool:
         self.opened = 0
         """Connections made so far."""
 
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept, for in this Python each question for the running loop is a call of the system.
+        return asyncio.get_running_loop()
+
     def __len__(self) -> int:
         return len(self._busy) + len(self._waiting)
 
@@ -117,7 +123,7 @@ class Pool:
         idle = self._idle
         while idle:
             wire = idle.pop()
-            if not wire.stale(asyncio.get_running_loop().time()):
+            if not wire.stale(self._loop.time()):
                 self._write(wire, sending)
                 return
             wire.abort()
@@ -171,26 +177,24 @@ class Pool:
         self.drop(f"the connections to node {self._name} have been closed")
 
     def _write(self, wire: Wire, sending: Sending) -> None:
-        loop = asyncio.get_running_loop()
         wire.sending, sending.wire = sending, wire
-        wire.since_s = loop.time()
+        wire.since_s = self._loop.time()
         self._busy.add(wire)
         if self._sweep is None:
-            self._sweep = loop.call_later(self._patience_s / 8, self._look)
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
         wire.send(sending.head, sending.body)
 
     def _open(self) -> None:
         most = CONNECTIONS - len(self._busy) - len(self._idle)
         if len(self._opening) < min(len(self._waiting), most):
-            task = asyncio.get_running_loop().create_task(self._connect())
+            task = self._loop.create_task(self._connect())
             self._opening.add(task)
             task.add_done_callback(self._opening.discard)
 
     async def _connect(self) -> None:
-        loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_S):
-                _, wire = await loop.create_connection(
+                _, wire = await self._loop.create_connection(
                     lambda: Wire(self._take, self._lost), self._host, self._port, **self._options
                 )
         except (OSError, TimeoutError) as error:
@@ -214,11 +218,10 @@ class Pool:
             self._open()
 
     def _keep(self, wire: Wire) -> None:
-        loop = asyncio.get_running_loop()
-        wire.since_s = loop.time()
+        wire.since_s = self._loop.time()
         self._idle.append(wire)
         if self._sweep is None:
-            self._sweep = loop.call_later(self._patience_s / 8, self._look)
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
 
     def _take(self, wire: Wire, answer: Answer, keep: bool) -> None:
         sending: Sending = wire.sending
@@ -255,8 +258,7 @@ class Pool:
 
     def _look(self) -> None:
         # One timer for all: one for each request would cost more than the request's writing.
-        loop = asyncio.get_running_loop()
-        now_s, self._sweep = loop.time(), None
+        now_s, self._sweep = self._loop.time(), None
         for wire in [one for one in self._busy if now_s - one.since_s > self._patience_s]:
             reason = f"node {self._name} did not answer within {self._patience_s:g} s"
             self._fail_wire(wire, Failure(reason, late=True))
@@ -264,7 +266,7 @@ class Pool:
         while self._idle and now_s - self._idle[0].since_s > IDLE_S:
             self._idle.pop(0).abort()
         if (self._busy or self._idle) and not self._closed:
-            self._sweep = loop.call_later(self._patience_s / 8, self._look)
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
 
 
 def _said(error: OSError) -> str:

@@ -109,17 +109,19 @@ class Relay:
     def _take(self, task: str, exchange: Exchange) -> None:
         received_s = self._now()
         try:
-            heading = heading_of(exchange.hop or {}, self._own)
+            heading, left_s = heading_of(exchange.hop or {}, self._own)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
         exchange.path = heading.path
         if heading.node == self.node:
-            self._serve(task, exchange, heading, received_s)
+            self._serve(task, exchange, heading, left_s, received_s)
         else:
-            self._send(task, exchange, heading, received_s)
+            self._send(task, exchange, heading, left_s, received_s)
 
-    def _serve(self, task: str, exchange: Exchange, heading: Heading, received_s: float) -> None:
+    def _serve(
+        self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
+    ) -> None:
         infer = self._infers.get((task, heading.variant))
         if infer is None:
             reason = f"variant {heading.variant!r} of task {task!r} does not run on {self.node} now"
@@ -129,16 +131,18 @@ class Relay:
         if request is None:
             return
         # The entry has seen to all that the client asked for, but for the time that is left.
-        request.deadline_s = received_s + heading.left_s
+        request.deadline_s = received_s + left_s
         request.floor = 0.0
         if self._passed is not None:
             self._passed(task, heading.entry, True, heading.variant)
         infer.site.submit(request)
 
-    def _send(self, task: str, exchange: Exchange, heading: Heading, received_s: float) -> None:
+    def _send(
+        self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
+    ) -> None:
         hop = self._next_hop(heading.node)
         # Back to where it has been it would only be refused as a loop.
-        if hop is None or encoded(hop.name) in heading.path.split(b","):
+        if hop is None or encoded(hop.name) in heading.nodes:
             reason = f"node {self.node} has no way to node {heading.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             return
@@ -147,21 +151,17 @@ class Relay:
             if len(self._targets) >= _LONGEST_MEMORY:
                 self._targets.clear()
             target = self._targets[hop, task] = target_of(task, hop.host, hop.port)
-        names = b""
-        if exchange.given_id is not None:
-            names = b"X-Request-Id: %s\r\n" % exchange.given_id
-        if exchange.traceparent is not None:
-            names += b"traceparent: %s\r\n" % exchange.traceparent
+        carried = exchange.carried
+        if carried is None:
+            carried = body_lines(exchange)
+            if exchange.traceparent is not None:
+                carried = b"traceparent: %s\r\n%s" % (exchange.traceparent, carried)
+            if exchange.given_id is not None:
+                carried = b"X-Request-Id: %s\r\n%s" % (exchange.given_id, carried)
         body = exchange.body
         assert isinstance(body, bytes)
-        head = hop_head(
-            target,
-            *heading.address,
-            b"%s,%s" % (heading.path, self._own),
-            heading.left_s - (self._now() - received_s),
-            names + body_lines(exchange),
-            len(body),
-        )
+        left_s -= self._now() - received_s
+        head = hop_head(target, *heading.address, heading.onward, left_s, carried, len(body))
         if self._passed is not None:
             self._passed(task, heading.entry, False, heading.variant)
         exchange.withdraw = Sending.cancel

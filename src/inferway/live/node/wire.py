@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import select
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple, cast
@@ -26,6 +27,13 @@ _CARRIED: Final = (
     (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
 )
 """Lines of an answer that go on as they came."""
+_WORD: Final = rb"([!-~]+)"
+_WHOLE: Final = re.compile(
+    rb"HTTP/1\.1 200 OK\r\nContent-Type: " + _WORD + rb"\r\nContent-Length: ([0-9]{1,9})\r\n"
+    rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Path: " + _WORD + rb"\r\n"
+    rb"Inferway-Time-Ms: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
+    rb"(Inference-Header-Content-Length: " + _WORD + rb"\r\n)?\r\n"
+)
 
 
 class Answer:
@@ -62,20 +70,62 @@ class Answer:
         "variant",
     )
 
-    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        self.status, self.body = status, body
+    def __init__(
+        self,
+        status: int,
+        kind: bytes,
+        body: bytes,
+        node: bytes,
+        variant: bytes,
+        path: bytes,
+        times: bytes,
+    ) -> None:
+        self.status, self.kind, self.body = status, kind, body
+        self.node, self.variant, self.path, self.times = node, variant, path, times
+        self.lines = self.degraded = self.retry_after = b""
+        self.unserved = False
+        self.json_length: bytes | None = None
+
+    @classmethod
+    def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Answer:
+        """Make an answer of its headers, by name in lower case."""
         get = headers.get
-        self.kind = get(b"content-type", b"")
-        self.node, self.variant = get(NODE, b""), get(VARIANT, b"")
-        self.path, self.times = get(PATH, b""), get(TIMES, b"")
-        self.degraded = get(DEGRADED, b"")
-        self.unserved = get(UNSERVED) == b"1"
-        self.json_length = get(b"inference-header-content-length")
-        self.retry_after = get(b"retry-after", b"")
-        self.lines = b""
+        answer = cls(
+            status,
+            get(b"content-type", b""),
+            body,
+            get(NODE, b""),
+            get(VARIANT, b""),
+            get(PATH, b""),
+            get(TIMES, b""),
+        )
+        answer.degraded = get(DEGRADED, b"")
+        answer.unserved = get(UNSERVED) == b"1"
+        answer.json_length = get(b"inference-header-content-length")
+        answer.retry_after = get(b"retry-after", b"")
         for name, line in _CARRIED:
             if name in headers:
-                self.lines += line % headers[name]
+                answer.lines += line % headers[name]
+        return answer
+
+    @classmethod
+    def whole(cls, data: bytes) -> Answer | None:
+        """Make an answer of what has come, where that is one and nothing else.
+
+        It has to be exactly as a node writes it that has answered and has nothing to add; None
+        leaves everything else to the parser.
+        """
+        found = _WHOLE.match(data)
+        if found is None:
+            return None
+        kind, size, node, path, times, variant, line, json_length = found.groups()
+        end = found.end()
+        if len(data) - end != int(size):
+            return None
+        answer = cls(200, kind, data[end:], node, variant, path, times)
+        if line:
+            answer.lines, answer.json_length = line, json_length
+        return answer
 
 
 class Failure(NamedTuple):
@@ -189,6 +239,12 @@ class Wire(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
+        # Before the first piece of an answer the parser keeps nothing, and need not see them all.
+        if not self.begun and self.sending is not None:
+            answer = Answer.whole(data)
+            if answer is not None:
+                self._answered(self, answer, True)
+                return
         self.begun = True
         if not self._headed:
             self._head_bytes += len(data)
@@ -231,5 +287,5 @@ class Wire(asyncio.Protocol):
         self._headed = False
         if status < 200:  # interim: the answer comes after it
             return
-        answer = Answer(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
+        answer = Answer.headed(status, headers, chunks[0] if len(chunks) == 1 else b"".join(chunks))
         self._answered(self, answer, self._parser.should_keep_alive())
