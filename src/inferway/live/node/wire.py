@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple, cast
 
 import httptools
 
-from inferway.live.node.headers import DEGRADED, NODE, PATH, TIMES, UNSERVED, VARIANT
+from inferway.live.http.whole import NODE, PATH, VARIANT
+from inferway.live.node.headers import DEGRADED, TIMES, UNSERVED
 
 LONGEST_BODY: Final = 256 * 1024**2
 """Bytes of an answer after which the connection is ended."""
