@@ -59,6 +59,8 @@ class Roster:
         self.retiring: dict[Site, asyncio.Task[None]] = {}
         """Replaced sites that still have requests."""
         self._applying = asyncio.Lock()
+        self._over = False
+        """Whether all sites are being stopped: nobody takes over any more."""
 
     async def start(self, given: Deployment | Sequence[Site]) -> None:
         """Load and warm up the first sites.
@@ -147,13 +149,15 @@ class Roster:
 
         Raises
         ------
-        WarmUpError
-            When the new one cannot be run; nothing has changed then.
+        ServeError, WarmUpError
+            When the new one cannot be run, or the server is ending; nothing has changed then.
         """
         async with self._applying:
             if site is not None:
                 try:
                     await self._warm_up((site,))
+                    if self._over:
+                        raise ServeError("the server is ending; nothing has been replaced")
                 except BaseException:
                     await site.stop()
                     raise
@@ -171,7 +175,11 @@ class Roster:
             return leaving
 
     async def all(self) -> list[Site]:
-        """Every site that may still have requests; those that retire are waited for no more."""
+        """Every site that may still have requests; those that retire are waited for no more.
+
+        They are about to be stopped: from now on no other takes over.
+        """
+        self._over = True
         retiring, sites = list(self.retiring.values()), [*self.sites, *self.retiring]
         for task in retiring:
             task.cancel()

@@ -364,6 +364,8 @@ class Node:
     async def _refresh(self) -> None:
         await asyncio.sleep(GATHER_S)
         tasks, self._pending = sorted(self._pending), set()
+        if not self.server.ready:
+            return  # it is about to go
         for task in tasks:
             try:
                 await self.sites.refresh(task)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -129,7 +130,13 @@ class Sites:
             for task in {task for task, _ in self.running} | self._made_of.keys()
             if self._own(task) != self._made_of.get(task, _NOTHING).own
         }
-        leaving = [one for task in sorted(tasks) if (one := await self.refresh(task)) is not None]
+        leaving = []
+        for task in sorted(tasks):
+            before = self._made_of.get(task, _NOTHING).own
+            replaced = await self.refresh(task)
+            # What only came need not wait for requests that are on their way to others.
+            if replaced is not None and not Counter(before) <= Counter(self._own(task)):
+                leaving.append(replaced)
         if leaving:
             await asyncio.wait(leaving)
 

@@ -9,10 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from neighbor import Neighbor, Visit
 
 import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
+from inferway.live.assembly import ServeError
 from inferway.live.node.forwarder import Forwarder
 from inferway.live.node.hop import Hop
 from inferway.live.node.position import position_of
@@ -60,7 +62,7 @@ class World:
         self.offers: list[Offer] = []
         self.said: Signature | None = None
         # Nobody listens there: what these tests send stays where it is.
-        self.hop = Hop("metro", "127.0.0.1", 9)
+        self.hops = {"metro": Hop("metro", "127.0.0.1", 9)}
         self.ended: list[Request] = []
         self.roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
         self.sites = Sites(
@@ -71,7 +73,7 @@ class World:
             shelf=self.shelf,
             offers=lambda task: [one for one in self.offers if one.task == task],
             signature=lambda task: self.said,
-            hops={"metro": self.hop},
+            hops=self.hops,
             ended=lambda task, request: self.ended.append(request),
         )
 
@@ -90,6 +92,10 @@ class World:
         return request
 
 
+async def _never(visit: Visit) -> None:
+    await visit.writer.wait_closed()
+
+
 class _Log:
     def warning(self, *args: Any, **more: Any) -> None:
         pass
@@ -106,7 +112,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
                 await work(world)
                 for site in await world.roster.all():
                     await site.stop(1.0)
-            world.hop.close()
+            world.hops["metro"].close()
             world.shelf.close()
             await world.store.close()
 
@@ -229,5 +235,48 @@ def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) ->
         await world.sites.refresh("digits")
         assert world.site.variants == ("large@cloud",)
         assert not world.sites.heed("digits")
+
+    run(work)
+
+
+def test_nobody_takes_over_from_sites_that_are_being_stopped(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini", "small")
+        await world.sites.run({("digits", "mini"): 1})
+        before = world.site
+        assert await world.roster.all() == [before]
+        with pytest.raises(ServeError, match="is ending"):
+            await world.sites.run({("digits", "mini"): 1, ("digits", "small"): 1})
+        assert world.site is before
+        assert list(world.roster.sites) == [before]
+        # What the other one was lent has come back.
+        world.shelf.unload("digits", "small")
+        assert ("digits", "small") not in world.shelf
+
+    run(work)
+
+
+def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        silent = await Neighbor(_never).start()
+        world.hops["metro"] = Hop("metro", "127.0.0.1", silent.port)
+        world.offers = [METRO]
+        await world.sites.run({("digits", "mini"): 1})
+        before, image = world.site, np.zeros((1, 1, 32, 32), np.float32)
+        # On its way to a neighbor that takes long.
+        stuck = Request({"image": image}, 1, lambda request: None, None, before.now())
+        stuck.classes = before.mask_of("small")
+        before.submit(stuck)
+        assert before.in_flight == 1
+        async with asyncio.timeout(5.0):
+            await world.sites.run({("digits", "mini"): 2})
+        assert world.site is not before
+        assert before in world.roster.retiring
+        # It is there when the other has its answer, or gives up.
+        before.cancel(stuck)
+        await asyncio.wait_for(world.roster.retiring[before], 5.0)
+        world.hops["metro"].close()
+        await silent.stop()
 
     run(work)
