@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["POLICIES", "SLOTS", "run"]
 
 POLICIES: Final = ("infida", "static-greedy", "olag", REPOSITORY)
-SLOTS: Final = 12
+SLOTS: Final = 6
 """For each policy."""
 WITHIN_S: Final = 170.0
 """What the whole demo may take: below three minutes, also where compiling takes long."""
