@@ -96,8 +96,10 @@ class Learned:
         return self.agent.state
 
     def restore(self, state: InfidaState, *, closed: int = 0) -> None:
-        """Go on from a saved state."""
-        self.agent.restore(state, closed=closed)
+        """Go on from a saved state; from the beginning where another policy has saved it."""
+        # Nobody else has a fractional state, and from zeros no ascent leads anywhere.
+        learned = bool(state.y.any() or state.spread.any())
+        self.agent.restore(state if learned else self.state, closed=closed)
 
     def close_slot(
         self,

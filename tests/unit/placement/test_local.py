@@ -227,6 +227,20 @@ def test_a_node_that_counts_takes_its_allocation_up_again() -> None:
     assert again.state.slot.tolist() == [1, 1]
 
 
+def test_what_another_policy_has_saved_is_no_beginning_for_infida() -> None:
+    network = some_network(2)
+    counted, fresh = (local_policy(name, network, 3) for name in ("olag", "infida"))
+    again = local_policy("infida", network, 3)
+    again.restore(counted.state, closed=7)
+    requests = naive.batch(network, 1)
+    for one in (again, fresh):
+        one.close_slot(entering(one.agent, requests), {}, {}, slot=8)
+        one.step()
+        assert one.state.y.any()
+    for name, left, right in zip(again.state._fields, again.state, fresh.state, strict=True):
+        assert np.array_equal(left, right), name
+
+
 def test_an_answer_that_was_not_asked_for_is_passed_on_and_teaches_nothing() -> None:
     network = some_network(2)
     middle = next(
