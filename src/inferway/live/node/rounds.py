@@ -98,20 +98,26 @@ class Rounds:
         """End one slot after another."""
         while True:
             slot = await self._clock.ended()
-            measured = self._accounts.cut()
-            load = loads_of(self._position.data, self._names, measured.served, self.policy.x)
-            if self._post is not None:
-                self._post.close_slot(slot.number, measured.arrived, load)
-                await self._clock.letters()
-                self._post.step()
-            else:
-                self.policy.close_slot(measured.arrived, measured.reached, load, slot=slot.number)
-                self.policy.step()
-            self.slot, self.ended = slot.number, self.ended + 1
-            self._say()
-            await self.save()
             if abs(slot.jumped_s) > 1.0:
                 self._log.warning("the clock was set", by_s=round(slot.jumped_s, 3))
+            try:
+                await self._end(slot.number)
+            except Exception as error:  # one slot must not cost all that follow
+                self._log.error("a slot was not ended", slot=slot.number, exc_info=error)
+            self.slot, self.ended = slot.number, self.ended + 1
+            await self.save()
+
+    async def _end(self, number: int) -> None:
+        measured = self._accounts.cut()
+        load = loads_of(self._position.data, self._names, measured.served, self.policy.x)
+        if self._post is not None:
+            self._post.close_slot(number, measured.arrived, load)
+            await self._clock.letters()
+            self._post.step()
+        else:
+            self.policy.close_slot(measured.arrived, measured.reached, load, slot=number)
+            self.policy.step()
+        self._say()
 
     async def save(self) -> None:
         """Keep the state; a disk that fails is reported, and the node goes on."""
