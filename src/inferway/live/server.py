@@ -323,6 +323,11 @@ class Server:
             if self._grpc is not None:
                 self._grpc.abort()
 
+    @property
+    def hurried(self) -> bool:
+        """Whether nothing is waited for any more."""
+        return self._hurried
+
     async def told(self) -> None:
         """Wait until `end` is called."""
         await self._ending.wait()

@@ -48,6 +48,16 @@ def free() -> str:
         return f"127.0.0.1:{one.getsockname()[1]}"
 
 
+def post_hop(url: str, body: Any, **headers: str) -> int:
+    """Ask as a neighbor does; the answer's status."""
+    request = urllib.request.Request(url, json.dumps(body).encode())
+    for name, value in headers.items():
+        request.add_header(f"Inferway-{name}", value)
+    with urllib.request.urlopen(request, timeout=LIMIT_S) as answer:
+        status: int = answer.status
+        return status
+
+
 class Response(NamedTuple):
     """An answer; names of headers in lower case."""
 
@@ -259,5 +269,59 @@ def test_two_processes_do_not_share_a_state(tmp_path: Path, run: Any) -> None:
             await both.start("edge")
             with pytest.raises((StateError, StoreError), match="another process"):
                 await both.start("edge")
+
+    run(main())
+
+
+def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path, "repository-only") as both:
+            edge = await both.start("edge")
+            small = ("digits-0", "small")
+            # No slot is to come in between.
+            for task in tuple(edge._tasks):
+                task.cancel()
+            assert await edge.mover.toward({small: 1})
+            assert small in edge.sites.running
+            happened: list[str] = []
+            offer, run_sites = edge.menu.offer, edge.sites.run
+
+            def offered(own: Any) -> None:
+                told = list(own)
+                there = any((one.task, one.variant) == small for one in told)
+                happened.append("offered" if there else "not offered")
+                offer(told)
+
+            async def ran(running: Any) -> None:
+                happened.append("moved")
+                await run_sites(running)
+
+            edge.menu.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
+            # As when what failed is tried again: nobody has said anew what is wanted.
+            assert await edge.mover.toward({})
+            assert "offered" not in happened
+            assert happened.index("not offered") < happened.index("moved")
+            await edge.mover.toward({small: 1})
+            assert happened[-1] == "offered"
+
+    run(main())
+
+
+def test_a_node_that_ends_hands_on_what_is_on_its_way_through_it(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            await both.start("cloud")
+            edge = await both.start("edge")
+            await both.until(lambda: "cloud" in edge.plane.alive)
+            edge.hops["cloud"].rtt_s = 1.0
+            url = f"http://{edge.peer}/v2/models/digits-0/infer"
+            answer = asyncio.create_task(
+                asyncio.to_thread(
+                    post_hop, url, {"inputs": [IMAGE]}, Node="cloud", Variant="large", Path="other"
+                )
+            )
+            await both.until(lambda: edge.accounts.passed)
+            await both.nodes.pop("edge").stop(LIMIT_S)
+            assert await answer == 200
 
     run(main())

@@ -46,6 +46,7 @@ from inferway.live.node.sites import Sites
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.store import ModelStore
+from inferway.live.pauses import settle
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
 from inferway.live.site import Site
 from inferway.network.deployed import topology_of
@@ -67,6 +68,7 @@ TOLD_S: Final = 0.1
 """How long news of an offer may take beside the way itself."""
 LOOK_S: Final = 1.0
 """How often a node looks how much its copies have to spare."""
+_POLL_S: Final = 0.01
 # Slots that a policy in hindsight is told of.
 _FORESEEN: Final = 100
 
@@ -302,6 +304,11 @@ class Node:
             await asyncio.wait(self._tasks)
         await self.server.stop(grace_s)
         self._peers.close()
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + (self.server.grace_s if grace_s is None else grace_s)
+        # What others have on its way through here has its answer before the hops are closed.
+        while self._peers.connections and not self.server.hurried and loop.time() < until_s:
+            await asyncio.sleep(_POLL_S)
         self._peers.abort()
         for hop in self.hops.values():
             hop.close()
@@ -329,6 +336,8 @@ class Node:
             await asyncio.wait((starting,))
             return
         starting.result()
+        # The process is this node's own: sites come and go, and the rest is looked at no more.
+        settle()
         self._begun.set()
         if ready is not None:
             ready(self)
@@ -436,9 +445,14 @@ class Node:
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
         gone = [key for key in self.sites.running if key not in running]
         if gone:
-            heard_s = max(self._leaving.get(key, self._now()) for key in gone) + self._told_after_s
-            await asyncio.sleep(max(0.0, heard_s - self._now()))
+            # Also what goes because another came at last, long after it was said what is wanted.
+            now_s = self._now()
+            since_s = [self._leaving.setdefault(key, now_s) for key in gone]
+            self._offer()
+            await asyncio.sleep(max(0.0, max(since_s) + self._told_after_s - now_s))
         await self.sites.run(running)
+        for key in gone:
+            self._leaving.pop(key, None)
         self._offer()
 
     def _offer(self) -> None:

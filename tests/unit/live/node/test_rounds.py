@@ -163,7 +163,8 @@ def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> No
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0), Slot(75, 1.0, 4.0))
         await world.rounds.begin()
-        step, steps = world.policy.step, []
+        step = world.policy.step
+        steps: list[int] = []
 
         def failing() -> list[Any]:
             steps.append(len(steps))
