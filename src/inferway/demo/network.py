@@ -52,8 +52,8 @@ _OTHERS: Final = 0.15
 # Guesses of how long the parts besides the requests take.
 _CALIBRATION_S: Final = 8.0
 _START_S: Final = 10.0
-_AROUND_S: Final = 5.0  # waiting for a slot to begin, the last answers, stopping the nodes
-_TWIN_S: Final = 3.0
+_AROUND_S: Final = 4.0  # waiting for a slot to begin, the last answers, stopping the nodes
+_TWIN_S: Final = 2.0
 
 
 def run(

@@ -217,7 +217,7 @@ class NetworkDemoResult:
                     "-" if twin is None else percent(twin.accuracy),
                     f"{one.moved_bytes_per_slot / _MIB:.2f}",
                     "-" if twin is None else f"{twin.moved_bytes_per_slot / _MIB:.2f}",
-                    f"{one.lost} of {one.offered}",
+                    str(one.lost),
                     str(one.errors),
                     percent(one.cpu_share, 0),
                     percent(one.other_share, 0),
@@ -226,13 +226,15 @@ class NetworkDemoResult:
         return table(
             "What was answered, and what it took",
             [
-                *("policy", "accuracy", "event twin", "MiB/slot", "event twin", "lost", "errors"),
+                *("policy", "accuracy", "twin", "MiB/slot", "twin", "lost", "errors"),
                 *("CPU", "others'"),
             ],
             rows,
             caption=(
-                "Accuracy by true labels, the twin's by profiles. CPU: of all nodes and the "
-                f"generator, of {self.machine['cores']} cores; others': of all other programs."
+                f"Of {max(one.offered for one in self.policies)} requests each. Accuracy by true "
+                "labels, the event twin's by profiles; bytes that nodes loaded; CPU of all nodes "
+                f"and the generator, of {self.machine['cores']} cores; others': of all other "
+                "programs."
             ),
         )
 

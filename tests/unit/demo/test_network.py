@@ -170,7 +170,8 @@ def test_json_and_text(result: NetworkDemoResult) -> None:
     text = console.file.getvalue()  # type: ignore[attr-defined]
     assert "-6.0 %" in text  # of a gain, its share; where there is none, milliseconds
     assert "-2.4 ms" in text
-    assert "2 of 3600" in text
+    assert "Of 3600 requests each" in text
+    assert text.count("repository  ") == 2  # no name is broken into lines
     assert "yes  the gain of infida is within 10% of the event twin's (-6.0%)" in text
     assert "Warning: infida: late" in text
 
