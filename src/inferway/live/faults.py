@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
+from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Outcome
 from inferway.runtime import Fault, RemoteError
 
@@ -40,6 +41,7 @@ class Verdict(NamedTuple):
 
 
 _FAILED: Final = Verdict(Outcome.FAILED)
+_MALFORMED: Final = Verdict(Outcome.INVALID, weight=0)
 _REMOTE: Final = {
     Fault.REFUSED: Verdict(Outcome.INVALID),
     # It works; it has too much to do.
@@ -55,6 +57,8 @@ _REMOTE: Final = {
 
 def verdict(error: Exception) -> Verdict:
     """Judge what a runtime raised."""
+    if isinstance(error, RefusalError):  # of data that nobody had decoded before
+        return _MALFORMED
     if not isinstance(error, RemoteError):
         return _FAILED
     found = _REMOTE[error.fault]._replace(unserved=error.unserved)

@@ -14,6 +14,7 @@ import numpy as np
 
 from inferway.live.batch import Batch
 from inferway.live.faults import FAILURES, verdict
+from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
 from inferway.runtime import Runtime, Signature
@@ -278,7 +279,9 @@ class Instance:
             found = verdict(error)
             request.outcome, request.unserved = found.outcome, found.unserved
             request.retry_after_s = found.retry_after_s
-            request.reason = f"{self.name} failed: {' '.join(str(error).split())}"
+            reason = " ".join(str(error).split())
+            malformed = isinstance(error, RefusalError)
+            request.reason = reason if malformed else f"{self.name} failed: {reason}"
             request.service_s = now() - started_s
             # Where zeros do not fit either, nothing tells a bad request from a bad model.
             blamed = found.outcome is Outcome.INVALID and self._unfit

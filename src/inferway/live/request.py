@@ -6,7 +6,7 @@ import asyncio
 import enum
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
@@ -37,6 +37,15 @@ class Outcome(enum.IntEnum):
     """The site was not ready."""
 
 
+class Undecoded(Protocol):
+    """An input whose data nobody has looked at yet."""
+
+    shape: tuple[int, ...]
+
+    def decoded(self) -> NDArray[Any]:
+        """Decode it."""
+
+
 class Request:
     """What a protocol hands to `Site.submit`, and gets back through `deliver`.
 
@@ -45,7 +54,8 @@ class Request:
     Attributes
     ----------
     inputs
-        Checked arrays by name, first axis of length `rows`.
+        Checked arrays by name, first axis of length `rows`. Where some were given `Undecoded`,
+        they are decoded when somebody first asks, who gets a `RefusalError` for what is malformed.
     rows
         Answers that it asks for.
     deliver
@@ -94,6 +104,8 @@ class Request:
         The HTTP status of a failure, where its outcome does not say it; else 0.
     late
         Whether it was answered after its deadline.
+    undecoded
+        Whether there are inputs to be decoded yet.
     unserved, moved
         Whether its run failed before the model had it; and whether it has been given to another
         variant, which happens once.
@@ -115,6 +127,7 @@ class Request:
     """
 
     __slots__ = (
+        "_inputs",
         "abandoned",
         "alone",
         "balance",
@@ -129,7 +142,6 @@ class Request:
         "floor",
         "id",
         "identity",
-        "inputs",
         "late",
         "latency_s",
         "lost",
@@ -152,6 +164,7 @@ class Request:
         "status",
         "timer",
         "together",
+        "undecoded",
         "unserved",
         "variant",
     )
@@ -164,7 +177,8 @@ class Request:
         context: Any = None,
         received_s: float = 0.0,
     ) -> None:
-        self.inputs = inputs
+        self._inputs: dict[str, Any] = inputs
+        self.undecoded = False
         self.rows = rows
         self.deliver = deliver
         self.context = context
@@ -200,3 +214,13 @@ class Request:
         self.outputs: Arrays | None = None
         self.reason = ""
         self.retry_after_s = 0.0
+
+    @property
+    def inputs(self) -> Arrays:  # noqa: D102 - among the attributes
+        if self.undecoded:
+            self._inputs = {
+                name: one.decoded() if hasattr(one, "decoded") else one
+                for name, one in self._inputs.items()
+            }
+            self.undecoded = False
+        return self._inputs

@@ -375,6 +375,10 @@ class Site:
         """Make the bit mask that pins a request to a variant, whoever serves it."""
         return sum(1 << k for k, (name, _) in enumerate(self.names) if name == variant)
 
+    def forwards(self, classes: int) -> bool:
+        """Whether a request that these classes may answer, a bit mask, may go to another node."""
+        return any(self._watch.forwards(self.first[k]) for k in self.classes if classes >> k & 1)
+
     def own_mask(self, variant: str) -> int:
         """Make the bit mask of this node's own class of a variant; 0 where it has none."""
         own = (variant, self.node)

@@ -15,6 +15,7 @@ import uvloop
 from chain import BODY, Held, Node, line, until
 
 from inferway.live import Outcome, Request
+from inferway.live.http import elements
 from inferway.live.http.listener import Listener
 from inferway.live.node.headers import Trail
 
@@ -234,6 +235,73 @@ def test_a_node_that_dies_in_mid_request(run: Any, idempotent: bool) -> None:
                 assert answer.headers["inferway-path"] == "edge,metro"
                 assert edge.runtime.runs == 3  # its warm-up
             assert metro.seen == [("task", "edge", False, "tiny")]
+
+    run(main())
+
+
+MALFORMED = [
+    ("[1.0, null]", "the data of input 'x' is not FP32"),
+    ("[1.0, 2.0, 3.0]", "input 'x' has 3 elements, its shape [1, 2] says 2"),
+    ('[[1.0, "a"]]', "the data of input 'x' is "),
+    ("[1e999, 0.0]", "the data of input 'x' is "),
+]
+
+
+@pytest.mark.parametrize(("data", "said"), MALFORMED)
+def test_malformed_numbers_are_refused_by_whoever_decodes_them(
+    run: Any, data: str, said: str
+) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "cloud"))
+            text = '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 2], "data": %s}]}'
+            client = await edge.client()
+            refused = [await client.ask((text % data).encode()) for _ in range(5)]
+            edge.hops["cloud"].lose("gone")
+            alone = [await client.ask((text % data).encode()) for _ in range(5)]
+            for answer in refused + alone:
+                assert answer.status == 400, answer.body
+                assert answer.error.startswith(said)
+                assert "inferway-unserved" not in answer.headers
+            assert {one.headers["inferway-path"] for one in refused} == {"edge,cloud"}
+            assert {one.headers["inferway-path"] for one in alone} == {"edge"}
+            # Nothing of it is the models' fault, and it does not count.
+            assert edge.runtime.runs == cloud.runtime.runs == 3
+            assert edge.site.health.healthy[0]
+            assert all(cloud.site.health.healthy)
+            assert edge.site.dispatcher.balance == 0.0
+            assert edge.site.counters.total(Outcome.INVALID) == 10
+            assert edge.site.in_flight == 0
+            assert (await client.ask()).json["outputs"][0]["data"] == [2.0, 4.0]
+
+    run(main())
+
+
+def test_numbers_of_a_forwarded_request_stay_undecoded(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[str] = []
+    before = elements.from_json
+
+    def from_json(name: str, *rest: Any) -> Any:
+        decoded.append(name)
+        return before(name, *rest)
+
+    monkeypatch.setattr(elements, "from_json", from_json)
+
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("big", "cloud", "cloud"), ("tiny", "cloud", "cloud"))
+            client = await edge.client()
+            assert (await client.ask(variant="big")).status == 503  # nobody runs it
+            assert decoded == []
+            assert (await client.ask()).headers["inferway-path"] == "edge,cloud"
+            assert decoded == ["x"]  # by cloud
+            edge.hops["cloud"].lose("gone")
+            assert (await client.ask()).headers["inferway-path"] == "edge"
+            assert decoded == ["x", "x"]
 
     run(main())
 

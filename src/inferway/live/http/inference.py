@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Final
+from typing import Any, Final, cast
 
 import msgspec
+from numpy.typing import NDArray
 
 from inferway.live.http import elements
 from inferway.live.http.compression import SMALLEST, accepted, compress, decompress
@@ -52,6 +53,20 @@ class Wanted:
         self.outputs = outputs
 
 
+class Later:
+    """Data of an input in JSON that nobody needs before the model does."""
+
+    __slots__ = ("_data", "_datatype", "_name", "shape")
+
+    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> None:
+        self._name, self._datatype, self._data = name, datatype, data
+        self.shape = shape
+
+    def decoded(self) -> NDArray[Any]:
+        """Decode it; malformed data is a `RefusalError`."""
+        return elements.from_json(self._name, self._datatype, self.shape, self._data)
+
+
 class Infer:
     """Answers POST .../infer for one task, or for one of its variants.
 
@@ -65,6 +80,11 @@ class Infer:
         self.intake = intake
         self.site = intake.site
         outputs = self.site.signature.outputs
+        # What goes to another node is decoded there; batches of open shapes look at each other's.
+        tensors = self.site.signature.inputs
+        self._later = self.site.forwards(intake.classes) and not any(
+            -1 in tensor.shape[1:] for tensor in tensors
+        )
         self.as_json = [(tensor, False) for tensor in outputs]
         self.as_binary = [(tensor, True) for tensor in outputs]
 
@@ -123,7 +143,7 @@ class Infer:
         arrays = self._arrays(message.inputs, body, json_end)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)
-        request.raw = exchange
+        request.raw, request.undecoded = exchange, self._later
         return request
 
     def _arrays(self, inputs: list[InputMessage], body: bytes, binary_at: int) -> Arrays:
@@ -138,7 +158,8 @@ class Infer:
                     raise RefusalError(501, "shared memory is not offered; send the data")
                 if not bytes(given.data):
                     raise RefusalError(400, f"input {name!r} has neither data nor binary_data_size")
-                arrays[name] = elements.from_json(name, datatype, shape, given.data)
+                later = Later(name, datatype, shape, given.data)
+                arrays[name] = cast("Any", later) if self._later else later.decoded()
                 continue
             if bytes(given.data):
                 raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
