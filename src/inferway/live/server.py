@@ -237,8 +237,9 @@ class Server:
 
     def _route(self, sites: Sequence[Site]) -> None:
         self._routes = inference_routes(sites, self._is_ready, self.limits, self._routes_by_site)
+        served = {site.task for site in sites}
         for task in self._expected:
-            if all(site.task != task for site in sites):
+            if task not in served:
                 self._routes.post(f"/v2/models/{task}/infer", _unserved(task))
                 self._routes.read(f"/v2/models/{task}/ready", _unserved(task))
         self._admin_routes = admin_routes(sites, self._is_ready, self._applying, self._pauses)

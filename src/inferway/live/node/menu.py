@@ -339,9 +339,15 @@ class Menu:
         return passed_on(self.node, self._own, around, neighbor=neighbor)
 
     async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
-            self._look()
-            self._tell()
+            try:
+                self._look()
+                self._tell()
+            except Exception as error:  # a node that tells nothing more is lost to its neighbors
+                loop.call_exception_handler(
+                    {"message": "offers were not looked through", "exception": error}
+                )
             await asyncio.sleep(REFRESH_S / 2)
 
 

@@ -9,6 +9,7 @@ the balance and what the policy has learned go along.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
@@ -119,6 +120,7 @@ class Sites:
         self.by_task: dict[str, Site] = {}
         self._made_of: dict[str, _MadeOf] = {}
         self._heard: dict[str, dict[Key, tuple[Offer, float]]] = {}
+        """Offers by variant and node, and since when each holds no more; inf while it does."""
         self._locks: dict[str, asyncio.Lock] = {}
 
     async def run(self, running: Mapping[Key, int]) -> None:
@@ -226,14 +228,16 @@ class Sites:
 
     def _known(self, task: str) -> list[Offer]:
         """Offers that hold, and others of the last minute to which there is no way now."""
-        now_s, heard = self._now(), self._heard.setdefault(task, {})
+        now_s, heard = self._now(), self._heard.get(task, {})
         offers = [one for one in self._offers(task) if one.path[0] in self._hops]
-        for offer in offers:
-            heard[offer.variant, offer.node] = (offer, now_s)
-        for key in [key for key, (_, at_s) in heard.items() if now_s - at_s > REMEMBERED_S]:
-            del heard[key]
-        held = {(one.variant, one.node) for one in offers}
-        return offers + [one for key, (one, _) in heard.items() if key not in held]
+        held = {(one.variant, one.node): (one, math.inf) for one in offers}
+        gone = {
+            key: (one, min(since_s, now_s))
+            for key, (one, since_s) in heard.items()
+            if key not in held and now_s - since_s <= REMEMBERED_S
+        }
+        self._heard[task] = held | gone
+        return offers + [one for one, _ in gone.values()]
 
     def _made(
         self,

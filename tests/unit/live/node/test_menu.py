@@ -323,3 +323,29 @@ def test_signatures_that_are_none_are_refused(wrong: Tensor) -> None:
             menu.end()
 
     asyncio.run(main())
+
+
+def test_a_node_that_stumbles_goes_on_telling(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        reported: list[object] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+        monkeypatch.setattr("inferway.live.node.menu.REFRESH_S", 0.02)
+        wires = Wires(("edge", "cloud"))
+        cloud, sound = wires.menu("cloud", None), Menu._look
+        wires.planes["cloud"].alive.add("edge")
+
+        def stumbling(menu: Menu) -> None:
+            if not reported:
+                raise ZeroDivisionError
+            sound(menu)
+
+        monkeypatch.setattr(Menu, "_look", stumbling)
+        cloud.begin()
+        async with asyncio.timeout(10):
+            while not wires.mail:
+                await asyncio.sleep(0.01)
+        assert [type(error) for error in reported] == [ZeroDivisionError]
+        cloud.end()
+
+    asyncio.run(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from inferway.live.node.forwarder import Forwarder
 from inferway.live.node.hop import Hop
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
-from inferway.live.node.sites import Sites
+from inferway.live.node.sites import REMEMBERED_S, Sites
 from inferway.live.node.store import ModelStore
 from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
@@ -61,6 +62,7 @@ class World:
         self.shelf = Shelf(deployment, self.store)
         self.offers: list[Offer] = []
         self.said: Signature | None = None
+        self.later_s = 0.0
         # Nobody listens there: what these tests send stays where it is.
         self.hops = {"metro": Hop("metro", "127.0.0.1", 9)}
         self.ended: list[Request] = []
@@ -75,6 +77,7 @@ class World:
             signature=lambda task: self.said,
             hops=self.hops,
             ended=lambda task, request: self.ended.append(request),
+            now=lambda: time.monotonic() + self.later_s,
         )
 
     async def load(self, *variants: str) -> None:
@@ -149,6 +152,30 @@ def test_offers_that_come_and_go_leave_the_site_standing(run: Callable[..., None
         assert await world.sites.refresh("digits") is None
         assert world.site is before
         assert world.site.health.any_of(world.site.mask_of("large"))
+
+    run(work)
+
+
+def test_an_offer_keeps_its_class_for_a_while_after_it_was_taken_back(
+    run: Callable[..., None],
+) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        world.offers = [CLOUD, METRO]
+        await world.sites.run({("digits", "mini"): 1})
+        # It has held for long when it goes, and another copy comes.
+        world.later_s += 10 * REMEMBERED_S
+        world.offers = [CLOUD]
+        world.sites.heed("digits")
+        await world.sites.run({("digits", "mini"): 2})
+        assert "small@metro" in world.site.variants
+        assert not world.site.health.any_of(world.site.mask_of("small"))
+        world.later_s += 0.9 * REMEMBERED_S
+        await world.sites.run({("digits", "mini"): 1})
+        assert "small@metro" in world.site.variants
+        world.later_s += 0.2 * REMEMBERED_S
+        await world.sites.run({("digits", "mini"): 2})
+        assert "small@metro" not in world.site.variants
 
     run(work)
 
