@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
+from inferway.dispatch.batching import foresee, rule_of
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
@@ -281,6 +282,11 @@ class Sites:
             raise ServeError(f"{self._deployment.path}: tasks.{kind.name}.dispatch: {error}") from (
                 error
             )
+        batches = [
+            kind.variants[name].batch if offer is None else None
+            for name, offer in zip(fleet.variants, stands_for, strict=True)
+        ]
+        foresee(dispatcher.site, batches)
         before = self.by_task.get(task)
         if before is not None:
             # A way that has changed is measured anew.
@@ -308,6 +314,7 @@ class Sites:
             target=kind.accuracy_target,
             deadline_s=kind.deadline_s,
             drop_late=member.late == "drop",
+            rules=[rule_of(batch) for batch in batches] if any(batches) else None,
             window_s=None if options.get("rate") else options.get("window"),
             node=self._position.node,
             idempotent=kind.idempotent,

@@ -34,7 +34,7 @@ tasks:
   digits:
     {task}
     variants:
-      mini: {{model: zoo://digits/mini}}
+      mini: {{model: zoo://digits/mini{mini}}}
       small: {{model: zoo://digits/small}}
       large: {{model: zoo://digits/large}}
 nodes:
@@ -54,9 +54,11 @@ METRO = Offer("digits", "small", "metro", 0.85, 0.001, 0.005, 100.0, ("metro",),
 class World:
     """One node's sites, what it hears, and the roster that they go to."""
 
-    def __init__(self, folder: Path, node: str = "edge", task: str = "deadline: 1 s") -> None:
+    def __init__(
+        self, folder: Path, node: str = "edge", task: str = "deadline: 1 s", mini: str = ""
+    ) -> None:
         file = folder / "three.yaml"
-        file.write_text(FILE.format(task=task))
+        file.write_text(FILE.format(task=task, mini=mini))
         deployment = inferway.load(file)
         self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
         self.shelf = Shelf(deployment, self.store)
@@ -307,3 +309,36 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         await silent.stop()
 
     run(work)
+
+
+def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        silent = await Neighbor(_never).start()
+        world.hops["metro"] = Hop("metro", "127.0.0.1", silent.port)
+        await world.load("mini")
+        world.offers = [METRO]
+        await world.sites.run({("digits", "mini"): 1})
+        here = [world.ask() for _ in range(9)]
+        for one in here:
+            assert world.site.names[world.site.class_of[one.server]] == ("mini", "edge")
+        # One that is forwarded is on its way alone.
+        image = np.zeros((1, 1, 32, 32), np.float32)
+        there = Request({"image": image}, 1, lambda request: None, None, world.site.now())
+        there.classes = world.site.mask_of("small")
+        world.site.submit(there)
+        async with asyncio.timeout(30):
+            while any(one.outcome is None for one in here):
+                await asyncio.sleep(0.01)
+        assert {one.outcome for one in here} == {Outcome.ANSWERED}
+        assert (4, 4) in {one.together for one in here}
+        assert world.site.in_flight == 1
+        world.site.cancel(there)
+        async with asyncio.timeout(10):
+            while world.site.in_flight:
+                await asyncio.sleep(0.01)
+        assert there.outcome is Outcome.CANCELED
+        world.hops["metro"].close()
+        await silent.stop()
+
+    batch = "{sizes: [1, 2, 4], service: [1 ms, 1.5 ms, 2 ms], min: 1, max: 4}"
+    run(work, task="dispatch: {policy: fastest-only}", mini=f", batch: {batch}")
