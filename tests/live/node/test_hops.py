@@ -15,9 +15,10 @@ import uvloop
 from chain import BODY, Held, Node, line, until
 
 from inferway.live import Outcome, Request
-from inferway.live.http import elements
+from inferway.live.http import connection, elements
 from inferway.live.http.listener import Listener
 from inferway.live.node.headers import Trail
+from inferway.live.node.wire import Answer
 
 
 @pytest.fixture
@@ -235,6 +236,34 @@ def test_a_node_that_dies_in_mid_request(run: Any, idempotent: bool) -> None:
                 assert answer.headers["inferway-path"] == "edge,metro"
                 assert edge.runtime.runs == 3  # its warm-up
             assert metro.seen == [("task", "edge", False, "tiny")]
+
+    run(main())
+
+
+def test_nodes_write_what_nodes_read_in_one_step(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    found: list[Any] = []
+    request, answer = connection.whole, Answer.whole
+    monkeypatch.setattr(connection, "whole", lambda data: found.append(request(data)) or found[-1])
+    monkeypatch.setattr(Answer, "whole", lambda data: found.append(answer(data)) or found[-1])
+
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, _, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "metro"))
+            client = await edge.client()
+            timed = json.loads(BODY) | {"parameters": {"deadline_ms": 5000.0}}
+            many = {"name": "x", "datatype": "FP32", "shape": [600, 2], "data": [0.5] * 1200}
+            for body, headers in (
+                (BODY, ""),
+                (json.dumps(timed).encode(), "X-Request-Id: mine\r\nContent-Type: text/json\r\n"),
+                (BODY, "Accept-Encoding: gzip, deflate\r\n"),
+                (json.dumps({"inputs": [many]}).encode(), "Accept-Encoding: gzip\r\n"),
+            ):
+                found.clear()
+                told = await client.ask(body, headers)
+                assert told.headers["inferway-path"] == "edge,metro,cloud"
+                assert len(found) == 4
+                assert None not in found
 
     run(main())
 

@@ -22,10 +22,10 @@ FRESH_S: Final = 0.005
 _JOINED: Final = 64 * 1024
 
 _CARRIED: Final = (
-    (b"content-encoding", b"Content-Encoding: %s\r\n"),
     (b"vary", b"Vary: %s\r\n"),
-    (b"retry-after", b"Retry-After: %s\r\n"),
     (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
+    (b"content-encoding", b"Content-Encoding: %s\r\n"),
+    (b"retry-after", b"Retry-After: %s\r\n"),
 )
 """Lines of an answer that go on as they came."""
 _WORD: Final = rb"([!-~]+)"
@@ -33,7 +33,8 @@ _WHOLE: Final = re.compile(
     rb"HTTP/1\.1 200 OK\r\nContent-Type: " + _WORD + rb"\r\nContent-Length: ([0-9]{1,9})\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Path: " + _WORD + rb"\r\n"
     rb"Inferway-Time-Ms: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
-    rb"(Inference-Header-Content-Length: " + _WORD + rb"\r\n)?\r\n"
+    rb"((?:Vary: " + _WORD + rb"\r\n)?(?:Inference-Header-Content-Length: " + _WORD + rb"\r\n)?"
+    rb"(?:Content-Encoding: " + _WORD + rb"\r\n)?)\r\n"
 )
 
 
@@ -119,13 +120,12 @@ class Answer:
         found = _WHOLE.match(data)
         if found is None:
             return None
-        kind, size, node, path, times, variant, line, json_length = found.groups()
+        kind, size, node, path, times, variant, lines, _, json_length, _ = found.groups()
         end = found.end()
         if len(data) - end != int(size):
             return None
         answer = cls(200, kind, data[end:], node, variant, path, times)
-        if line:
-            answer.lines, answer.json_length = line, json_length
+        answer.lines, answer.json_length = lines, json_length
         return answer
 
 

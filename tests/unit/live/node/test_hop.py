@@ -64,7 +64,7 @@ def test_bytes_go_out_and_come_back_as_they_are_and_connections_are_kept(run: An
             assert (answer.path, answer.times) == (b"edge,metro,cloud", b"2.00,1.00")
             assert answer.unserved
             assert (answer.json_length, answer.retry_after) == (b"3", b"7")
-            assert answer.lines == (b"Retry-After: 7\r\nInference-Header-Content-Length: 3\r\n")
+            assert answer.lines == (b"Inference-Header-Content-Length: 3\r\nRetry-After: 7\r\n")
         assert hop.opened == 1
         assert hop.in_flight == 0
         await asyncio.gather(*(result(ask(hop)[1]) for _ in range(5)))

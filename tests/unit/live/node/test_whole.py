@@ -198,6 +198,7 @@ def fields(answer: Answer) -> list[Any]:
         (answered(), True),
         (answered(b"Inference-Header-Content-Length: 3\r\n", b"application/octet-stream"), True),
         (answered(body=b""), True),
+        (answered(b"Vary: Accept-Encoding\r\nContent-Encoding: gzip\r\n"), True),
         (answered(b"Content-Encoding: gzip\r\nVary: Accept-Encoding\r\n"), False),
         (answered(b"Inferway-Degraded: no way\r\n"), False),
         (answered(b"Connection: close\r\n"), False),
