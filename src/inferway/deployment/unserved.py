@@ -73,6 +73,19 @@ def unserved_at_node(deployment: Deployment) -> list[str]:
             f"scheduling: {deployment.scheduling.policy} routes among a node's own instances, and "
             "the nodes of a network forward as well; give a `dispatch` policy instead"
         )
+    network = deployment.network
+    described = {f"nodes.{node.name}": node.queue for node in deployment.nodes.values()}
+    if network is not None:
+        for k, tier in enumerate(network.tree or ()):
+            described[f"network.tree[{k}]"] = tier.queue
+        if network.others is not None:
+            described["network.others"] = network.others.queue
+    found += [
+        f"{field}.queue: requests wait at the instances of a network's nodes, not in one queue; "
+        "leave it out"
+        for field, queue in described.items()
+        if queue == "central"
+    ]
     for task in deployment.tasks.values():
         found += _of_catalog(task)
         # Placement may bring any variant to any node, and a repository holds them all.

@@ -266,6 +266,11 @@ class Server:
         return await self._roster.replace(task, site)
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
+        if self._expected:
+            raise ServeError(
+                "a node of a network runs what its file says and placement decides: change the "
+                "file, and start its nodes again one by one"
+            )
         await self.apply(deployment)
         return {site.task: list(site.variants) for site in self.sites}
 

@@ -263,6 +263,16 @@ def test_what_cannot_run_is_said(tmp_path: Path, run: Any) -> None:
     run(main())
 
 
+def test_another_file_is_not_applied_to_a_node(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            edge = await both.start("edge")
+            with pytest.raises(ServeError, match="a node of a network runs what its file says"):
+                await edge.server._apply(both.deployment)
+
+    run(main())
+
+
 def test_two_processes_do_not_share_a_state(tmp_path: Path, run: Any) -> None:
     async def main() -> None:
         async with world(tmp_path) as both:

@@ -124,6 +124,15 @@ def test_a_network_with_placement_and_counted_tasks_runs_at_nodes(
             "tasks.t.accuracy_target:",
         ),
         (f"tasks: {{t: {{catalog: {{name: paper/yolov4}}}}}}\n{NETWORK}", "tasks.t.catalog:"),
+        (
+            f"tasks: {{t: {{{V}}}}}\n{NETWORK.replace('shop: {', 'shop: {queue: central, ')}",
+            "nodes.shop.queue: requests wait",
+        ),
+        (
+            f"tasks: {{t: {{{V}}}}}\nnetwork: {{tree: [{{tier: top, nodes: 1, repository: true, "
+            "queue: central}]}\n",
+            "network.tree[0].queue: requests wait",
+        ),
     ],
 )
 def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:
