@@ -59,7 +59,9 @@ def run(rounds: int, only: str | None) -> tuple[list[dict[str, Any]], int]:
             )
             told = done.stdout.strip().splitlines()
             print(f"round {k + 1} of {rounds}: {told[-1] if told else '-'}", file=sys.stderr)
-            failed += sum(line.startswith(("FAILED", "ERROR")) for line in told)
+            wrong = [line for line in told if line.startswith(("FAILED", "ERROR"))]
+            failed += len(wrong)
+            print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
         return [json.loads(line) for line in file.read_text().splitlines()], failed
 
 

@@ -24,8 +24,6 @@ from inferway.runtime import inspect
 RATE_PER_S: Final = 60.0
 LATE_S: Final = 1.0
 """What is answered later than this after it was due does not count as recovered."""
-_ON_THE_WAY_S: Final = 0.1
-"""More than the longest way through the network takes."""
 _IMAGES: Final = 64
 _GRACE_S: Final = 20.0
 _PATIENCE_S: Final = 60.0
@@ -95,10 +93,6 @@ class Answers:
             for one, why in zip(status, reason, strict=True)
         )
         return dict(found.most_common())
-
-    def lost_later(self, fault_s: float, until_s: float = np.inf) -> dict[str, int]:
-        """Count why requests were not answered that came after what was on its way at a fault."""
-        return self.failures(self.between(fault_s + _ON_THE_WAY_S, until_s))
 
     def recovered_s(self, fault_s: float, until_s: float = np.inf) -> float:
         """Tell how long after a fault all requests were answered in time again.

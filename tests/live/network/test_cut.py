@@ -27,16 +27,13 @@ def test_a_cut_is_routed_around_within_2_s(ring: Ring, send: Send) -> None:
         "used_most": ring.used_most(clients.begun_s),
     }
     write("cut, with another way", figures)
-    assert figures["silent"] == figures["broken"] == 0
-    # Only what was on the link itself is lost: nobody knows whether it has run.
-    assert answers.lost_later(cut_s) == {}
+    # What was on the link itself, too: it has been given to another, as the task is idempotent.
+    assert answers.answered.all(), figures["failures"]
     assert figures["around_s"] < 2.0
     assert figures["recovered_s"] < 2.0
     assert figures["healed_s"] < 2.0
     assert max(figures["used_most"].values()) <= 1.0
     assert not answers.degraded[answers.between(cut_s + 2.0, healed_s)].any()
-    # Nothing is while nothing happens.
-    assert answers.answered[answers.between(clients.begun_s, cut_s - 1.0)].all()
 
 
 def test_without_another_way_answers_say_what_they_lack(ring: Ring, send: Send) -> None:
@@ -55,9 +52,8 @@ def test_without_another_way_answers_say_what_they_lack(ring: Ring, send: Send) 
         "used_most": ring.used_most(clients.begun_s),
     }
     write("cut, without another way", figures)
-    assert figures["silent"] == figures["broken"] == 0
     assert figures["recovered_s"] < 2.0
-    assert answers.lost_later(cut_s) == {}
+    assert answers.answered.all(), figures["failures"]
     assert (answers.degraded[alone] != "").all()
     assert max(figures["used_most"].values()) <= 1.0
     # It finds back by itself, and says so.

@@ -51,8 +51,7 @@ def test_garbage_on_the_peer_port_is_routed_around(ring: Ring, send: Send, tmp_p
     }
     write("garbage on the peer port", figures)
     assert stranger.met > 0
-    assert figures["silent"] == figures["broken"] == 0
-    assert answers.answered[settled].all(), answers.failures(settled)
+    assert answers.answered.all(), figures["failures"]
     assert (answers.paths[settled] == "edge,right,cloud").any()
     assert max(figures["used_most"].values()) <= 1.0
 

@@ -74,11 +74,10 @@ def test_a_killed_transit_node_is_routed_around(ring: Ring, send: Send) -> None:
     answers = clients.answers()
     figures = figures_of(ring, answers, times)
     write("kill -9 of a transit node", figures)
-    # What is lost was inside the process that died, and is told so.
-    assert figures["silent"] == figures["broken"] == 0
+    # What was inside the process that died has been given to another: the task is idempotent.
+    assert answers.answered.all(), figures["failures"]
     assert figures["recovered_s"] < 2.0
     assert figures["back_s"] < 2.0
-    assert answers.lost_later(times["killed_s"]) == {}
     around = answers.between(times["killed_s"] + 2.0, times["started_s"])
     assert (answers.paths[around] == "edge,right,cloud").any()
     assert max(figures["used_most"].values()) <= 1.0

@@ -31,10 +31,8 @@ def test_a_node_that_joins_late_is_used_when_it_is_needed(ring: Ring, send: Send
         "used_most": ring.used_most(clients.begun_s),
     }
     write("a node joins late", figures)
-    assert figures["silent"] == figures["broken"] == 0
-    assert answers.answered[answers.between(clients.begun_s, cut_s - 1.0)].all()
+    assert answers.answered.all(), figures["failures"]
     assert figures["recovered_s"] < 2.0
-    assert answers.lost_later(cut_s) == {}
     late = answers.between(cut_s + 2.0, float("inf"))
     assert (answers.paths[late] == "edge,right,cloud").any()
     assert max(figures["used_most"].values()) <= 1.0
