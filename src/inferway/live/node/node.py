@@ -9,8 +9,6 @@ placement policy says which copies are to run, which the mover brings about.
 from __future__ import annotations
 
 import asyncio
-import hashlib
-import resource
 import signal
 import time
 from collections.abc import Callable, Coroutine, Mapping
@@ -21,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import uvloop
 
-from inferway.deployment.hosts import split
-from inferway.dispatch.offers import Own
+from inferway.live.applying import is_loopback
 from inferway.live.assembly import ServeError
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.listener import Listener
@@ -30,30 +27,26 @@ from inferway.live.keys import Keys
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.allowed import Allowed
-from inferway.live.node.control import LETTERS, ControlPlane
-from inferway.live.node.credentials import Credentials, file_name
+from inferway.live.node.credentials import Credentials
 from inferway.live.node.hop import Hop
-from inferway.live.node.late import LatePlane
-from inferway.live.node.menu import MENU, Menu
+from inferway.live.node.links import hops_of, host_and_port, plane_of
+from inferway.live.node.menu import Menu
 from inferway.live.node.mover import Mover
-from inferway.live.node.neighbors import neighbors_of
-from inferway.live.node.position import Position, position_of
-from inferway.live.node.post import Post
+from inferway.live.node.page import Totals, described
+from inferway.live.node.part import rounds_of
+from inferway.live.node.position import position_of
 from inferway.live.node.relay import Relay
-from inferway.live.node.rounds import Rounds
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
-from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.store import ModelStore
+from inferway.live.node.supply import Supply
 from inferway.live.pauses import settle
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
 from inferway.live.site import Site
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
-from inferway.placement.deployed import expected_batches, policy_of
-from inferway.placement.local import LocalPolicy, local_policy
-from inferway.placement.table import HINDSIGHT
+from inferway.placement.deployed import policy_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -69,8 +62,6 @@ TOLD_S: Final = 0.1
 LOOK_S: Final = 1.0
 """How often a node looks how much its copies have to spare."""
 _POLL_S: Final = 0.01
-# Slots that a policy in hindsight is told of.
-_FORESEEN: Final = 100
 
 
 class Node:
@@ -136,24 +127,8 @@ class Node:
             folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
         )
         self._told_after_s = position.reach_s + TOLD_S
-        self.hops = {
-            neighbor: _hop(neighbor, addresses, rtt_s if emulate_rtt else 0.0, mine)
-            for neighbor, rtt_s in position.links_s.items()
-        }
-        options: dict[str, Any] = {
-            "network": _network_name(topology.nodes),
-            "listen": own.control,
-            "neighbors": neighbors_of(
-                topology, name, {one: at.control for one, at in addresses.items()}
-            ),
-            "credentials": mine,
-            "kinds": (*LETTERS, MENU),
-        }
-        self.plane: ControlPlane = (
-            LatePlane(name, links_s=position.links_s, **options)
-            if emulate_rtt
-            else ControlPlane(name, **options)
-        )
+        self.hops = hops_of(position, addresses, mine, emulate_rtt=emulate_rtt)
+        self.plane = plane_of(topology, position, addresses, mine, emulate_rtt=emulate_rtt)
         self.menu = Menu(
             name,
             self.plane,
@@ -167,8 +142,8 @@ class Node:
         for neighbor, hop in self.hops.items():
             hop.watch(partial(self._reached, neighbor))
         self.accounts = Accounts(name, position.types)
-        http_host, http_port = _split(own.http)
-        admin_host, admin_port = _split(own.admin)
+        http_host, http_port = host_and_port(own.http)
+        admin_host, admin_port = host_and_port(own.admin)
         self.server = Server(
             (),
             host=http_host,
@@ -184,6 +159,11 @@ class Node:
             pages={"/v2/node": self._page},
         )
         self.log = self.server.log.bind(node=name)
+        if mine is None and not is_loopback(host_and_port(own.peer)[0]):
+            self.log.warning(
+                "without certificates the peer port and the control plane believe whoever reaches "
+                "them; `inferway certs` makes some"
+            )
         self.shelf = Shelf(deployment, self.store)
         self.sites = Sites(
             deployment,
@@ -214,56 +194,28 @@ class Node:
         self._first_moves: asyncio.Task[bool] | None = None
         self.relay = Relay(name, self._next_hop, passed=self.accounts.came, now=now)
         self._peers = Listener(self.relay.find, self._broken, hops=True)
-        self._peer_at = _split(own.peer)
+        self._peer_at = host_and_port(own.peer)
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
-        self.rounds = self._placed(topology.nodes)
+        self.policy_name = policy_of(deployment)
+        self.rounds = rounds_of(
+            deployment,
+            position,
+            self.plane,
+            self.accounts,
+            self.memory,
+            running=lambda: self.sites.running,
+            wanted=self._want,
+            log=self.log,
+        )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aims = 0
         self._pending: set[str] = set()
         """Tasks whose sites are to be made anew."""
         self._leaving: dict[tuple[str, str], float] = {}
         """Variants that are about to go, and since when nobody is offered them."""
-        self._spare: dict[tuple[str, str], float] = {}
-        self._seen_s, self._seen = 0.0, self.accounts.for_clients.copy()
-        self._sent: dict[str, list[int]] = {}
-        self._received: dict[str, list[int]] = {}
+        self._supply = Supply(self.sites, self.accounts, repository=position.repository, now=now)
+        self.totals = Totals()
         self._begun = asyncio.Event()
-
-    def _placed(self, nodes: tuple[str, ...]) -> Rounds:
-        """Join the placement policy to what carries its letters and measures for it."""
-        deployment, position = self._deployment, self.position
-        spec, name = deployment.placement, policy_of(deployment)
-        options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
-        slot_s = float(options.pop("slot", position.deployed.network.slot_s))
-        demand = position.deployed.demand
-        make = partial(
-            local_policy,
-            name,
-            position.deployed.network,
-            position.number,
-            seed=deployment.seed,
-            batches=expected_batches(demand, _FORESEEN) if name in HINDSIGHT else None,
-            deployment=deployment,
-            data=position.data,
-            **options,
-        )
-        policy = make()
-        _rehearse(make(), position)
-        self.policy_name = name
-        clock, post = SlotClock(slot_s), None
-        if policy.agent is not None:
-            post = Post(policy.agent, self.plane, nodes, slot=clock.last)
-        return Rounds(
-            position,
-            policy,
-            post,
-            self.accounts,
-            clock,
-            self.memory,
-            running=lambda: self.sites.running,
-            wanted=self._want,
-            log=self.log,
-        )
 
     @property
     def peer(self) -> str:
@@ -457,49 +409,15 @@ class Node:
 
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""
-        own = []
-        for (task, variant), copies in self.sites.running.items():
-            site = self.sites.by_task.get(task)
-            if (task, variant) in self._leaving:
-                continue
-            if site is None or variant not in site.variants:
-                continue
-            k = site.variants.index(variant)
-            rate = float(site.dispatcher.site.rate[k])
-            healthy = sum(site.health.healthy[site.first[k] : site.first[k + 1]])
-            taken = self._spare.get((task, variant), 0.0)
-            own.append(
-                Own(
-                    task,
-                    variant,
-                    site.accuracy[k],
-                    1.0 / rate,
-                    max(0.0, min(copies, healthy) * rate - taken),
-                    self.position.repository,
-                )
-            )
-        self.menu.offer(own)
+        self.menu.offer(self._supply.own(but=self._leaving))
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            now_s, counted = self._now(), self.accounts.for_clients.copy()
-            passed_s = now_s - self._seen_s
-            for key in counted:
-                rate = (counted[key] - self._seen[key]) / passed_s
-                self._spare[key] = 0.5 * self._spare.get(key, rate) + 0.5 * rate
-            self._seen_s, self._seen = now_s, counted
+            self._supply.look()
             self._offer()
             self._degrade()
-            self._count()
-
-    def _count(self) -> None:
-        traffic = self.plane.cut()
-        for total, counts in ((self._sent, traffic.sent), (self._received, traffic.received)):
-            for (_, kind), (letters, size) in counts.items():
-                total.setdefault(kind, [0, 0])
-                total[kind][0] += letters
-                total[kind][1] += size
+            self.totals.add(self.plane.cut())
 
     # What it says of itself.
 
@@ -508,94 +426,12 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Describe the node, for people and scripts."""
-        accounts = self.accounts
-        self._count()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        moves = self.mover.status()
-        budget = self.position.budget_bytes
-        return {
-            "schema": 1,
-            "node": self.name,
-            "policy": self.policy_name,
-            "ready": self.server.ready,
-            "slot": self.rounds.slot,
-            "slots": self.rounds.ended,
-            "neighbors": list(self.position.links_s),
-            "alive": sorted(self.plane.alive),
-            "degraded": self.menu.degraded,
-            "running": {
-                f"{task}/{variant}": copies
-                for (task, variant), copies in sorted(self.sites.running.items())
-            },
-            "offers": [
-                {
-                    "task": one.task,
-                    "variant": one.variant,
-                    "node": one.node,
-                    "path": list(one.path),
-                    "spare_per_s": one.spare_per_s,
-                }
-                for one in self.menu.all
-            ],
-            "budget_bytes": budget if budget < float("inf") else None,
-            "used_bytes": moves.used_bytes,
-            "moved_bytes": moves.moved_bytes,
-            "moving": msgspec.to_builtins(moves.moving),
-            "failures": msgspec.to_builtins(moves.failures),
-            "arrived": accounts.arrived,
-            "forwarded": accounts.forwarded,
-            "served": accounts.served,
-            "passed": accounts.passed,
-            "failed": accounts.failed,
-            "cpu_s": used.ru_utime + used.ru_stime,
-            "control": {
-                name: {
-                    kind: {"letters": letters, "bytes": size}
-                    for kind, (letters, size) in total.items()
-                }
-                for name, total in (("sent", self._sent), ("received", self._received))
-            },
-        }
-
-
-def _rehearse(spare: LocalPolicy, position: Position) -> None:
-    """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
-    # Also where nothing enters: letters about what passes must not wait for it either.
-    one = dict.fromkeys(position.data.crossings, 1.0)
-    spare.close_slot(one, one, {}, slot=1)
-    spare.step()
-
-
-def _hop(
-    neighbor: str, addresses: Mapping[str, Addresses], rtt_s: float, mine: Credentials | None
-) -> Hop:
-    if neighbor not in addresses:
-        raise ServeError(f"node {neighbor}, a neighbor, has no address")
-    host, port = _split(addresses[neighbor].peer)
-    if mine is None:
-        return Hop(neighbor, host, port, rtt_s=rtt_s)
-    return Hop(
-        neighbor,
-        host,
-        port,
-        rtt_s=rtt_s,
-        tls=mine.client_context(),
-        server_name=file_name(neighbor),
-    )
+        self.totals.add(self.plane.cut())
+        return described(self)
 
 
 def _allowed(store: Store) -> Allowed:
     return Allowed(store.schemes, store.hosts, store.loopback, store.private)
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, port = split(address)
-    return host, port or 0
-
-
-def _network_name(nodes: tuple[str, ...]) -> str:
-    """Name a network by its nodes, so that two of one machine's hear nothing of each other."""
-    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:12]
 
 
 def _listed(

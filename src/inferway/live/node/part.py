@@ -1,0 +1,89 @@
+"""A node's part of the placement policy that its deployment names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+from inferway.live.node.accounts import Accounts
+from inferway.live.node.control import ControlPlane
+from inferway.live.node.position import Position
+from inferway.live.node.post import Post
+from inferway.live.node.rounds import Rounds
+from inferway.live.node.slots import SlotClock
+from inferway.live.node.state import NodeState
+from inferway.placement.deployed import expected_batches, policy_of
+from inferway.placement.local import LocalPolicy, local_policy
+from inferway.placement.table import HINDSIGHT
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+__all__ = ["rounds_of"]
+
+# Slots that a policy in hindsight is told of.
+_FORESEEN: Final = 100
+
+
+def rounds_of(
+    deployment: Deployment,
+    position: Position,
+    plane: ControlPlane,
+    accounts: Accounts,
+    memory: NodeState,
+    *,
+    running: Callable[[], Mapping[tuple[str, str], int]],
+    wanted: Callable[[dict[tuple[str, str], int]], None],
+    log: Any,
+) -> Rounds:
+    """Join the placement policy to what carries its letters and measures for it.
+
+    Parameters
+    ----------
+    deployment
+        Names the policy, and how long slots are.
+    plane
+        Carries letters, where the policy has some; not open yet.
+    position, accounts, memory, running, wanted, log
+        As of `Rounds`.
+    """
+    network, demand = position.deployed
+    spec, name = deployment.placement, policy_of(deployment)
+    options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
+    slot_s = float(options.pop("slot", network.slot_s))
+    make = partial(
+        local_policy,
+        name,
+        network,
+        position.number,
+        seed=deployment.seed,
+        batches=expected_batches(demand, _FORESEEN) if name in HINDSIGHT else None,
+        deployment=deployment,
+        data=position.data,
+        **options,
+    )
+    policy = make()
+    _rehearse(make(), position)
+    clock, post = SlotClock(slot_s), None
+    if policy.agent is not None:
+        post = Post(policy.agent, plane, network.nodes, slot=clock.last)
+    return Rounds(
+        position,
+        policy,
+        post,
+        accounts,
+        clock,
+        memory,
+        running=running,
+        wanted=wanted,
+        log=log,
+    )
+
+
+def _rehearse(spare: LocalPolicy, position: Position) -> None:
+    """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
+    # Also where nothing enters: letters about what passes must not wait for it either.
+    one = dict.fromkeys(position.data.crossings, 1.0)
+    spare.close_slot(one, one, {}, slot=1)
+    spare.step()

@@ -1,0 +1,69 @@
+"""What a node's own copies can do for its neighbors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+
+from inferway.dispatch.offers import Own
+from inferway.live.node.accounts import Accounts
+from inferway.live.node.sites import Sites
+
+__all__ = ["Supply"]
+
+
+class Supply:
+    """Measures how much of its copies' time a node's own clients take.
+
+    Parameters
+    ----------
+    sites
+        Where the copies run.
+    accounts
+        What was served for clients of the node.
+    repository
+        Whether the node is one.
+    now
+        The clock, s.
+    """
+
+    def __init__(
+        self, sites: Sites, accounts: Accounts, *, repository: bool, now: Callable[[], float]
+    ) -> None:
+        self._sites, self._accounts = sites, accounts
+        self._repository, self._now = repository, now
+        self._taken_per_s: dict[tuple[str, str], float] = {}
+        self._seen_s, self._seen = now(), accounts.for_clients.copy()
+
+    def look(self) -> None:
+        """Take in what was served since the last look: half of the rate that counts is of then."""
+        now_s, counted = self._now(), self._accounts.for_clients.copy()
+        passed_s = now_s - self._seen_s
+        if passed_s <= 0.0:
+            return
+        for key in counted:
+            rate = (counted[key] - self._seen[key]) / passed_s
+            self._taken_per_s[key] = 0.5 * self._taken_per_s.get(key, rate) + 0.5 * rate
+        self._seen_s, self._seen = now_s, counted
+
+    def own(self, *, but: Container[tuple[str, str]] = ()) -> list[Own]:
+        """List what runs here, as it is offered, but for some (task, variant)."""
+        found = []
+        for (task, variant), copies in self._sites.running.items():
+            site = self._sites.by_task.get(task)
+            if (task, variant) in but or site is None or variant not in site.variants:
+                continue
+            k = site.variants.index(variant)
+            rate = float(site.dispatcher.site.rate[k])
+            healthy = sum(site.health.healthy[site.first[k] : site.first[k + 1]])
+            spare = min(copies, healthy) * rate - self._taken_per_s.get((task, variant), 0.0)
+            found.append(
+                Own(
+                    task,
+                    variant,
+                    site.accuracy[k],
+                    1.0 / rate,
+                    max(0.0, spare),
+                    self._repository,
+                )
+            )
+        return found
