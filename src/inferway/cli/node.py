@@ -48,6 +48,20 @@ def node(
         bool,
         typer.Option("--emulate-rtt", help="Take the file's round-trip times between nodes."),
     ] = False,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            max=65535,
+            help="Clients over gRPC too; 0: any free. Not offered if not given.",
+            show_default=False,
+        ),
+    ] = None,
+    tls_cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Certificate chain for clients, PEM."),
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
     keys: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +80,7 @@ def node(
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
 ) -> None:
     """Run one node: serve its clients, forward upstream, and load what placement decides."""
-    from inferway.live import ServeError
+    from inferway.live import Certificate, ServeError
     from inferway.live.aside import working
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
@@ -75,6 +89,8 @@ def node(
     from inferway.live.node.store_error import StoreError
     from inferway.network import topology_of
 
+    if (tls_cert is None) != (tls_key is None):
+        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
     deployment = opened(file, policy)
     try:
         at = addresses_of(deployment, topology_of(deployment), addresses)
@@ -85,6 +101,8 @@ def node(
             folder=state or _state_of(name),
             credentials=certs,
             emulate_rtt=emulate_rtt,
+            grpc_port=grpc_port,
+            certificate=None if not (tls_cert and tls_key) else Certificate(tls_cert, tls_key),
             keys=keys_from(keys),
             drain_delay_s=drain_delay,
             grace_s=grace,
@@ -106,8 +124,9 @@ def _state_of(name: str) -> Path:
 
 def _tell(one: Node) -> None:
     server = one.server
+    grpc = "" if server.grpc_port is None else f"grpc={server.host}:{server.grpc_port} "
     print(
-        f"ready {one.name} http={server.host}:{server.http_port} peer={one.peer} "
+        f"ready {one.name} http={server.host}:{server.http_port} {grpc}peer={one.peer} "
         f"admin={server.admin_host}:{server.admin_port}",
         flush=True,
     )

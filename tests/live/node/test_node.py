@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 
 import inferway
@@ -269,6 +270,30 @@ def test_another_file_is_not_applied_to_a_node(tmp_path: Path, run: Any) -> None
             edge = await both.start("edge")
             with pytest.raises(ServeError, match="a node of a network runs what its file says"):
                 await edge.server._apply(both.deployment)
+
+    run(main())
+
+
+def test_clients_may_come_over_grpc(tmp_path: Path, run: Any) -> None:
+    grpc = pytest.importorskip("tritonclient.grpc")
+
+    def asked(port: int, variant: str) -> Any:
+        with grpc.InferenceServerClient(f"127.0.0.1:{port}") as client:
+            tensor = grpc.InferInput("image", [1, 1, 32, 32], "FP32")
+            tensor.set_data_from_numpy(np.zeros((1, 1, 32, 32), np.float32))
+            return client.infer("digits-0", [tensor], model_version=variant)
+
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            await both.start("cloud")
+            edge = await both.start("edge", grpc_port=0)
+            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            assert edge.server.grpc_port is not None
+            far = await asyncio.to_thread(asked, edge.server.grpc_port, "large")
+            assert far.get_response().model_version == "large"
+            assert far.as_numpy("probabilities").sum() == pytest.approx(1.0, abs=1e-3)
+            near = await asyncio.to_thread(asked, edge.server.grpc_port, "mini")
+            assert near.get_response().model_version == "mini"
 
     run(main())
 

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
@@ -39,6 +40,7 @@ _GATHER_S: Final = 0.02
 _WORTH: Final = 0.2
 # A letter has a limit in bytes, and an offer has names of up to 16 nodes.
 _PER_LETTER: Final = 500
+_UNPACKED_BYTES: Final = 16 << 20
 
 
 class _Letter(msgspec.Struct, array_like=True, frozen=True):
@@ -61,7 +63,20 @@ class _Heard(NamedTuple):
 
 
 _encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(_Letter).decode
+_decoder = msgspec.msgpack.Decoder(_Letter)
+
+
+def _packed(letter: _Letter) -> bytes:
+    # Offers of one node repeat its name and the way there: a fifth of their bytes is left.
+    return zlib.compress(_encode(letter), 1)
+
+
+def _unpacked(data: bytes) -> _Letter:
+    stream = zlib.decompressobj()
+    content = stream.decompress(data, _UNPACKED_BYTES)
+    if not stream.eof:
+        raise ValueError("it does not end, or unpacks to too much")
+    return _decoder.decode(content)
 
 
 class Menu:
@@ -223,8 +238,8 @@ class Menu:
         if kind != MENU:
             return
         try:
-            letter = _decode(data)
-        except msgspec.DecodeError:
+            letter = _unpacked(data)
+        except (msgspec.DecodeError, ValueError, zlib.error):
             self.refused[neighbor, "no menu"] += 1
             return
         parts = self._parts.setdefault(neighbor, [])
@@ -311,7 +326,7 @@ class Menu:
         chunks = [offers[i : i + _PER_LETTER] for i in range(0, len(offers), _PER_LETTER)] or [[]]
         for part, chunk in enumerate(chunks):
             letter = _Letter(self._serial, part, len(chunks), tuple(chunk), self._takes(chunk))
-            self._plane.send(neighbor, MENU, _encode(letter))
+            self._plane.send(neighbor, MENU, _packed(letter))
         self._told[neighbor], self._told_s[neighbor] = offers, now
 
     def _takes(self, offers: Iterable[Offer]) -> tuple[tuple[Signature, tuple[str, ...]], ...]:

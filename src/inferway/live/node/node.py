@@ -21,6 +21,7 @@ import uvloop
 
 from inferway.live.applying import is_loopback
 from inferway.live.assembly import ServeError
+from inferway.live.certificate import Certificate
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.listener import Listener
 from inferway.live.keys import Keys
@@ -81,9 +82,7 @@ class Node:
         By folder, for TLS between nodes; None for plain connections.
     emulate_rtt
         Whether hops and letters take the file's round-trip times, for nodes on one machine.
-    policy
-        Another placement policy than the file's.
-    keys, drain_delay_s, grace_s, log_level
+    grpc_port, certificate, keys, drain_delay_s, grace_s, log_level
         As of `inferway.live.Server`.
     """
 
@@ -96,6 +95,8 @@ class Node:
         folder: Path,
         credentials: Path | None = None,
         emulate_rtt: bool = False,
+        grpc_port: int | None = None,
+        certificate: Certificate | None = None,
         keys: Keys | None = None,
         drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
@@ -148,6 +149,8 @@ class Node:
             (),
             host=http_host,
             http_port=http_port,
+            grpc_port=grpc_port,
+            certificate=certificate,
             admin_host=admin_host,
             admin_port=admin_port,
             keys=keys,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -227,10 +228,12 @@ def test_offers_expire_and_garbage_is_counted() -> None:
     async def main() -> None:
         wires, menus, _ = await line()
         edge = wires.planes["edge"]
-        for data in (b"", b"\xff garbage", b"\x94\x01\x00\x01\x90" * 3):
+        whole = zlib.compress(b"\x94\x01\x05\x09\x90")
+        bomb = zlib.compress(bytes(32 << 20))
+        for data in (b"", b"\xff garbage", zlib.compress(b"\x94\x01"), whole[:-3], bomb):
             edge.takers[0]("metro", MENU, data)
-        assert menus["edge"].refused["metro", "no menu"] == 3
-        edge.takers[0]("metro", MENU, b"\x94\x01\x05\x09\x90")
+        assert menus["edge"].refused["metro", "no menu"] == 5
+        edge.takers[0]("metro", MENU, whole)
         assert menus["edge"].refused["metro", "out of order"] == 1
         assert "wide@cloud" in ways(menus["edge"])
         for menu in (menus["metro"], menus["cloud"]):
