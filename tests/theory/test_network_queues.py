@@ -50,9 +50,9 @@ def test_with_constant_service_times_it_is_m_d_1(tmp_path) -> None:
 
 
 def test_more_under_way_than_virtual_servers_wait_at_the_entry(tmp_path) -> None:
-    # 64 requests may be under way to a repository: at 0.02 + 10 s each, 6.4 per second. More than
+    # 1024 requests may be under way to a repository: at 0.02 + 20 s each, 51 per second. More than
     # these wait at the edge, and the cloud sees no queue.
-    light = run(tmp_path, law="deterministic", rate=4, rtt="10 s", slots=10)
-    assert light.latency_s == pytest.approx(10.02, abs=0.05)
-    heavy = run(tmp_path, law="deterministic", rate=9, rtt="10 s", slots=10)
+    light = run(tmp_path, law="deterministic", rate=4, rtt="20 s", slots=10)
+    assert light.latency_s == pytest.approx(20.02, abs=0.05)
+    heavy = run(tmp_path, law="deterministic", rate=60, rtt="20 s", slots=10)
     assert heavy.latency_s > 30
