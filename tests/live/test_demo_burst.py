@@ -17,6 +17,7 @@ import inferway
 from inferway.demo import burst
 
 
+@pytest.mark.slow
 def test_schedulers_get_the_same_requests_and_the_twin_stands_beside(tmp_path: Path) -> None:
     seen: list[float] = []
     result = burst.run(

@@ -47,6 +47,7 @@ class Curve:
         pass
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "rate_per_s"), [("", 70.0), (BATCH, 150.0)])
 def test_the_twin_of_a_recording_has_its_times(
     start: Callable[..., Any], tmp_path: Path, batch: str, rate_per_s: float

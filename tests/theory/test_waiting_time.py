@@ -12,7 +12,7 @@ from scipy import integrate
 from inferway.scheduling.waiting_time import at_departures, later_than
 
 
-@pytest.mark.parametrize("load", [0.05, 0.3, 0.7, 0.9, 0.97])
+@pytest.mark.parametrize("load", [0.05, 0.3, 0.7, 0.9, pytest.param(0.97, marks=pytest.mark.slow)])
 def test_its_mean_is_pollaczek_and_khinchins(load: float) -> None:
     assert later_than(0.0, load, 1.0) == pytest.approx(load, abs=1e-14)
     longest = math.ceil(30 / (1 - load))

@@ -67,6 +67,7 @@ def until(up: Up, node: str, **wanted: Any) -> None:
         between.wait(0.05)
 
 
+@pytest.mark.slow
 def test_requests_take_their_way_and_a_killed_node_comes_back(up: Up) -> None:
     assert asked(up, "edge") == ["edge,metro,cloud", [10.0, 10.0, 10.0]]
     assert asked(up, "cloud") == ["cloud", [10.0, 10.0, 10.0]]
