@@ -165,6 +165,13 @@ class Task:
     energy_budget: float | None = None
     idempotent: bool = True
 
+    @property
+    def names(self) -> list[str]:
+        """Those that clients use: digits-0, digits-1, ... of a count."""
+        if self.count == 1:
+            return [self.name]
+        return [f"{self.name}-{k}" for k in range(self.count)]
+
 
 @dataclass(frozen=True)
 class Failure:
@@ -278,13 +285,7 @@ class Deployment:
 
     def named(self) -> dict[str, Task]:
         """Return the tasks by the names that clients use: digits-0, digits-1, ... of a count."""
-        return {
-            name: task
-            for task in self.tasks.values()
-            for name in (
-                [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
-            )
-        }
+        return {name: task for task in self.tasks.values() for name in task.names}
 
     def _task(self, task: Task | str) -> Task:
         if isinstance(task, Task):

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment import Deployment, DeploymentError, Node, Problem, Task
+from inferway.deployment import Deployment, DeploymentError, Node, Problem
 from inferway.deployment.nodes import Tier as WrittenTier
 from inferway.deployment.nodes import WrittenNode
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
@@ -257,7 +257,7 @@ def _entries(
     """Return the tasks of the k-th workload and, a row each, the nodes where they enter."""
     workload = deployment.workload[name]
     kind = deployment.tasks.get(name)
-    tasks = _names(kind) if kind is not None else [name]
+    tasks = kind.names if kind is not None else [name]
     per_task = None if workload.entries is None else workload.entries.per_task
     try:
         _check_rate(workload)
@@ -265,10 +265,6 @@ def _entries(
         return tasks, assign(len(tasks), places, per_task, seed=deployment.seed + k)
     except ValueError as error:
         raise _refused(deployment, f"workload.{name}", str(error)) from error
-
-
-def _names(task: Task) -> list[str]:
-    return [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
 
 
 def _check_rate(workload: Workload) -> None:
@@ -305,7 +301,7 @@ def _pinned(deployment: Deployment, topology: Topology) -> Given:
 
     def pin(node: str, task: str, variant: str, copies: int) -> None:
         kind = deployment.tasks.get(task)
-        for name in _names(kind) if kind is not None else [task]:
+        for name in kind.names if kind is not None else [task]:
             pinned[node, name, variant] = copies
 
     network = deployment.network

@@ -143,10 +143,9 @@ def _kind(task: Task, hardware: Sequence[str], slot_s: float) -> Kind:
     delay = np.array([[_delay_s(variant, name) for name in hardware] for variant in variants])
     exact = slot_s / delay
     whole = np.floor(exact * (1 + 1e-9))  # 60 s / (1 / 14.2) is 852, not a rounding error less
-    names = [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
     return Kind(
         name=task.name,
-        tasks=tuple(names),
+        tasks=tuple(task.names),
         variants=tuple(variant.name for variant in variants),
         copies=task.max_instances or 1,
         accuracy=np.array([variant.accuracy for variant in variants]),

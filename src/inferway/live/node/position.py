@@ -105,13 +105,6 @@ def position_of(deployment: Deployment, node: str) -> Position:
     if not topology.repository[number]:
         path = shortest_paths(topology, np.array([number]), np.flatnonzero(topology.repository))
         upstream = topology.nodes[path.node[1]]
-    tasks = {
-        name: task
-        for task in deployment.tasks.values()
-        for name in (
-            [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
-        )
-    }
     return Position(
         node=node,
         number=number,
@@ -120,7 +113,7 @@ def position_of(deployment: Deployment, node: str) -> Position:
         links_s=links,
         hardware=topology.kinds[topology.hardware[number]],
         budget_bytes=float(topology.budget[number]),
-        tasks=tasks,
+        tasks=deployment.named(),
         types=types,
         data=data_of(network)[number],
         rates_per_s={task: float(expected[rho]) for (task, at), rho in types.items() if at == node},

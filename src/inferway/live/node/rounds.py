@@ -121,7 +121,12 @@ class Rounds:
 
     async def save(self) -> None:
         """Keep the state; a disk that fails is reported, and the node goes on."""
-        loaded = [f"{task}/{variant}#{n}" for (task, variant), n in self._running().items()]
+        loaded = [
+            f"{task}/{variant}#{copy}"
+            for (task, variant), copies in self._running().items()
+            for copy in range(copies)
+        ]
+        # All draws follow from the seed and the slot's number, which is their whole state.
         saved = Saved.copied(self.policy.state, loaded, str(self.slot).encode())
         try:
             await aside(self._memory.save, saved)

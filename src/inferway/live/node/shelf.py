@@ -50,7 +50,7 @@ class Shelf:
     """
 
     def __init__(self, deployment: Deployment, store: ModelStore) -> None:
-        self._tasks = {name: task for task in deployment.tasks.values() for name in _names_of(task)}
+        self._tasks = deployment.named()
         self._store = store
         self._files = Files(store)
         self._loaded: dict[Pair, _Weights | None] = {}
@@ -351,10 +351,6 @@ class _Loan:
     def __del__(self) -> None:
         # A site that was given up while it was made closes nothing.
         self.close()
-
-
-def _names_of(task: Task) -> list[str]:
-    return [f"{task.name}-{k}" for k in range(task.count)] if task.count > 1 else [task.name]
 
 
 def _is_elsewhere(variant: Variant) -> bool:
