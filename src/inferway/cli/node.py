@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from pathlib import Path
@@ -32,7 +33,7 @@ def node(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for its models and its state; ~/.local/state/inferway/NAME by default.",
+            help="For its models and its state; ~/.local/state/inferway/nodes/NAME if not given.",
             show_default=False,
         ),
     ] = None,
@@ -110,6 +111,15 @@ def node(
         ).run(_tell)
     except (ServeError, StateError, StoreError) as error:
         raise CommandError(str(error), REFUSED) from error
+    except OSError as error:
+        if error.errno != errno.EADDRINUSE:
+            raise
+        raise CommandError(
+            f"node {name} cannot listen: {error.strerror}; another program, or another node, has "
+            "the address. Nodes of one machine need addresses of their own, `admin` included: "
+            "give them by --addresses",
+            REFUSED,
+        ) from error
     if working():
         # What still compiles for nobody would be minutes of waiting, or a crash at the end.
         sys.stdout.flush()

@@ -110,7 +110,10 @@ class Node:
         topology = topology_of(deployment)
         member = members_of(deployment, topology)[name]
         if name not in addresses:
-            raise ServeError(f"node {name} has no address; say `address` in the file or a file")
+            raise ServeError(
+                f"node {name} has no address; say its `address` in the deployment file, or give a "
+                "file of addresses"
+            )
         own = addresses[name]
         self.name = name
         self._deployment, self._member, self._now = deployment, member, now
