@@ -33,6 +33,8 @@ ALPHA = 1.0
 """ms per point of inaccuracy, as where a deployment file does not say."""
 _POINT_S = 0.1
 """What inaccuracy costs at alpha 1, s: 100 points of 1 ms."""
+_TIE_S = 1e-9
+"""Times that differ by less are equal: they are sums, and their rounding must not decide."""
 
 
 class LeastCost(NamedTuple):
@@ -82,9 +84,9 @@ class LeastCost(NamedTuple):
                 time_s = predicted_wait(site, server) + predicted_service(
                     site, server, request.rows
                 )
-                if time_s < mine_s or (free and not idle):
+                if time_s < mine_s - _TIE_S or (free and not idle):
                     mine, mine_s, idle = server, time_s, free
             cost_s = mine_s + self.price_s * (1.0 - site.accuracy[k])
-            if cost_s < least:
+            if cost_s < least - _TIE_S:
                 best, least = mine, cost_s
         return best
