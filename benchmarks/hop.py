@@ -69,8 +69,8 @@ def serve(kind: str, port: int, stub: int) -> None:
 
 
 async def _stub(port: int, _: int) -> None:
+    from inferway.live.hops.headers import Trail
     from inferway.live.http.listener import Listener
-    from inferway.live.node.headers import Trail
 
     trail = Trail("cloud")
 
@@ -82,8 +82,8 @@ async def _stub(port: int, _: int) -> None:
 
 
 async def _relay(port: int, stub: int) -> None:
+    from inferway.live.hops.hop import Hop
     from inferway.live.http.listener import Listener
-    from inferway.live.node.hop import Hop
     from inferway.live.node.relay import Relay
     from inferway.live.pauses import settle
 
@@ -97,11 +97,11 @@ async def _relay(port: int, stub: int) -> None:
 async def _entry(port: int, stub: int) -> None:
     from inferway.dispatch import Dispatcher
     from inferway.live import Site
+    from inferway.live.hops.forwarder import Forwarding
+    from inferway.live.hops.hop import Hop
     from inferway.live.http.limits import Limits
     from inferway.live.http.listener import Listener
     from inferway.live.http.routes import inference_routes
-    from inferway.live.node.forwarder import Forwarding
-    from inferway.live.node.hop import Hop
     from inferway.live.pauses import settle
     from inferway.runtime import Signature, Tensor
     from inferway.site import Fleet
@@ -130,8 +130,8 @@ def _broken(error: BaseException) -> None:
 
 def forwarded() -> bytes:
     """Write a request as an entry node does."""
+    from inferway.live.hops.headers import hop_head, target_of
     from inferway.live.http.identity import Identity
-    from inferway.live.node.headers import hop_head, target_of
 
     lines = Identity(None, None).headers() + b"Content-Type: application/json\r\n"
     target = target_of(TASK, "127.0.0.1", 8003)

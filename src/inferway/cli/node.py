@@ -87,7 +87,7 @@ def node(
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.node import Node
     from inferway.live.node.state import StateError
-    from inferway.live.node.store_error import StoreError
+    from inferway.live.store.error import StoreError
     from inferway.network import topology_of
 
     if (tls_cert is None) != (tls_key is None):

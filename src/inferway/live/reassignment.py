@@ -9,8 +9,8 @@ from inferway.live.departures import Departures
 from inferway.live.desk import Desk
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
-from inferway.live.node.breaker import RetryBudget
-from inferway.live.node.watch import Watch
+from inferway.live.hops.breaker import RetryBudget
+from inferway.live.hops.watch import Watch
 from inferway.live.queues import Queues
 from inferway.live.rejection import rejection
 from inferway.live.request import Outcome, Request

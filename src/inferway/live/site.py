@@ -21,11 +21,11 @@ from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
 from inferway.live.health import Health
+from inferway.live.hops.breaker import RetryBudget
+from inferway.live.hops.forwarder import Forwarder, Forwarding
+from inferway.live.hops.headers import Trail
+from inferway.live.hops.watch import Watch
 from inferway.live.instance import Instance, Job, join
-from inferway.live.node.breaker import RetryBudget
-from inferway.live.node.forwarder import Forwarder, Forwarding
-from inferway.live.node.headers import Trail
-from inferway.live.node.watch import Watch
 from inferway.live.queues import Queues
 from inferway.live.reassignment import Reassignment
 from inferway.live.request import Outcome, Request

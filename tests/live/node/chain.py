@@ -15,12 +15,12 @@ import numpy as np
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Site
+from inferway.live.control.credentials import Credentials, file_name
+from inferway.live.hops.forwarder import Forwarding
+from inferway.live.hops.hop import Hop
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
-from inferway.live.node.credentials import Credentials, file_name
-from inferway.live.node.forwarder import Forwarding
-from inferway.live.node.hop import Hop
 from inferway.live.node.relay import Relay
 from inferway.runtime import NullRuntime, Signature, Tensor
 from inferway.site import Fleet

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 import inferway
-from inferway.live.node.control import ControlPlane
-from inferway.live.node.credentials import Credentials
-from inferway.live.node.neighbors import neighbors_of
+from inferway.live.control.control import ControlPlane
+from inferway.live.control.credentials import Credentials
+from inferway.live.control.neighbors import neighbors_of
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.network import network_of, topology_of

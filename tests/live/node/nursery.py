@@ -18,9 +18,9 @@ from pathlib import Path
 
 import numpy as np
 
-from inferway.live.node.allowed import Allowed
 from inferway.live.node.state import NodeState, Saved
-from inferway.live.node.store import ModelStore
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.placement.infida import InfidaState
 
 PAIRS = 3000

@@ -10,8 +10,8 @@ from typing import Any
 
 from members import free_ports
 
-from inferway.live.node.control import LETTERS, ControlPlane
-from inferway.live.node.credentials import Credentials
+from inferway.live.control.control import LETTERS, ControlPlane
+from inferway.live.control.credentials import Credentials
 
 LIMIT_S = 20.0
 

@@ -15,9 +15,9 @@ from members import FILE, parts
 from planes import Heard, addresses_of, planes
 
 import inferway
-from inferway.live.node.authority import issue
-from inferway.live.node.control import ControlPlane
-from inferway.live.node.neighbors import neighbors_of
+from inferway.live.control.authority import issue
+from inferway.live.control.control import ControlPlane
+from inferway.live.control.neighbors import neighbors_of
 from inferway.live.node.post import Post
 from inferway.network import deployed, topology_of
 from inferway.network.delivery import DeliveryNetwork

@@ -19,10 +19,10 @@ import zenoh
 from planes import LIMIT_S, Heard, addresses_of, planes
 
 from inferway.live import ServeError
-from inferway.live.node.authority import issue
-from inferway.live.node.control import ControlPlane
-from inferway.live.node.credentials import Credentials
-from inferway.live.node.session import Keys, settings
+from inferway.live.control.authority import issue
+from inferway.live.control.control import ControlPlane
+from inferway.live.control.credentials import Credentials
+from inferway.live.control.session import Keys, settings
 
 LINE = {"a": ("b",), "b": ("a", "c"), "c": ("b",)}
 PAIR = {"a": ("b",), "b": ("a",)}

@@ -10,9 +10,9 @@ import pytest
 from planes import Heard, addresses_of
 from wire import Wire
 
-from inferway.live.node.authority import issue
-from inferway.live.node.control import ControlPlane
-from inferway.live.node.credentials import Credentials
+from inferway.live.control.authority import issue
+from inferway.live.control.control import ControlPlane
+from inferway.live.control.credentials import Credentials
 
 LEASE_S = 0.5
 # What a machine that does other things adds.

@@ -15,10 +15,10 @@ import uvloop
 from chain import BODY, Held, Node, line, until
 
 from inferway.live import Outcome, Request
+from inferway.live.hops.headers import Trail
+from inferway.live.hops.wire import Answer
 from inferway.live.http import connection, elements
 from inferway.live.http.listener import Listener
-from inferway.live.node.headers import Trail
-from inferway.live.node.wire import Answer
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 from members import FILE, Members, parts
 
 import inferway
-from inferway.live.node.authority import issue
-from inferway.live.node.neighbors import neighbors_of
+from inferway.live.control.authority import issue
+from inferway.live.control.neighbors import neighbors_of
 from inferway.network import deployed, topology_of
 from inferway.placement import Observation, serve
 from inferway.placement.exchange import Exchange

@@ -18,10 +18,10 @@ from model_server import Asked, ModelServer, digest_of, make_certificate, say, w
 import inferway
 from inferway.catalog import zoo
 from inferway.live.instance import zeros
-from inferway.live.node.allowed import Allowed
 from inferway.live.node.mover import Mover
 from inferway.live.node.shelf import Pair, Shelf
-from inferway.live.node.store import ModelStore
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.runtime import Runtime
 
 LIMIT_S = 60.0

@@ -20,7 +20,7 @@ from inferway.live import ServeError
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.node import Node
 from inferway.live.node.state import StateError
-from inferway.live.node.store_error import StoreError
+from inferway.live.store.error import StoreError
 
 FILE = """
 tasks:

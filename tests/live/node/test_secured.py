@@ -13,7 +13,7 @@ import uvloop
 from chain import BODY, LIMIT_S, line
 
 from inferway.cli import main as inferway
-from inferway.live.node.credentials import Credentials
+from inferway.live.control.credentials import Credentials
 
 FILE = Path(__file__).parents[3] / "examples" / "topology-2.yaml"
 EDGE, METRO, CLOUD = "base-0", "isp", "cloud"

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from model_server import ModelServer, chunked, content_of, digest_of, make_certificate, whole
 
-from inferway.live.node.allowed import Allowed
 from inferway.live.node.state import NodeState, Saved, StateError
-from inferway.live.node.store import ModelStore
-from inferway.live.node.store_error import NoRoomError
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.error import NoRoomError
+from inferway.live.store.store import ModelStore
 from inferway.placement.infida import InfidaState
 
 SMALL, LARGE = content_of(100_000, seed=1), content_of(950_000, seed=2)
@@ -84,9 +84,9 @@ def test_a_full_disk_is_said_and_left_as_it_was(
 LIMITED = """
 import asyncio, resource, ssl, sys
 from pathlib import Path
-from inferway.live.node.allowed import Allowed
-from inferway.live.node.store import ModelStore
-from inferway.live.node.store_error import NoRoomError
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
+from inferway.live.store.error import NoRoomError
 
 folder, url, digest, trusted = sys.argv[1:]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from inferway.deployment.hosts import split
 from inferway.live.assembly import ServeError
+from inferway.live.control.control import LETTERS, ControlPlane
+from inferway.live.control.credentials import Credentials, file_name
+from inferway.live.control.late import LatePlane
+from inferway.live.control.neighbors import neighbors_of
+from inferway.live.hops.hop import Hop
 from inferway.live.node.addresses import Addresses
-from inferway.live.node.control import LETTERS, ControlPlane
-from inferway.live.node.credentials import Credentials, file_name
-from inferway.live.node.hop import Hop
-from inferway.live.node.late import LatePlane
 from inferway.live.node.menu import MENU
-from inferway.live.node.neighbors import neighbors_of
 from inferway.live.node.position import Position
 from inferway.network.topology import Topology
 

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from inferway.live.instance import Instance, WarmUpError
 from inferway.live.models import LoadError
-from inferway.live.node.allowed import shown
-from inferway.live.node.errand import errand
-from inferway.live.node.shared import Progress
-from inferway.live.node.store_error import DamagedError, StoreError
+from inferway.live.store.allowed import shown
+from inferway.live.store.errand import errand
+from inferway.live.store.error import DamagedError, StoreError
+from inferway.live.store.shared import Progress
 from inferway.runtime import ArtifactError, OnnxRuntime, Signature, inspect
 
 if TYPE_CHECKING:
     from inferway.deployment import Model
-    from inferway.live.node.store import ModelStore
+    from inferway.live.store.store import ModelStore
 
 __all__ = ["Agreed", "File", "Files", "check", "fit", "opened"]
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from inferway.dispatch.offers import Offer, Own, passed_on, received
-from inferway.live.node.control import ControlPlane
+from inferway.live.control.control import ControlPlane
 from inferway.runtime import Signature
 from inferway.runtime.signature import DTYPES
 

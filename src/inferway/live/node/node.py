@@ -22,14 +22,13 @@ import uvloop
 from inferway.live.applying import is_loopback
 from inferway.live.assembly import ServeError
 from inferway.live.certificate import Certificate
+from inferway.live.control.credentials import Credentials
+from inferway.live.hops.hop import Hop
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.listener import Listener
 from inferway.live.keys import Keys
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.addresses import Addresses
-from inferway.live.node.allowed import Allowed
-from inferway.live.node.credentials import Credentials
-from inferway.live.node.hop import Hop
 from inferway.live.node.links import hops_of, host_and_port, plane_of
 from inferway.live.node.menu import Menu
 from inferway.live.node.mover import Mover
@@ -40,11 +39,12 @@ from inferway.live.node.relay import Relay
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
-from inferway.live.node.store import ModelStore
 from inferway.live.node.supply import Supply
 from inferway.live.pauses import settle
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
 from inferway.live.site import Site
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of

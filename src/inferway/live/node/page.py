@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferway.live.node.control import Traffic
+from inferway.live.control.control import Traffic
 
 if TYPE_CHECKING:
     from inferway.live.node.node import Node

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from inferway.live.control.control import ControlPlane
 from inferway.live.node.accounts import Accounts
-from inferway.live.node.control import ControlPlane
 from inferway.live.node.position import Position
 from inferway.live.node.post import Post
 from inferway.live.node.rounds import Rounds

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 import msgspec
 
-from inferway.live.node.control import LETTERS, ControlPlane
+from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.placement.agent import Agent
 from inferway.placement.arrays import Float
 from inferway.placement.crossing import Crossing

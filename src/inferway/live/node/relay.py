@@ -8,14 +8,8 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from inferway.live.http.exchange import JSON, Exchange
-from inferway.live.http.inference import Infer
-from inferway.live.http.limits import Limits
-from inferway.live.http.refusal import RefusalError
-from inferway.live.http.routes import Handler, Routes
-from inferway.live.intake import Intake
-from inferway.live.node.forwarder import BAD_GATEWAY
-from inferway.live.node.headers import (
+from inferway.live.hops.forwarder import BAD_GATEWAY
+from inferway.live.hops.headers import (
     Heading,
     Trail,
     body_lines,
@@ -24,9 +18,15 @@ from inferway.live.node.headers import (
     hop_head,
     target_of,
 )
-from inferway.live.node.hop import Hop
-from inferway.live.node.pool import Sending
-from inferway.live.node.wire import Answer, Failure
+from inferway.live.hops.hop import Hop
+from inferway.live.hops.pool import Sending
+from inferway.live.hops.wire import Answer, Failure
+from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.http.inference import Infer
+from inferway.live.http.limits import Limits
+from inferway.live.http.refusal import RefusalError
+from inferway.live.http.routes import Handler, Routes
+from inferway.live.intake import Intake
 from inferway.live.site import Site
 
 _BEFORE: Final = b"/v2/models/"

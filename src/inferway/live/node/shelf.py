@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 
 from inferway.deployment.remote import runtime_of
 from inferway.live.models import PASSING, LoadError
-from inferway.live.node.errand import errand
 from inferway.live.node.loading import Agreed, File, Files, check, fit, opened
-from inferway.live.node.shared import Progress
+from inferway.live.store.errand import errand
+from inferway.live.store.shared import Progress
 from inferway.runtime import (
     OnnxRuntime,
     RemoteError,
@@ -29,7 +29,7 @@ from inferway.runtime import (
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Remote, Task, Variant
-    from inferway.live.node.store import ModelStore
+    from inferway.live.store.store import ModelStore
 
 __all__ = ["Pair", "Shelf"]
 

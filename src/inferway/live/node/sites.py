@@ -24,8 +24,8 @@ from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
 from inferway.live.assembly import ServeError
-from inferway.live.node.forwarder import Forwarding
-from inferway.live.node.hop import Hop
+from inferway.live.hops.forwarder import Forwarding
+from inferway.live.hops.hop import Hop
 from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request

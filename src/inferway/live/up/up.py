@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from inferway.deployment import Deployment
+from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.node.addresses import (
     ADMIN_PORT,
     CONTROL_PORT,
@@ -24,7 +25,6 @@ from inferway.live.node.addresses import (
     Addresses,
     write,
 )
-from inferway.live.node.credentials import Credentials, file_name
 from inferway.live.up.error import UpError
 from inferway.live.up.ports import on_loopback
 from inferway.live.up.process import NodeProcess, State

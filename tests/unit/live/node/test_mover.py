@@ -19,9 +19,9 @@ from inferway.catalog import zoo
 from inferway.live import ServeError
 from inferway.live.instance import zeros
 from inferway.live.node.mover import Mover
-from inferway.live.node.shared import Progress
 from inferway.live.node.shelf import Pair, Shelf
-from inferway.live.node.store import ModelStore
+from inferway.live.store.shared import Progress
+from inferway.live.store.store import ModelStore
 from inferway.runtime import Runtime
 
 A, B, C = PAIRS = (("digits", "a"), ("digits", "b"), ("digits", "c"))

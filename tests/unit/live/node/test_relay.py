@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
+from inferway.live.hops.headers import MOST_NODES, Trail, encoded, heading_of
+from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
 from inferway.live.http.refusal import RefusalError
-from inferway.live.node.headers import MOST_NODES, Trail, encoded, heading_of
-from inferway.live.node.hop import Hop
 from inferway.live.node.relay import Relay
 
 BODY = b"\x00\x01not JSON at all\xff"

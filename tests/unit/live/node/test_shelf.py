@@ -17,9 +17,9 @@ import pytest
 import inferway
 from inferway.catalog import zoo
 from inferway.live.models import LoadError
-from inferway.live.node.allowed import Allowed
 from inferway.live.node.shelf import Shelf
-from inferway.live.node.store import ModelStore
+from inferway.live.store.allowed import Allowed
+from inferway.live.store.store import ModelStore
 from inferway.runtime import OnnxRuntime, inspect
 
 TINY = ("digits", "tiny")

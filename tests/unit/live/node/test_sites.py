@@ -16,15 +16,15 @@ import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.assembly import ServeError
-from inferway.live.node.forwarder import Forwarder
-from inferway.live.node.hop import Hop
+from inferway.live.hops.forwarder import Forwarder
+from inferway.live.hops.hop import Hop
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import REMEMBERED_S, Sites
-from inferway.live.node.store import ModelStore
 from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
 from inferway.live.site import Site
+from inferway.live.store.store import ModelStore
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.runtime import Signature, inspect

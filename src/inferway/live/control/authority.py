@@ -1,0 +1,304 @@
+"""A certificate authority for one's own machines, and a certificate of it for every node.
+
+Its key lies beside the certificates, unencrypted, so it is meant for tests and for networks whose
+machines have one owner; any other authority will do as well that gives each node a certificate with
+the node's name as common name, for servers and for clients.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple
+
+from inferway.live.control.credentials import AUTHORITY, Credentials, file_name
+
+if TYPE_CHECKING:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+__all__ = ["CertificateError", "Issued", "issue"]
+
+AUTHORITY_DAYS = 3650
+DAYS = 90
+# A machine whose clock is somewhat behind must not find its new certificate invalid.
+BACKDATED = timedelta(hours=1)
+LONGEST_NAME = 64  # of a common name, in characters (RFC 5280, ub-common-name)
+# Certificates are renewed in the last third of their time.
+RENEWED_IN_LAST = 1 / 3
+
+
+class CertificateError(ValueError):
+    """Certificates that cannot be made, with the reason."""
+
+
+class Issued(NamedTuple):
+    """What was done for one node, or for the authority.
+
+    Attributes
+    ----------
+    name
+        The node's; ``authority`` for the authority.
+    certificate, key
+        The files.
+    expires
+        When the certificate does.
+    state
+        ``new``, ``renewed`` or ``kept``.
+    reason
+        Why it was renewed; empty otherwise.
+    """
+
+    name: str
+    certificate: Path
+    key: Path
+    expires: datetime
+    state: Literal["new", "renewed", "kept"]
+    reason: str
+
+
+def issue(
+    nodes: Sequence[str], folder: Path, *, days: int = DAYS, at: datetime | None = None
+) -> list[Issued]:
+    """Make an authority and a certificate per node, or renew what needs it.
+
+    The authority is kept as long as it outlives a new certificate; when it is replaced, so are all
+    certificates. A node's certificate is kept until the last third of its time.
+
+    Parameters
+    ----------
+    nodes
+        The nodes' names.
+    folder
+        Made if need be, for its owner only; all files are, too.
+    days
+        How long a new certificate holds.
+    at
+        The time; now if not given.
+
+    Returns
+    -------
+    list
+        The authority first, then the nodes in order.
+
+    Raises
+    ------
+    CertificateError
+        For a name that no certificate can hold or that is the authority's, days below 1 or beyond
+        the authority's, or an authority in the folder that cannot be read.
+    OSError
+        When a file cannot be written.
+    """
+    at = datetime.now(UTC) if at is None else at
+    if not 1 <= days <= AUTHORITY_DAYS:
+        raise CertificateError(
+            f"a certificate holds 1 to {AUTHORITY_DAYS} days, as the authority does; not {days}"
+        )
+    taken = {AUTHORITY: "the authority"}
+    for node in nodes:
+        if not 0 < len(node) <= LONGEST_NAME:
+            raise CertificateError(
+                f"node {node} has {len(node)} characters in its name; a certificate holds 1 to "
+                f"{LONGEST_NAME}"
+            )
+        # Some file systems know no difference between A and a.
+        name = file_name(node).casefold()
+        if name in taken:
+            raise CertificateError(
+                f"node {node} and {taken[name]} would have the same files; rename it"
+            )
+        taken[name] = f"node {node}"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    authority, certificate, done = _authority(folder, at, timedelta(days=days))
+    found = [done]
+    for node in nodes:
+        files = Credentials.of(node, folder)
+        state, reason = _due(files, node, at, certificate)
+        if state != "kept":
+            key, own = _node(node, authority, certificate, at, timedelta(days=days))
+            _save(files.key, _pem(key))
+            _save(files.certificate, _certificate_pem(own))
+            expires = own.not_valid_after_utc
+        else:
+            expires = files.check(node, at)
+        found.append(Issued(node, files.certificate, files.key, expires, state, reason))
+    return found
+
+
+def _authority(
+    folder: Path, at: datetime, longest: timedelta
+) -> tuple[EllipticCurvePrivateKey, x509.Certificate, Issued]:
+    """Read the folder's authority, or make one."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    path, key_path = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
+    state: Literal["new", "renewed", "kept"] = "new"
+    reason = ""
+    if path.exists() or key_path.exists():
+        try:
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
+            key = load_pem_private_key(key_path.read_bytes(), password=None)
+        except (OSError, ValueError, TypeError) as error:
+            raise CertificateError(
+                f"{path} and {key_path} are no authority with its key ({error}); move them away to "
+                "have a new one made, which replaces every node's certificate"
+            ) from None
+        ours = isinstance(key, ec.EllipticCurvePrivateKey)
+        if not ours or certificate.public_key() != key.public_key():
+            raise CertificateError(f"{key_path} is not the key of {path}, or not one of this tool")
+        assert isinstance(key, ec.EllipticCurvePrivateKey)
+        end = certificate.not_valid_after_utc
+        if end >= at + longest:
+            return key, certificate, Issued(AUTHORITY, path, key_path, end, "kept", "")
+        state, reason = "renewed", f"it holds until {end:%Y-%m-%d} only"
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = _name(f"inferway {AUTHORITY}")
+    certificate = (
+        _builder(name, name, key, at, timedelta(days=AUTHORITY_DAYS))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, _hash())
+    )
+    _save(key_path, _pem(key))
+    _save(path, _certificate_pem(certificate))
+    end = certificate.not_valid_after_utc
+    return key, certificate, Issued(AUTHORITY, path, key_path, end, state, reason)
+
+
+def _node(
+    node: str,
+    authority: EllipticCurvePrivateKey,
+    issuer: x509.Certificate,
+    at: datetime,
+    holds: timedelta,
+) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    # The node's name, not its address: nodes move, and neighbors know each other by name.
+    names = x509.SubjectAlternativeName([x509.DNSName(file_name(node))])
+    uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    certificate = (
+        _builder(_name(node), issuer.subject, key, at, holds)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(signs_certificates=False), critical=True)
+        .add_extension(uses, critical=False)
+        .add_extension(names, critical=False)
+        .add_extension(
+            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
+            critical=False,
+        )
+        .sign(authority, _hash())
+    )
+    return key, certificate
+
+
+def _due(
+    files: Credentials, node: str, at: datetime, authority: x509.Certificate
+) -> tuple[Literal["new", "renewed", "kept"], str]:
+    """Tell whether a node needs a certificate, and why if it has one."""
+    from cryptography import x509
+
+    from inferway.live.assembly import ServeError
+
+    if not files.certificate.exists():
+        return "new", ""
+    try:
+        files.check(node, at)
+    except ServeError as error:
+        return "renewed", str(error).partition(";")[0]
+    own = x509.load_pem_x509_certificate(files.certificate.read_bytes())
+    end = own.not_valid_after_utc
+    whole = end - own.not_valid_before_utc
+    if end - at < whole * RENEWED_IN_LAST:
+        return "renewed", f"it would have expired on {end:%Y-%m-%d}"
+    return "kept", ""
+
+
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    key: EllipticCurvePrivateKey,
+    at: datetime,
+    holds: timedelta,
+) -> x509.CertificateBuilder:
+    from cryptography import x509
+
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(at - BACKDATED)
+        .not_valid_after(at + holds)
+    )
+
+
+def _name(common: str) -> x509.Name:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
+
+
+def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _hash() -> SHA256:
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    return SHA256()
+
+
+def _pem(key: EllipticCurvePrivateKey) -> bytes:
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        NoEncryption,
+        PrivateFormat,
+    )
+
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _certificate_pem(certificate: x509.Certificate) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _save(path: Path, content: bytes) -> None:
+    """Write a file for its owner only, whole or not at all."""
+    # mkstemp makes files that only their owner may read.
+    handle, made = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(made).replace(path)
+    except BaseException:
+        Path(made).unlink(missing_ok=True)
+        raise

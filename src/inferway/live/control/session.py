@@ -1,0 +1,171 @@
+"""The Zenoh session of a node: who may connect, what they may say, when they count as gone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+from urllib.parse import quote
+
+from inferway.live.control.credentials import Credentials
+
+__all__ = ["ALIVE", "Keys", "settings"]
+
+ALIVE: Final = "alive"
+"""Under which key a node tells a neighbor that it lives."""
+
+_RETRY: Final = {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2.0}
+# A connection attempt into a partition hangs until then, and one that heals is not seen before.
+_OPEN_TIMEOUT_MS: Final = 3000
+# Batches of up to 64 KiB that wait for a link; beyond them the sender waits.
+_QUEUE: Final = 4
+_HEARD: Final = ("put", "liveliness_token")
+_ASKED: Final = ("declare_subscriber", "declare_liveliness_subscriber", "liveliness_query")
+
+
+class Keys(NamedTuple):
+    """Names of what one node says to another: ``inferway/NETWORK/FROM/TO/KIND``.
+
+    Attributes
+    ----------
+    network, node
+        The network's name and the node's own.
+    """
+
+    network: str
+    node: str
+
+    def to(self, neighbor: str) -> str:
+        """Return the prefix of what the node says to a neighbor."""
+        return f"inferway/{_chunk(self.network)}/{_chunk(self.node)}/{_chunk(neighbor)}"
+
+    def of(self, neighbor: str) -> str:
+        """Return the prefix of what a neighbor says to the node."""
+        return f"inferway/{_chunk(self.network)}/{_chunk(neighbor)}/{_chunk(self.node)}"
+
+
+def _chunk(name: str) -> str:
+    """Write a name as one part of a key: Zenoh reads slashes and ``* $ ? # @`` as its own."""
+    return quote(name, safe="")
+
+
+def settings(
+    keys: Keys,
+    listen: str,
+    neighbors: Mapping[str, str | None],
+    credentials: Credentials | None,
+    *,
+    lease_s: float,
+    limit_bytes: int,
+) -> str:
+    """Write the configuration of a session, in JSON.
+
+    With credentials, who speaks is known from the certificate, and access rules let each neighbor
+    say what begins with its own name and hear what is meant for it, and all others nothing.
+
+    Parameters
+    ----------
+    keys
+        The node's.
+    listen
+        Address, as HOST:PORT.
+    neighbors
+        Address of each that the node connects to; None for those that connect to it.
+    credentials
+        The node's; None for plain TCP, where names are only claimed.
+    lease_s
+        A neighbor from which nothing comes for so long is gone.
+    limit_bytes
+        Larger letters are dropped while they arrive.
+    """
+    scheme = "tcp" if credentials is None else "tls"
+    dialed = [f"{scheme}/{address}" for address in neighbors.values() if address is not None]
+    link: dict[str, Any] = {
+        "protocols": [scheme],
+        "rx": {"max_message_size": limit_bytes},
+        # Announced to the other end, which listens by it; kept alive four times as often.
+        "tx": {
+            "lease": round(lease_s * 1000),
+            "keep_alive": 4,
+            "queue": {"size": {"data": _QUEUE}},
+        },
+    }
+    if credentials is not None:
+        link["tls"] = {
+            "root_ca_certificate": str(credentials.authority),
+            "listen_certificate": str(credentials.certificate),
+            "listen_private_key": str(credentials.key),
+            "connect_certificate": str(credentials.certificate),
+            "connect_private_key": str(credentials.key),
+            "enable_mtls": True,
+            # Certificates bear nodes' names, not addresses. Whom a link reaches is checked all the
+            # same, by the access rules: the wrong node is not heard and is told nothing. (Zenoh
+            # trusts the public authorities beside ours for servers; their certificates bear no
+            # names of ours, so that the rules keep them out, too.)
+            "verify_name_on_connect": False,
+            "close_link_on_expiration": True,
+        }
+    return json.dumps(
+        {
+            "mode": "peer",
+            "listen": {
+                "endpoints": [f"{scheme}/{listen}"],
+                "exit_on_failure": True,
+                "timeout_ms": 0,
+            },
+            # Neighbors that are not up yet are waited for, without end and in the background.
+            "connect": {
+                "endpoints": dialed,
+                "timeout_ms": -1,
+                "exit_on_failure": False,
+                "retry": _RETRY,
+            },
+            "open": {"return_conditions": {"connect_scouted": False, "declares": False}},
+            "scouting": {"multicast": {"enabled": False}, "gossip": {"enabled": False}},
+            "adminspace": {"enabled": False},
+            "plugins_loading": {"enabled": False},
+            "transport": {
+                "unicast": {"open_timeout": _OPEN_TIMEOUT_MS, "accept_timeout": _OPEN_TIMEOUT_MS},
+                # Neighbors on one machine talk as those on two.
+                "shared_memory": {"enabled": False},
+                "link": link,
+            },
+            "access_control": _rules(keys, neighbors, known=credentials is not None),
+        }
+    )
+
+
+def _rules(keys: Keys, neighbors: Mapping[str, str | None], *, known: bool) -> dict[str, Any]:
+    """Allow each neighbor its own keys; `known` where certificates tell who speaks."""
+    rules: list[dict[str, Any]] = []
+    subjects: list[dict[str, Any]] = []
+    policies: list[dict[str, Any]] = []
+    for k, neighbor in enumerate(neighbors):
+        there, here = f"{keys.of(neighbor)}/**", f"{keys.to(neighbor)}/**"
+        own = [
+            _rule(f"hear {k}", _HEARD, "ingress", there),
+            _rule(f"ask {k}", _ASKED, "egress", there),
+            _rule(f"tell {k}", _HEARD, "egress", here),
+            _rule(f"be asked {k}", _ASKED, "ingress", here),
+        ]
+        subject = f"neighbor {k}"
+        rules += own
+        subjects.append({"id": subject, **({"cert_common_names": [neighbor]} if known else {})})
+        policies.append({"rules": [rule["id"] for rule in own], "subjects": [subject]})
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": subjects,
+        "policies": policies,
+    }
+
+
+def _rule(name: str, messages: tuple[str, ...], flow: str, keys: str) -> dict[str, Any]:
+    return {
+        "id": name,
+        "messages": list(messages),
+        "flows": [flow],
+        "permission": "allow",
+        "key_exprs": [keys],
+    }

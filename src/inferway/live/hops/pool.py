@@ -1,0 +1,277 @@
+"""The kept connections to one neighbor."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from typing import Any, Final, cast
+
+from inferway.live.hops.wire import Answer, Failure, Wire
+
+CONNECTIONS: Final = 512
+"""Of one pool; what would need more waits for one of them."""
+CONNECT_S: Final = 1.0
+"""A neighbor that takes no connection for so long is given up."""
+IDLE_S: Final = 60.0
+"""Idle connections are closed before the neighbor does (`http.limits`): a request that meets a
+closing connection is lost."""
+
+
+class Sending:
+    """One request on its way to a neighbor and back.
+
+    Attributes
+    ----------
+    head, body
+        What is written.
+    done
+        Called once with the answer or the failure, unless it is canceled; never before the call
+        that made it has returned.
+    wire
+        The connection that carries it; None before and after.
+    timer
+        What goes on with it, where it waits for an emulated latency.
+    ended
+        Whether it has been answered, has failed or has been canceled.
+    """
+
+    __slots__ = ("_pool", "body", "done", "ended", "head", "timer", "wire")
+
+    def __init__(
+        self,
+        pool: Pool,
+        head: bytes,
+        body: bytes | Sequence[bytes],
+        done: Callable[[Answer | Failure], None],
+    ) -> None:
+        self._pool = pool
+        self.head, self.body, self.done = head, body, done
+        self.wire: Wire | None = None
+        self.timer: asyncio.TimerHandle | None = None
+        self.ended = False
+
+    def cancel(self) -> None:
+        """Nobody waits for the answer: the connection that carries the request is closed."""
+        if self.ended:
+            return
+        self.ended = True
+        if self.timer is not None:
+            self.timer.cancel()
+        self._pool.withdraw(self)
+
+
+class Pool:
+    """Connections that are opened when requests need them, and kept.
+
+    Parameters
+    ----------
+    name
+        Of the neighbor.
+    host, port
+        Where it listens for hops.
+    tls
+        Context of encrypted connections; None for plain ones.
+    server_name
+        That its certificate must hold; None for the host.
+    patience_s
+        Longest wait for one answer.
+    answered
+        Told of each what was answered.
+    failed
+        Told of each that has failed why, and whether the neighbor is certainly of no use.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: str,
+        port: int,
+        tls: ssl.SSLContext | None,
+        server_name: str | None,
+        patience_s: float,
+        answered: Callable[[Sending, Answer], None],
+        failed: Callable[[Sending, Failure, bool], None],
+    ) -> None:
+        self._name, self._host, self._port = name, host, port
+        self._options: dict[str, Any] = {}
+        if tls is not None:
+            self._options = {"ssl": tls, "server_hostname": server_name or host}
+        self._patience_s = patience_s
+        self._answered, self._failed = answered, failed
+        self._idle: list[Wire] = []
+        self._busy: set[Wire] = set()
+        self._waiting: deque[Sending] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._sweep: asyncio.TimerHandle | None = None
+        self._closed = False
+        self.opened = 0
+        """Connections made so far."""
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept, for in this Python each question for the running loop is a call of the system.
+        return asyncio.get_running_loop()
+
+    def __len__(self) -> int:
+        return len(self._busy) + len(self._waiting)
+
+    def send(self, sending: Sending) -> None:
+        """Write a request on an idle connection, or on one that is opened for it."""
+        idle = self._idle
+        while idle:
+            wire = idle.pop()
+            if not wire.stale(self._loop.time()):
+                self._write(wire, sending)
+                return
+            wire.abort()
+        self._waiting.append(sending)
+        self._open()
+
+    def withdraw(self, sending: Sending) -> None:
+        """Forget a request; a connection that carries it is closed."""
+        wire, sending.wire = sending.wire, None
+        if wire is not None:
+            wire.sending = None
+            self._busy.discard(wire)
+            wire.abort()
+        elif sending in self._waiting:
+            self._waiting.remove(sending)
+
+    def drop(self, reason: str) -> None:
+        """End every connection; what they carry has failed, and so has what waits."""
+        self.forget()
+        for wire in list(self._busy):
+            self._fail_wire(wire, Failure(reason))
+        self.refuse(reason)
+
+    def forget(self) -> None:
+        """End the idle connections: whoever is at their other end may have come anew."""
+        idle, self._idle = self._idle, []
+        for wire in idle:
+            wire.abort()
+
+    def anew(self) -> None:
+        """Give up connections that are being made, and idle ones."""
+        self.forget()
+        for task in tuple(self._opening):
+            task.cancel()
+        self._opening.clear()
+
+    def refuse(self, reason: str) -> None:
+        """Fail what waits for a connection."""
+        waiting, self._waiting = self._waiting, deque()
+        for sending in waiting:
+            self._failed(sending, Failure(reason, unserved=True), False)
+
+    def close(self) -> None:
+        """End every connection, for good."""
+        self._closed = True
+        if self._sweep is not None:
+            self._sweep.cancel()
+            self._sweep = None
+        for task in tuple(self._opening):
+            task.cancel()
+        self.drop(f"the connections to node {self._name} have been closed")
+
+    def _write(self, wire: Wire, sending: Sending) -> None:
+        wire.sending, sending.wire = sending, wire
+        wire.since_s = self._loop.time()
+        self._busy.add(wire)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+        wire.send(sending.head, sending.body)
+
+    def _open(self) -> None:
+        most = CONNECTIONS - len(self._busy) - len(self._idle)
+        if len(self._opening) < min(len(self._waiting), most):
+            task = self._loop.create_task(self._connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                _, wire = await self._loop.create_connection(
+                    lambda: Wire(self._take, self._lost), self._host, self._port, **self._options
+                )
+        except (OSError, TimeoutError) as error:
+            said = "no connection in time" if isinstance(error, TimeoutError) else _said(error)
+            self._unreachable(f"node {self._name} cannot be reached: {said}")
+            return
+        self.opened += 1
+        if self._closed:
+            wire.abort()
+        elif self._waiting:
+            self._write(wire, self._waiting.popleft())
+        else:
+            self._keep(wire)
+
+    def _unreachable(self, reason: str) -> None:
+        # Whoever waits next needs a task of its own; this one is about to end.
+        self._opening.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+        if self._waiting:
+            self._failed(self._waiting.popleft(), Failure(reason, unserved=True), True)
+        if self._waiting and not self._closed:
+            self._open()
+
+    def _keep(self, wire: Wire) -> None:
+        wire.since_s = self._loop.time()
+        self._idle.append(wire)
+        if self._sweep is None:
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+
+    def _take(self, wire: Wire, answer: Answer, keep: bool) -> None:
+        sending: Sending = wire.sending
+        wire.sending = sending.wire = None
+        self._busy.discard(wire)
+        if not keep:
+            wire.abort()
+            if self._waiting:
+                self._open()
+        elif self._waiting:
+            self._write(wire, self._waiting.popleft())
+        else:
+            self._keep(wire)
+        self._answered(sending, answer)
+
+    def _lost(self, wire: Wire, wrong: str) -> None:
+        if wire.sending is None:
+            if wire in self._idle:
+                self._idle.remove(wire)
+            return
+        when = "in the middle of its answer" if wire.begun else "before it answered"
+        reason = f"node {self._name} closed the connection {when}"
+        if wrong:
+            reason = f"node {self._name} is not understood: {wrong}"
+        # What was written may have been read and run, so it is never written again.
+        self._fail_wire(wire, Failure(reason))
+
+    def _fail_wire(self, wire: Wire, failure: Failure) -> None:
+        sending: Sending = wire.sending
+        wire.sending = sending.wire = None
+        self._busy.discard(wire)
+        wire.abort()
+        self._failed(sending, failure, False)
+
+    def _look(self) -> None:
+        # One timer for all: one for each request would cost more than the request's writing.
+        now_s, self._sweep = self._loop.time(), None
+        for wire in [one for one in self._busy if now_s - one.since_s > self._patience_s]:
+            reason = f"node {self._name} did not answer within {self._patience_s:g} s"
+            self._fail_wire(wire, Failure(reason, late=True))
+        # Those used last come last.
+        while self._idle and now_s - self._idle[0].since_s > IDLE_S:
+            self._idle.pop(0).abort()
+        if (self._busy or self._idle) and not self._closed:
+            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+
+
+def _said(error: OSError) -> str:
+    if isinstance(error, ConnectionRefusedError):
+        return "connection refused"
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate does not pass: {error.verify_message}"
+    return error.strerror or str(error) or type(error).__name__

@@ -1,0 +1,96 @@
+"""Marks the servers behind a hop as the hop's breaker says, so that no policy sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from inferway.live.health import Health
+from inferway.live.hops.forwarder import Forwarder
+from inferway.live.hops.hop import Hop, Watcher
+
+WITHDRAWN = "the node does not offer this any more"
+
+
+class Watch:
+    """Between the hops of a site's forwarders and the site's health.
+
+    Parameters
+    ----------
+    instances
+        One per server, forwarders among them.
+    health
+        Of the servers.
+    class_of
+        Class of each server.
+    """
+
+    def __init__(self, instances: Sequence[Any], health: Health, class_of: Sequence[int]) -> None:
+        self._instances, self._health, self._class_of = instances, health, class_of
+        self._servers: dict[Hop, list[int]] = {}
+        for server, one in enumerate(instances):
+            if isinstance(one, Forwarder):
+                self._servers.setdefault(one.forwarding.hop, []).append(server)
+        self._watchers: list[tuple[Hop, Watcher]] = []
+        self._withdrawn: frozenset[int] = frozenset()
+
+    def beside(self, server: int) -> int:
+        """Classes that a server's failure to send says something about, as a bit mask.
+
+        Its own, and where it is a forwarder whose hop is of no use, those of the same hop.
+        """
+        one, mask = self._instances[server], 1 << self._class_of[server]
+        if isinstance(one, Forwarder) and not one.forwarding.hop.breaker.closed:
+            mask |= self.behind(server)
+        return mask
+
+    def behind(self, server: int) -> int:
+        """Classes that the same hop leads to as a server's, as a bit mask; 0 where none does."""
+        one = self._instances[server]
+        if not isinstance(one, Forwarder):
+            return 0
+        mask = 0
+        for other in self._servers[one.forwarding.hop]:
+            mask |= 1 << self._class_of[other]
+        return mask
+
+    def forwards(self, server: int) -> bool:
+        """Whether the server is another node's."""
+        return isinstance(self._instances[server], Forwarder)
+
+    def begin(self) -> None:
+        """Follow the breakers from now on."""
+        for hop, servers in self._servers.items():
+
+            def watcher(works: bool, reason: str, servers: list[int] = servers) -> None:
+                self._mark(servers, works, reason)
+
+            self._watchers.append((hop, watcher))
+            hop.watch(watcher)
+            if hop.breaker.closed and self._withdrawn:
+                watcher(True, "")
+
+    def withdraw(self, classes: Collection[int]) -> None:
+        """Have servers of these classes take nothing, and those of others as their hops do."""
+        before, self._withdrawn = self._withdrawn, frozenset(classes)
+        turned = before ^ self._withdrawn
+        for hop, servers in self._servers.items():
+            those = [server for server in servers if self._class_of[server] in turned]
+            self._mark(those, hop.breaker.closed, hop.reason)
+
+    def end(self) -> None:
+        """Follow them no more."""
+        for hop, watcher in self._watchers:
+            hop.unwatch(watcher)
+        self._watchers.clear()
+
+    def _mark(self, servers: Sequence[int], works: bool, reason: str) -> None:
+        # All rest before the first is marked: what it had queued is not to go to the next of them.
+        able = [works and self._class_of[server] not in self._withdrawn for server in servers]
+        for server, takes in zip(servers, able, strict=True):
+            self._instances[server].resting = not takes
+        for server, takes in zip(servers, able, strict=True):
+            if takes:
+                self._health.again(server)
+            else:
+                self._health.rest(server, reason or WITHDRAWN, probed=True)

@@ -1,0 +1,1 @@
+"""The model files of a node: fetched from allowed sources, checked, kept on its disk."""
