@@ -64,7 +64,8 @@ class Dots:
     title: str
     measured: Sequence[float]
     error: Sequence[float]
-    printed: Sequence[float]
+    printed: Sequence[float] = ()
+    """None where the paper has no such column."""
 
 
 def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
@@ -110,16 +111,18 @@ def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
             )
             axes.plot(
                 column.printed,
-                places,
+                places[: len(column.printed)],
                 "D",
                 color=COLORS[1],
                 fillstyle="none",
                 markersize=6.5,
                 label="printed",
             )
+            axes.set_ylim(-0.6, len(rows) - 0.4)
             axes.set_yticks(places, rows if number == 0 else [""] * len(rows))
             axes.set_title(column.title, loc="left", fontsize=_TEXT + 2)
         figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=_TEXT + 3)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
+        if any(column.printed for column in columns):
+            handles, labels = figure.axes[0].get_legend_handles_labels()
+            figure.legend(handles, labels, loc="outside lower center", ncols=2, frameon=False)
         return figure
