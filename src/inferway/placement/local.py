@@ -1,8 +1,9 @@
 """What one node runs of a placement policy, from what it measures itself.
 
 INFIDA is an `inferway.placement.agent.Agent`, which exchanges letters with its neighbors. OLAG and
-greedy count what reaches the node, and need nobody. The policies in hindsight, what a file lists
-and the repositories alone never change: there a node keeps its part of the network's allocation.
+greedy count what reaches the node (`inferway.placement.counted`), and need nobody. The policies in
+hindsight, what a file lists and the repositories alone never change: there a node keeps its part of
+the network's allocation.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.agent import Agent, resume
+from inferway.placement.agent import Agent
 from inferway.placement.arrays import Allocation, Float
-from inferway.placement.counters import Counting, choose, options_by_pair
+from inferway.placement.counted import Counted, Counters, without_fractions
+from inferway.placement.counters import Counting
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.messages import Letter
@@ -25,7 +27,7 @@ from inferway.placement.written import WRITTEN, Written
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["Counted", "Fixed", "Learned", "LocalPolicy", "loads_of", "local_policy", "variants_of"]
+__all__ = ["Fixed", "Learned", "LocalPolicy", "loads_of", "local_policy", "variants_of"]
 
 
 class LocalPolicy(Protocol):
@@ -47,8 +49,30 @@ class LocalPolicy(Protocol):
     def state(self) -> InfidaState:
         """What is to be saved; it goes on changing."""
 
-    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
-        """Go on from a saved state, as `inferway.placement.agent.Agent.restore`."""
+    @property
+    def counters(self) -> Counters | None:
+        """What is to be saved besides; it goes on changing. None where nothing is counted."""
+
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
+        """Go on from a saved state, as `inferway.placement.agent.Agent.restore`.
+
+        Parameters
+        ----------
+        state
+            Of a policy at the same node.
+        closed
+            The last slot that has ended.
+        counters
+            As they were saved with it; None where there are none: they begin at 0.
+
+        Raises
+        ------
+        ValueError
+            Where the state is not of a node with these pairs, or the counters are none. Nothing has
+            changed then.
+        """
 
     def close_slot(
         self,
@@ -81,6 +105,7 @@ class Learned:
     """INFIDA at one node."""
 
     needs_letters = True
+    counters = None
 
     def __init__(self, agent: Agent) -> None:
         self.agent = agent
@@ -95,8 +120,11 @@ class Learned:
         """The agent's."""
         return self.agent.state
 
-    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
         """Go on from a saved state; from the beginning where another policy has saved it."""
+        del counters
         # Nobody else has a fractional state, and from zeros no ascent leads anywhere.
         learned = bool(state.y.any() or state.spread.any())
         self.agent.restore(state if learned else self.state, closed=closed)
@@ -118,83 +146,6 @@ class Learned:
         return self.agent.step()
 
 
-class Counted:
-    """OLAG or greedy at one node: the whole network's rule (`Counting`) on the node's own counters.
-
-    A state that is restored brings the allocation back; counters begin anew.
-
-    Parameters
-    ----------
-    whole
-        The policy of the whole network, of which only settings and gains are taken.
-    data
-        The node's own data.
-    """
-
-    needs_letters = False
-    agent = None
-
-    def __init__(self, whole: Counting, data: NodeData) -> None:
-        self._data = data
-        self._forwarded, self._carry = whole.forwarded, whole.carry
-        crossings = [crossing for crossing in data.crossings.values() if len(crossing.pair)]
-        self._types = [crossing.type for crossing in crossings]
-        lengths = [len(crossing.pair) for crossing in crossings]
-        self._first = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        nothing = np.zeros(0, np.int64)
-        pair = np.concatenate([nothing, *(crossing.pair for crossing in crossings)])
-        option = np.concatenate([nothing, *(crossing.option for crossing in crossings)])
-        self._gain = whole.gain[option]
-        self._type_of = np.repeat(np.array(self._types, np.int64), lengths)
-        self._by_pair, self._ranges = options_by_pair(pair, len(data.layout.size))
-        self.count: Float = np.zeros(len(pair))
-        """The counters, by crossing and option."""
-        self.state = _state(data, (data.layout.pinned > 0).astype(np.uint8))
-
-    @property
-    def x(self) -> Allocation:
-        """(p,) what is to run here."""
-        return self.state.x
-
-    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
-        """Take a saved allocation up."""
-        del closed
-        resume(self.state, state)
-
-    def close_slot(
-        self,
-        arrived: Mapping[int, float],
-        reached: Mapping[int, float],
-        load: Mapping[int, Float],
-        *,
-        slot: int | None = None,
-    ) -> list[Letter]:
-        """Count."""
-        del arrived, slot
-        if not self._carry:
-            self.count[:] = 0.0
-        for i, rho in enumerate(self._types):
-            came = reached.get(rho, 0.0)
-            if came > 0.0 and self._forwarded and rho in load:
-                came = max(0.0, came - float(np.sum(load[rho])))
-            self.count[self._first[i] : self._first[i + 1]] += came
-        return []
-
-    def step(self) -> list[Letter]:
-        """Choose anew by the counters."""
-        self.state.slot[:] += 1
-        choose(
-            self._data.layout,
-            self._by_pair,
-            self._ranges,
-            self._type_of,
-            self._gain,
-            self.count,
-            self.state.x,
-        )
-        return []
-
-
 class Fixed:
     """An allocation that never changes, whatever was saved.
 
@@ -207,19 +158,21 @@ class Fixed:
     """
 
     needs_letters = False
-    agent = None
+    agent = counters = None
 
     def __init__(self, data: NodeData, x: Allocation) -> None:
-        self.state = _state(data, x)
+        self.state = without_fractions(data, x)
 
     @property
     def x(self) -> Allocation:
         """(p,) what is to run here."""
         return self.state.x
 
-    def restore(self, state: InfidaState, *, closed: int = 0) -> None:
+    def restore(
+        self, state: InfidaState, *, closed: int = 0, counters: Counters | None = None
+    ) -> None:
         """Nothing: the file says what runs."""
-        del state, closed
+        del state, closed, counters
 
     def close_slot(
         self,
@@ -353,10 +306,3 @@ def loads_of(
 def _fixed(data: NodeData, network: DeliveryNetwork, allocation: Allocation) -> Fixed:
     start, end = network.pairs.first[data.node : data.node + 2]
     return Fixed(data, allocation[start:end])
-
-
-def _state(data: NodeData, x: Allocation) -> InfidaState:
-    """A state of the same form for policies without a fractional one, which is 0."""
-    pairs = len(data.layout.size)
-    slot = np.zeros(2, np.int64)
-    return InfidaState(np.zeros(pairs), np.zeros(1), np.zeros(1), np.array(x, np.uint8), slot)

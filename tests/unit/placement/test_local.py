@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import naive_placement as naive
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, build_policy, minimal, serve
 from inferway.placement.agent import Agent
+from inferway.placement.counted import Counters
 from inferway.placement.crossing import data_of
 from inferway.placement.exchange import Exchange
 from inferway.placement.infida import InfidaState
@@ -225,6 +228,99 @@ def test_a_node_that_counts_takes_its_allocation_up_again() -> None:
     again.restore(policy.state)
     assert np.array_equal(again.x, policy.x)
     assert again.state.slot.tolist() == [1, 1]
+
+
+def copied(policy: LocalPolicy) -> tuple[InfidaState, Counters | None]:
+    """What is saved of a policy, as it is at this moment."""
+    counters = policy.counters
+    state = InfidaState(*(array.copy() for array in policy.state))
+    return state, counters and counters._replace(counts=counters.counts.copy())
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("olag", {}),
+        ("olag", {"carry": False}),
+        ("olag", {"counters": "forwarded"}),
+        ("greedy", {}),
+    ],
+)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_node_that_counts_goes_on_counting_where_it_stopped(
+    seed: int, name: str, options
+) -> None:
+    network = some_network(seed)
+    carried = 0
+    for node in range(len(network.nodes)):
+        steady, broken = (local_policy(name, network, node, **options) for _ in range(2))
+        allocation = minimal(network).astype(np.uint8)
+        for slot in range(5):
+            requests = naive.batch(network, 10 * seed + slot)
+            load = serve(network, requests, allocation)
+            for one in (steady, broken):
+                one.close_slot({}, reached(network, node, requests, load), {})
+                one.step()
+            assert np.array_equal(broken.x, steady.x)
+            state, counters = copied(broken)
+            assert counters is not None
+            carried += int(counters.counts.any())
+            broken = local_policy(name, network, node, **options)
+            broken.restore(state, counters=counters)
+            again, kept = copied(broken)
+            assert all(np.array_equal(a, b) for a, b in zip(again, state, strict=True))
+            assert kept is not None
+            assert kept.of == counters.of
+            assert kept.counts.tobytes() == counters.counts.tobytes()
+    assert carried > 0
+
+
+def test_counters_go_to_the_same_types_and_pairs_where_options_have_changed() -> None:
+    network = copies_network()
+    policy = local_policy("olag", network, 1)
+    state, empty = copied(policy)
+    assert empty is not None
+    how, types = json.loads(empty.of)
+    assert len(types) == 3
+    # Other types come first, one has gone, one has options that were none before.
+    gone, (task, path, pairs), *rest = types
+    saved = [[task, path, pairs[1:]], *rest, ["another", ["a", "b"], [0]]]
+    count = 1.0 + np.arange(sum(len(own) for *_, own in saved))
+    policy.restore(state, counters=Counters(json.dumps([how, saved]), count))
+    found = policy.counters
+    assert found is not None
+    assert found.counts.tolist() == [0.0] * (len(gone[2]) + 1) + count[:-1].tolist()
+    # Counted by another reading, they say nothing.
+    other = local_policy("olag", network, 1, counters="forwarded")
+    other.restore(state, counters=found)
+    assert other.counters is not None
+    assert not other.counters.counts.any()
+
+
+@pytest.mark.parametrize(
+    ("of", "count", "reason"),
+    [
+        ("no JSON", [1.0], "the saved counters do not say what they count"),
+        ('["reaching", [7]]', [1.0], "the saved counters do not say what they count"),
+        ('["reaching", []]', [1.0], "1 counters were saved, with names for 0"),
+        ('["reaching", [["a", ["b"], [0]]]]', [-1.0], "below 0 or no number"),
+        ('["reaching", [["a", ["b"], [0]]]]', [np.nan], "below 0 or no number"),
+    ],
+)
+def test_counters_that_make_no_sense_are_refused_and_change_nothing(
+    of: str, count: list[float], reason: str
+) -> None:
+    network = some_network(2)
+    policy = local_policy("olag", network, 3)
+    policy.close_slot({}, dict.fromkeys(range(8), 50.0), {})
+    policy.step()
+    (before, counted), x = copied(policy), policy.x.copy()
+    with pytest.raises(ValueError, match=reason):
+        policy.restore(before._replace(x=1 - x), counters=Counters(of, np.array(count)))
+    assert np.array_equal(policy.x, x)
+    assert counted is not None
+    assert policy.counters is not None
+    assert np.array_equal(policy.counters.counts, counted.counts)
 
 
 def test_what_another_policy_has_saved_is_no_beginning_for_infida() -> None:
