@@ -128,6 +128,7 @@ class Dispatcher:
             ) from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
         self._mark, self._pull, self._begin = calls.mark, calls.pull, calls.begin
+        self._shift = calls.shift
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
@@ -141,6 +142,7 @@ class Dispatcher:
         calls.finish(spare, 0, 0.0, 0.0, 0)
         calls.mark(spare, 0, False, 0.0)
         calls.pull(spare, 0, 0.0, 1)
+        calls.shift(spare, 0, 1, 0.0, 0.0, 0.0)
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
@@ -274,6 +276,14 @@ class Dispatcher:
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """The server takes requests from now on, or does not."""
         self._mark(self._bound, server, healthy, now_s)
+
+    def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
+        """Services at servers low .. high - 1 take `by_s` longer from now on, or less below 0.
+
+        Predictions follow at once, for what is queued, too; `least_s`, above 0, is where they do
+        not fall below. What is measured later goes on from there.
+        """
+        self._shift(self._bound, low, high, by_s, least_s, now_s)
 
     def set_lasting(self, lasting: int) -> None:
         """Never count these classes, a bit mask, as saturated from now on, and all others again."""

@@ -33,6 +33,7 @@ class Entries(NamedTuple):
     withdraw: Callable[..., None]
     mark: Callable[..., None]
     pull: Callable[..., tuple[int, int]]
+    shift: Callable[..., None]
 
 
 def entries(sources: tuple[Path, ...]) -> Entries:
@@ -53,6 +54,7 @@ def _entries(sources: tuple[Path, ...], _fingerprint: str) -> Entries:
         withdraw=compiled(_withdraw),
         mark=compiled(_mark),
         pull=compiled(_pull),
+        shift=compiled(_shift),
     )
 
 
@@ -133,3 +135,7 @@ def _mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
 
 def _pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
     return steps.draw_from_queue(bound, server, now_s, draw)
+
+
+def _shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
+    steps.shift(bound, low, high, by_s, least_s, now_s)

@@ -21,7 +21,7 @@ from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE = range(9)
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
 """Kinds of event: the dispatcher's calls, and a central queue that has another length since the
 last of them; the world keeps that queue, and policies see its length. A routing has a row for each
 server, or class where there are more of these."""
@@ -31,13 +31,14 @@ EVENT = np.dtype(
         ("kind", "<u1"),
         ("flag", "<u1"),  # counted, or healthy, or the last row of a routing
         ("priority", "<i2"),
-        # Or the position withdrawn, what `pull` took or began, rows measured, a smallest batch.
+        # Or the position withdrawn, what `pull` took or began, rows measured, a smallest batch,
+        # the end of a range of servers.
         ("rows", "<i4"),
         ("server", "<i4"),  # chosen or concerned; REJECT and HOLD as they are; -1 for no routing
-        ("floor", "<f8"),
+        ("floor", "<f8"),  # or of times that are shifted, s
         ("time_s", "<f8"),
         ("word", "<i8"),
-        ("value", "<f8"),  # deadline, service time or rate, s or 1/s; a probability
+        ("value", "<f8"),  # deadline, service time, its shift or rate, s or 1/s; a probability
         ("classes", "<i8"),  # or what `pull` dropped, a largest batch
     ]
 )
@@ -133,6 +134,11 @@ class Recording:
         """As `Dispatcher.mark`."""
         self._dispatcher.mark(server, healthy, now_s)
         self._write(MARK, healthy, 0, 0, server, 0.0, now_s, 0, 0.0, 0)
+
+    def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
+        """As `Dispatcher.shift`."""
+        self._dispatcher.shift(low, high, by_s, least_s, now_s)
+        self._write(SHIFT, 0, 0, high, low, least_s, now_s, 0, by_s, 0)
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """As `Dispatcher.pull`."""

@@ -25,6 +25,7 @@ from inferway.dispatch.recording import (
     RETUNE,
     ROUTE,
     SCHEMA,
+    SHIFT,
     WITHDRAW,
     restore,
 )
@@ -224,7 +225,7 @@ def _route(dispatcher: Dispatcher, rows: list[tuple[Any, ...]]) -> None:
 
 
 def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
-    kind, flag, _, count, server, _, time_s, _, value, _ = row
+    kind, flag, _, count, server, floor, time_s, _, value, _ = row
     if kind == FINISH:
         dispatcher.finish(server, time_s, value, count)
     elif kind == BEGIN:
@@ -233,6 +234,8 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
         dispatcher.withdraw(server, count, time_s, bool(flag))
     elif kind == MARK:
         dispatcher.mark(server, bool(flag), time_s)
+    elif kind == SHIFT:
+        dispatcher.shift(server, count, value, floor, time_s)
     elif kind == RETUNE:
         dispatcher.retune(value)
     elif kind == HELD:

@@ -13,7 +13,15 @@ from inferway.dispatch.contract import choose, learn, pull
 from inferway.site import batch
 from inferway.site.compiled import jit
 from inferway.site.selection import predicted_service, predicted_wait
-from inferway.site.transitions import abandon, admit, measure, narrow, release, set_health
+from inferway.site.transitions import (
+    abandon,
+    admit,
+    measure,
+    narrow,
+    release,
+    set_health,
+    shift_services,
+)
 from inferway.site.view import (
     ALL_CLASSES,
     COMPLETED,
@@ -157,3 +165,10 @@ def mark(bound: Any, server: int, healthy: bool, now_s: float) -> None:
     """The server takes requests from now on, or does not."""
     bound.site.clock_s[0] = now_s
     set_health(bound.site, server, healthy)
+
+
+@jit
+def shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
+    """Services at servers low .. high - 1 take so much longer from now on, or less."""
+    bound.site.clock_s[0] = now_s
+    shift_services(bound.site, low, high, by_s, least_s)

@@ -58,6 +58,9 @@ class Decisions(Protocol):
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """The server takes requests from now on, or does not."""
 
+    def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
+        """Services at servers low .. high - 1 take so much longer from now on, or less."""
+
     @property
     def routed(self) -> bool:
         """Whether a scheduler can set the routing."""

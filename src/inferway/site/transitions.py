@@ -222,11 +222,59 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
         _follow(site.row_s, server, larger, median_s, site.row_s[server, size])
         _follow(site.slow_s, server, larger, high_s, site.slow_s[server, size])
     if size == 0:
-        k = site.server_class[server]
-        total_s = 0.0
-        for other in range(site.first[k], site.first[k + 1]):
-            total_s += site.row_s[other, 0]
-        site.rate[k] = (site.first[k + 1] - site.first[k]) / total_s
+        _set_rate(site, site.server_class[server])
+
+
+@jit
+def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float) -> None:
+    """Every service at servers low .. high - 1 is predicted to take so much longer, or less.
+
+    What has changed lies before and behind the services themselves, as the way to another node
+    does: the time moves by the same for requests of all rows. Of a size that stands for several
+    numbers of rows, it is the largest whose time moves by just that. What is in service and in the
+    queues is predicted anew, too; nothing counts as measured.
+
+    Parameters
+    ----------
+    by_s
+        The difference, s; below 0 for less.
+    least_s
+        Above 0. No time falls below it that has not been there, s.
+    """
+    places = site.arrived_s.shape[1]
+    for server in range(low, high):
+        for size in range(SIZES):
+            rows = 1 << size
+            for times_s in (site.row_s, site.slow_s):
+                whole_s = times_s[server, size] * rows
+                times_s[server, size] = _shifted(whole_s, by_s, least_s) / rows
+        for offset in range(site.queue[server]):
+            place = (site.head[server] + offset) % places
+            before_s = site.expected_s[server, place]
+            if before_s == 0.0:  # it is served along with another
+                continue
+            after_s = _shifted(before_s, by_s, least_s)
+            site.expected_s[server, place] = after_s
+            site.free_s[server] += after_s - before_s
+            if offset == 0 and not np.isnan(site.started_s[server]):
+                site.ends_s[server] += after_s - before_s
+    for k in range(site.rate.size):
+        if site.first[k] < high and site.first[k + 1] > low:
+            _set_rate(site, k)
+
+
+@jit
+def _shifted(time_s: float, by_s: float, least_s: float) -> float:
+    return max(time_s + by_s, min(time_s, least_s))
+
+
+@jit
+def _set_rate(site: Site, k: int) -> None:
+    """Let the class's rate follow its servers' times at one row."""
+    total_s = 0.0
+    for server in range(site.first[k], site.first[k + 1]):
+        total_s += site.row_s[server, 0]
+    site.rate[k] = (site.first[k + 1] - site.first[k]) / total_s
 
 
 @jit
