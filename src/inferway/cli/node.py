@@ -88,6 +88,7 @@ def node(
     from inferway.live.node.node import Node
     from inferway.live.node.state import StateError
     from inferway.live.store.error import StoreError
+    from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
 
     if (tls_cert is None) != (tls_key is None):
@@ -102,6 +103,7 @@ def node(
             folder=state or _state_of(name),
             credentials=certs,
             emulate_rtt=emulate_rtt,
+            tracer=tracer_from_environment(name),
             grpc_port=grpc_port,
             certificate=None if not (tls_cert and tls_key) else Certificate(tls_cert, tls_key),
             keys=keys_from(keys),

@@ -18,6 +18,7 @@ from inferway.live import Site
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
+from inferway.live.hops.spans import Spans
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
@@ -116,8 +117,9 @@ class Client:
 class Node:
     """A node without its control plane: a site, a port for clients and one for neighbors."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, spans: Spans | None = None) -> None:
         self.name = name
+        self.spans = spans
         self.runtime = Doubles()
         self.hops: dict[str, Hop] = {}
         self.ways: dict[str, str] = {}
@@ -126,6 +128,7 @@ class Node:
             name,
             lambda to: self.hops.get(self.ways.get(to, to)),
             passed=lambda *told: self.seen.append(told),
+            spans=spans,
         )
         self.peers = Listener(self.relay.find, self._broken, hops=True)
         self.clients: Listener | None = None
@@ -151,9 +154,13 @@ class Node:
         dispatcher = Dispatcher(fleet, kw.pop("policy", "jiq-accurate"), target=0.8)
         runtimes: list[Any] = [self.runtime]
         for variant, node, neighbor in offers:
-            forwarding = Forwarding(self.hops[neighbor], node, variant, (neighbor, node))
+            forwarding = Forwarding(
+                self.hops[neighbor], node, variant, (neighbor, node), self.spans
+            )
             runtimes += [forwarding] * 2
         self._site = Site("task", SIGNATURE, dispatcher, runtimes, node=self.name, **kw)
+        if self.spans is not None:
+            self._site.trace(self.spans.ended)
         await self.site.start()
         routes = inference_routes([self.site], lambda: True, Limits())
         self.relay.serve([self.site])
@@ -183,13 +190,17 @@ class Node:
 
 @contextlib.asynccontextmanager
 async def line(
-    *names: str, rtt_s: float = 0.0, certs: dict[str, Path] | None = None, **options: Any
+    *names: str,
+    rtt_s: float = 0.0,
+    certs: dict[str, Path] | None = None,
+    spans: dict[str, Spans] | None = None,
+    **options: Any,
 ) -> AsyncIterator[list[Node]]:
     """Nodes in a row, each with a hop to the next one, that they all use for what is beyond.
 
     With the folders of their certificates, each speaks TLS.
     """
-    nodes = [Node(name) for name in names]
+    nodes = [Node(name, (spans or {}).get(name)) for name in names]
     proofs = {name: Credentials.of(name, folder) for name, folder in (certs or {}).items()}
     for node in nodes:
         proof = proofs.get(node.name)

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -24,6 +24,9 @@ from inferway.live.instance import EXPIRED
 from inferway.live.request import Outcome, Request
 from inferway.runtime import RemoteError, Signature
 from inferway.runtime.remote_tensors import decode, encode
+
+if TYPE_CHECKING:
+    from inferway.live.hops.spans import Spans
 
 _OUTCOMES: Final = {
     429: Outcome.REJECTED,
@@ -47,12 +50,15 @@ class Forwarding:
         Who answers.
     path
         From that neighbor to that node, both included.
+    spans
+        Made of what is sent; None makes none.
     """
 
     hop: Hop
     node: str
     variant: str
     path: tuple[str, ...] = ()
+    spans: Spans | None = None
 
     def close(self) -> None:
         """Do nothing: other classes may use the hop."""
@@ -120,7 +126,7 @@ class Forwarder:
     ) -> None:
         self.name = name
         self.runtime = self.forwarding = forwarding
-        self._hop = forwarding.hop
+        self._hop, self._spans, self._task = forwarding.hop, forwarding.spans, task
         self._signature = signature
         self._finished, self._drop_late, self._now = finished, drop_late, now
         self._earn = (budget or RetryBudget()).earn
@@ -206,7 +212,7 @@ class Forwarder:
         job.started_s = started_s
         job.call = _Stop(self, job)
         try:
-            carried, body, size = self._written(request)
+            carried, body, size = self._written(request, started_s)
         except RemoteError as error:
             job.outcome, job.reason = Outcome.INVALID, str(error)
             asyncio.get_running_loop().call_soon(self._end, job)
@@ -217,10 +223,13 @@ class Forwarder:
         self._earn()
         self._sending = self._hop.send(head, body, partial(self._ended, job))
 
-    def _written(self, request: Request) -> tuple[bytes, Any, int]:
+    def _written(self, request: Request, started_s: float) -> tuple[bytes, Any, int]:
         """Header lines, body and its size."""
         identity = request.identity
-        lines = b"" if identity is None else identity.headers()
+        if self._spans is not None:
+            lines = self._spans.forward(self._task, request, self.forwarding, started_s)
+        else:
+            lines = b"" if identity is None else identity.onward()
         exchange = request.raw
         if exchange is not None:
             body = exchange.body
@@ -249,6 +258,8 @@ class Forwarder:
 
     def _end(self, job: Any) -> None:
         self._job = None
+        if self._spans is not None:
+            self._spans.forwarded(job.members[0] if isinstance(job, Batch) else job, job.outcome)
         self._finished(job)
         self._next()
         if self._drained is not None and self._job is None:

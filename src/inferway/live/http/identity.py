@@ -65,3 +65,19 @@ class Identity:
             self.span,
             self.flags,
         )
+
+    def onward(self, span: bytes = b"", flags: bytes = b"") -> bytes:
+        """Lines for a node that the request is forwarded to.
+
+        Parameters
+        ----------
+        span, flags
+            Hexadecimal id of the span that the forward is, and flags. Where there is none the
+            client's goes on, so that what follows hangs on a span that somebody has made.
+        """
+        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
+            self.id,
+            self.trace,
+            span or self.parent or self.span,
+            flags or self.flags,
+        )

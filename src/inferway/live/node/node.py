@@ -24,6 +24,7 @@ from inferway.live.assembly import ServeError
 from inferway.live.certificate import Certificate
 from inferway.live.control.credentials import Credentials
 from inferway.live.hops.hop import Hop
+from inferway.live.hops.spans import Spans
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.listener import Listener
 from inferway.live.keys import Keys
@@ -41,10 +42,12 @@ from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.supply import Supply
 from inferway.live.pauses import settle
+from inferway.live.request import Request
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
 from inferway.live.site import Site
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
+from inferway.live.tracing import Tracer
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of
@@ -82,6 +85,8 @@ class Node:
         By folder, for TLS between nodes; None for plain connections.
     emulate_rtt
         Whether hops and letters take the file's round-trip times, for nodes on one machine.
+    tracer
+        Makes spans of the requests; None makes none. The node closes it.
     grpc_port, certificate, keys, drain_delay_s, grace_s, log_level
         As of `inferway.live.Server`.
     """
@@ -95,6 +100,7 @@ class Node:
         folder: Path,
         credentials: Path | None = None,
         emulate_rtt: bool = False,
+        tracer: Tracer | None = None,
         grpc_port: int | None = None,
         certificate: Certificate | None = None,
         keys: Keys | None = None,
@@ -170,6 +176,8 @@ class Node:
                 "without certificates the peer port and the control plane believe whoever reaches "
                 "them; `inferway certs` makes some"
             )
+        self._tracer = tracer
+        self._spans = None if tracer is None else Spans(tracer, name)
         self.shelf = Shelf(deployment, self.store)
         self.sites = Sites(
             deployment,
@@ -180,7 +188,8 @@ class Node:
             offers=self.menu.offers,
             signature=self.menu.signature,
             hops=self.hops,
-            ended=self.accounts.ended,
+            ended=self.accounts.ended if self._spans is None else self._ended,
+            spans=self._spans,
             now=now,
         )
         self.mover = Mover(
@@ -198,7 +207,9 @@ class Node:
             log=self.log,
         )
         self._first_moves: asyncio.Task[bool] | None = None
-        self.relay = Relay(name, self._next_hop, passed=self.accounts.came, now=now)
+        self.relay = Relay(
+            name, self._next_hop, passed=self.accounts.came, spans=self._spans, now=now
+        )
         self._peers = Listener(self.relay.find, self._broken, hops=True)
         self._peer_at = host_and_port(own.peer)
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
@@ -276,6 +287,8 @@ class Node:
         if self._begun.is_set():
             await self.rounds.save()
         self.memory.close()
+        if self._tracer is not None:
+            await asyncio.to_thread(self._tracer.close)
 
     def run(self, ready: Callable[[Node], None] | None = None) -> None:
         """Run until SIGTERM, which drains first, or SIGINT, which does not wait for that."""
@@ -347,6 +360,13 @@ class Node:
             assert site.trail is not None
             site.trail.degraded = reason
         self.relay.trail.degraded = reason
+        if self._spans is not None:
+            self._spans.degraded = reason
+
+    def _ended(self, task: str, request: Request) -> None:
+        self.accounts.ended(task, request)
+        assert self._spans is not None
+        self._spans.ended(task, request)
 
     def _signature(self, task: str) -> Signature | None:
         return self.shelf.signature(task)

@@ -20,6 +20,7 @@ from inferway.live.hops.headers import (
 )
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.pool import Sending
+from inferway.live.hops.spans import Relayed, Spans
 from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.inference import Infer
@@ -57,6 +58,8 @@ class Relay:
         Told of each request that is served or passed on.
     trail
         What this node says with its answers; a new one by default.
+    spans
+        Made of what is passed on; None makes none.
     now
         The clock of deadlines, seconds; the sites'.
     """
@@ -69,6 +72,7 @@ class Relay:
         limits: Limits | None = None,
         passed: Passed | None = None,
         trail: Trail | None = None,
+        spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.node = node
@@ -76,6 +80,7 @@ class Relay:
         self._next_hop, self._passed, self._now = next_hop, passed, now
         self._limits = limits or Limits()
         self.trail = trail or Trail(node)
+        self._spans = spans
         self._infers: dict[tuple[str, str], Infer] = {}
         self._handlers: dict[bytes, Handler] = {}
         self._targets: dict[tuple[Hop, str], bytes] = {}
@@ -126,6 +131,7 @@ class Relay:
         if infer is None:
             reason = f"variant {heading.variant!r} of task {task!r} does not run on {self.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
+            self._tell_refused(self._relayed(task, exchange, heading, received_s))
             return
         request = infer.take(exchange, received_s)
         if request is None:
@@ -140,11 +146,15 @@ class Relay:
     def _send(
         self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
     ) -> None:
+        relayed = None
+        if self._spans is not None:
+            relayed = self._relayed(task, exchange, heading, received_s)
         hop = self._next_hop(heading.node)
         # Back to where it has been it would only be refused as a loop.
         if hop is None or encoded(hop.name) in heading.nodes:
             reason = f"node {self.node} has no way to node {heading.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
+            self._tell_refused(relayed)
             return
         target = self._targets.get((hop, task))
         if target is None:
@@ -152,7 +162,9 @@ class Relay:
                 self._targets.clear()
             target = self._targets[hop, task] = target_of(task, hop.host, hop.port)
         carried = exchange.carried
-        if carried is None:
+        if relayed is not None:
+            carried = relayed.lines + body_lines(exchange)
+        elif carried is None:
             carried = body_lines(exchange)
             if exchange.traceparent is not None:
                 carried = b"traceparent: %s\r\n%s" % (exchange.traceparent, carried)
@@ -165,17 +177,41 @@ class Relay:
         if self._passed is not None:
             self._passed(task, heading.entry, False, heading.variant)
         exchange.withdraw = Sending.cancel
-        exchange.request = hop.send(head, body, partial(self._answered, exchange, received_s))
+        if relayed is not None:
+            exchange.withdraw = relayed.withdraw
+            relayed.sent(hop)
+        exchange.request = hop.send(
+            head, body, partial(self._answered, exchange, received_s, relayed)
+        )
 
-    def _answered(self, exchange: Exchange, received_s: float, result: Answer | Failure) -> None:
+    def _answered(
+        self,
+        exchange: Exchange,
+        received_s: float,
+        relayed: Relayed | None,
+        result: Answer | Failure,
+    ) -> None:
         exchange.request = exchange.withdraw = None
+        answered_s = self._now()
         if isinstance(result, Failure):
             status = 503 if result.unserved else 504 if result.late else BAD_GATEWAY
             self._refuse(exchange, status, result.reason, received_s, unserved=result.unserved)
-            return
-        took_s = self._now() - received_s
-        lines = self.trail.passed(result, exchange.path, took_s)
-        exchange.respond(result.status, result.body, result.kind or JSON, lines)
+        else:
+            status = result.status
+            lines = self.trail.passed(result, exchange.path, answered_s - received_s)
+            exchange.respond(status, result.body, result.kind or JSON, lines)
+        if relayed is not None:
+            relayed.ended(status, result, answered_s)
+
+    def _relayed(
+        self, task: str, exchange: Exchange, heading: Heading, received_s: float
+    ) -> Relayed | None:
+        spans = self._spans
+        return None if spans is None else spans.relay(task, exchange, heading, received_s)
+
+    def _tell_refused(self, relayed: Relayed | None) -> None:
+        if relayed is not None:
+            relayed.ended(503, None, self._now())
 
     def _refuse(
         self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool

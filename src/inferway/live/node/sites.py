@@ -26,6 +26,7 @@ from inferway.live.aside import aside
 from inferway.live.assembly import ServeError
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
+from inferway.live.hops.spans import Spans
 from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request
@@ -94,6 +95,8 @@ class Sites:
         By neighbor, for those that may be forwarded to.
     ended
         Told each request that a site has ended, with its task.
+    spans
+        Made of what is forwarded; None makes none.
     now
         The sites' clock, s.
     """
@@ -110,11 +113,12 @@ class Sites:
         signature: Callable[[str], Signature | None],
         hops: Mapping[str, Hop],
         ended: Callable[[str, Request], None],
+        spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
         self._deployment, self._position, self._member = deployment, position, member
         self._replace, self._shelf = replace, shelf
-        self._signature = signature
+        self._signature, self._spans = signature, spans
         self._offers, self._hops, self._ended, self._now = offers, hops, ended, now
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
@@ -301,7 +305,9 @@ class Sites:
             runtime: Runtime | Forwarding = (
                 lent[name]
                 if offer is None
-                else Forwarding(self._hops[offer.path[0]], offer.node, offer.variant, offer.path)
+                else Forwarding(
+                    self._hops[offer.path[0]], offer.node, offer.variant, offer.path, self._spans
+                )
             )
             runtimes += [runtime] * int(count)
         options = self._deployment.policy_of(kind).options
