@@ -14,7 +14,7 @@ from inferway.cli.file import File, opened
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.drive import Summary
+    from inferway.drive import Access, Summary
 
 _URL = "http://127.0.0.1:8000"
 
@@ -32,6 +32,15 @@ def drive(
         typer.Option(
             metavar="FILE.json",
             help="Where the nodes of a network listen, in place of the file's `address`.",
+            show_default=False,
+        ),
+    ] = None,
+    key_file: address.KeyFile = None,
+    ca: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.pem",
+            help="Authority of the servers' certificates; else those that the system trusts.",
             show_default=False,
         ),
     ] = None,
@@ -57,15 +66,26 @@ def drive(
     """Send the file's workload to a server or a network, open-loop; say what its requests met."""
     deployment = opened(file)
     url = None if url is None else address.checked(url)
+    access = _access(key_file, ca)
     if out is not None:  # now, rather than fail with what was measured
         out.mkdir(parents=True, exist_ok=True)
     if deployment.network is not None and deployment.workload:
         reached = _addresses(deployment, url, addresses)
-        _network(deployment, reached, duration, seed, connections, binary, out, json)
+        _network(deployment, reached, access, duration, seed, connections, binary, out, json)
         return
     if addresses is not None:
         raise CommandError(f"{file} has no `network`: name its one server with --url", REFUSED)
-    _server(deployment, url or _URL, duration, seed, connections, binary, out, json)
+    _server(deployment, url or _URL, access, duration, seed, connections, binary, out, json)
+
+
+def _access(key_file: Path | None, ca: Path | None) -> Access:
+    from inferway.drive import Access, DriveError
+
+    key = address.key(key_file) or None  # an empty variable is none
+    try:
+        return Access(key, ca)
+    except DriveError as error:
+        raise CommandError(str(error), REFUSED) from error
 
 
 def _addresses(deployment: Deployment, url: str | None, file: Path | None) -> dict[str, str]:
@@ -83,6 +103,7 @@ def _addresses(deployment: Deployment, url: str | None, file: Path | None) -> di
 def _network(
     deployment: Deployment,
     addresses: dict[str, str],
+    access: Access,
     duration: float,
     seed: int | None,
     connections: int,
@@ -96,6 +117,7 @@ def _network(
         record = generator.drive_network(
             deployment,
             addresses,
+            access=access,
             duration_s=duration,
             seed=seed,
             connections=connections,
@@ -121,6 +143,7 @@ def _network(
 def _server(
     deployment: Deployment,
     url: str,
+    access: Access,
     duration: float,
     seed: int | None,
     connections: int,
@@ -134,6 +157,7 @@ def _server(
         records = generator.run(
             deployment,
             url,
+            access=access,
             duration_s=duration,
             seed=seed,
             connections=connections,

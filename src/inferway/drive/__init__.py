@@ -1,12 +1,14 @@
 """The open-loop load generator: requests go out at their times, whatever the answers do.
 
 `drive` sends one task's requests, `replay` several tasks' at once, `run` a deployment's own
-workload, `drive_network` that of a network to its nodes; `summary` and `network_summary` put a
-record into a few numbers, `measured_ntag` into the network twin's.
+workload, `drive_network` that of a network to its nodes; `Access` is for servers that ask for a key
+or have certificates of an own authority. `summary` and `network_summary` put a record into a few
+numbers, `measured_ntag` into the network twin's.
 """
 
-from inferway.drive.address import DriveError
+from inferway.drive.access import Access
 from inferway.drive.addresses import addresses_of
+from inferway.drive.error import DriveError
 from inferway.drive.measured import MeasuredGain, measured_ntag
 from inferway.drive.network import drive_network
 from inferway.drive.network_record import NetworkRecord
@@ -18,6 +20,7 @@ from inferway.drive.summary import Summary, summary
 from inferway.drive.workload import run
 
 __all__ = [
+    "Access",
     "DriveError",
     "MeasuredGain",
     "NetworkRecord",

@@ -1,7 +1,8 @@
-"""The generator's process: `python -m inferway.drive PLAN OUTCOME`.
+"""The generator's process: `python -m inferway.drive PLAN OUTCOME [-]`.
 
-It reads the plan, sends it, writes the outcome, and prints `due ended` now and then. It stops early
-on SIGINT, SIGTERM, or when its standard input is closed, as it is when its parent is gone.
+It reads the plan, sends it, writes the outcome, and prints `due ended` now and then. With `-`, what
+gives access to the servers is the first line of its standard input. It stops early on SIGINT,
+SIGTERM, or when its standard input is closed, as it is when its parent is gone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import uvloop
 
+from inferway.drive.access import OPEN, Access
 from inferway.drive.generator import generate
 from inferway.drive.plan import Outcome, Plan
 
@@ -23,7 +25,7 @@ def _report(due: int, ended: int) -> None:
     print(due, ended, flush=True)
 
 
-async def _run(plan: Plan) -> Outcome:
+async def _run(plan: Plan, access: Access) -> Outcome:
     loop = asyncio.get_running_loop()
 
     def started(stop: Callable[[], None]) -> None:
@@ -32,21 +34,27 @@ async def _run(plan: Plan) -> Outcome:
         loop.add_reader(sys.stdin.fileno(), stop)
 
     try:
-        return await generate(plan, report=_report, started=started)
+        return await generate(plan, access, report=_report, started=started)
     finally:
         loop.remove_reader(sys.stdin.fileno())
 
 
 def main(arguments: list[str]) -> int:
     """Run a plan from a file; the arguments are the plan's path and the outcome's."""
-    if len(arguments) != 2:
-        print("usage: python -m inferway.drive PLAN OUTCOME", file=sys.stderr)
+    if len(arguments) != 2 and arguments[2:] != ["-"]:
+        print("usage: python -m inferway.drive PLAN OUTCOME [-]", file=sys.stderr)
         return 2
-    plan, outcome = map(Path, arguments)
+    plan, outcome = map(Path, arguments[:2])
+    access = OPEN
+    if arguments[2:]:
+        line = sys.stdin.buffer.readline()
+        if not line:  # the parent is gone
+            return 1
+        access = Access.decode(line)
     # One connection per open request and server: the usual soft limit of 1,024 files is too few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    uvloop.run(_run(Plan.load(plan))).save(outcome)
+    uvloop.run(_run(Plan.load(plan), access)).save(outcome)
     return 0
 
 

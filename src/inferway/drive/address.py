@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import http.client
+import ssl
 from dataclasses import dataclass
 from urllib.parse import quote, urlsplit
 
 import msgspec
 
+from inferway.drive.access import HOW_TO_GIVE, OPEN, Access, unsecured
+from inferway.drive.error import DriveError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
 
-
-class DriveError(ValueError):
-    """The server cannot be driven; the message is one sentence for the user."""
+__all__ = ["Address", "DriveError", "parse", "signature"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class _ModelMetadata(msgspec.Struct):
     outputs: list[_TensorMetadata]
 
 
-def signature(url: str, task: str, *, timeout_s: float = 5.0) -> Signature:
+def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 5.0) -> Signature:
     """Ask the server what a task takes and returns.
 
     It goes to the given address and nowhere else: no proxy settings are read, no redirect followed.
@@ -96,19 +97,28 @@ def signature(url: str, task: str, *, timeout_s: float = 5.0) -> Signature:
         The server's address.
     task
         The task's name.
+    access
+        The key that the server asks for, and who signed its certificate.
     timeout_s
         How long to wait for the connection and for the answer, in seconds.
 
     Raises
     ------
     DriveError
-        When nothing answers there, the server is not ready, or it does not serve the task.
+        When nothing answers there, the server is not ready, does not serve the task, asks for a key
+        or has a certificate that is not trusted; or the address has no TLS, though an authority is
+        named.
     """
     address = parse(url)
-    status, body = _get(address, f"{address.prefix}/v2/health/ready", timeout_s)
+    if access.authority is not None and not address.tls:
+        raise DriveError(
+            f"{address.url} has no TLS, and --ca names an authority for it: write its address with "
+            "https:// in --url or --addresses"
+        )
+    status, body = _get(address, f"{address.prefix}/v2/health/ready", access, timeout_s)
     if status != 200:
         raise DriveError(f"the server at {address.url} is not ready (status {status})")
-    status, body = _get(address, address.model_path(task), timeout_s)
+    status, body = _get(address, address.model_path(task), access, timeout_s)
     if status != 200:
         raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
     try:
@@ -127,13 +137,14 @@ def _tensors(metadata: list[_TensorMetadata]) -> tuple[Tensor, ...]:
     return tuple(Tensor(t.name, t.datatype, tuple(t.shape)) for t in metadata)
 
 
-def _get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
-    kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
-    connection = kind(address.host, address.port, timeout=timeout_s)
+def _get(address: Address, path: str, access: Access, timeout_s: float) -> tuple[int, bytes]:
+    connection = _connection(address, access, timeout_s)
     try:
-        connection.request("GET", path, headers={"Host": address.authority})
+        connection.request("GET", path, headers={"Host": address.authority} | access.headers)
         response = connection.getresponse()
-        return response.status, response.read()
+        status, body = response.status, response.read()
+    except ssl.SSLError as error:
+        raise DriveError(f"no connection to {address.url}: {unsecured(error)}") from error
     except (OSError, http.client.HTTPException) as error:
         raise DriveError(
             f"no server answers at {address.url} ({_reason(error)}): "
@@ -141,6 +152,19 @@ def _get(address: Address, path: str, timeout_s: float) -> tuple[int, bytes]:
         ) from error
     finally:
         connection.close()
+    if status == 401:
+        wrong = "asks for a key" if access.key is None else "does not take the key that was given"
+        raise DriveError(f"the server at {address.url} {wrong}: give one {HOW_TO_GIVE}")
+    return status, body
+
+
+def _connection(
+    address: Address, access: Access, timeout_s: float
+) -> http.client.HTTPConnection | http.client.HTTPSConnection:
+    host, port = address.host, address.port
+    if address.tls:
+        return http.client.HTTPSConnection(host, port, timeout=timeout_s, context=access.context)
+    return http.client.HTTPConnection(host, port, timeout=timeout_s)
 
 
 def _reason(error: Exception) -> str:
@@ -148,4 +172,6 @@ def _reason(error: Exception) -> str:
         return "connection refused"
     if isinstance(error, TimeoutError):
         return "no answer in time"
+    if isinstance(error, ConnectionResetError | http.client.BadStatusLine):
+        return "the connection ended without an answer; with TLS the address begins with https://"
     return str(error) or type(error).__name__

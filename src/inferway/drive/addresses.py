@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inferway.deployment.hosts import NODE, split
-from inferway.drive.address import Address, DriveError, parse
+from inferway.drive.address import Address, parse
+from inferway.drive.error import DriveError
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

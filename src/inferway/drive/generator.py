@@ -13,6 +13,7 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
+from inferway.drive.access import OPEN, Access
 from inferway.drive.alarm import alarm
 from inferway.drive.answer import decode
 from inferway.drive.connection import NOTHING, Reply, Said
@@ -45,15 +46,26 @@ class _Generator:
     opened, up to the plan's number; only beyond that it waits, and that wait is in its latency.
     """
 
-    def __init__(self, plan: Plan, loop: asyncio.AbstractEventLoop, report: Report | None) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        access: Access,
+        loop: asyncio.AbstractEventLoop,
+        report: Report | None,
+    ) -> None:
         self._plan = plan
+        self._access = access
         self._loop = loop
         self._report = report
-        self._heads, self._bodies = plan.heads, plan.bodies
+        self._heads = [one + access.lines for one in plan.heads]
+        self._bodies = plan.bodies
         self._due_s: list[float] = plan.due_s.tolist()
         self._head: list[int] = plan.head.tolist()
         self._body: list[int] = plan.body.tolist()
-        self._pools = [Pool(one, plan.connections, self, loop) for one in plan.addresses]
+        self._pools = [
+            Pool(one, plan.connections, self, loop, access.context if one.tls else None)
+            for one in plan.addresses
+        ]
         self._pool_of = [self._pools[target] for target in plan.target]
         count = len(self._due_s)
         self._sent = [math.nan] * count
@@ -132,13 +144,22 @@ class _Generator:
                 self._predicted[request] = answer.predicted_s
         else:
             self._status[request] = status
-            self._blame(request, status, _sentence(body))
+            self._blame(request, status, self._sentence(body))
         self._end()
 
     def failed(self, request: int, reason: str) -> None:
         self._done[request] = time.monotonic() - self._start
         self._blame(request, 0, reason)
         self._end()
+
+    def _sentence(self, body: bytes) -> str:
+        """Say in one line what an error's body says."""
+        try:
+            text = msgspec.json.decode(body, type=_ErrorBody).error
+        except msgspec.DecodeError:
+            text = body.decode("utf-8", "replace")
+        line = self._access.hidden(text.strip().partition("\n")[0])[:_LONGEST_REASON]
+        return line or "the server gave no reason"
 
     def _blame(self, request: int, status: int, sentence: str) -> None:
         """Write down why a request has no inference answer: the first sentences of each status."""
@@ -202,7 +223,7 @@ class _Generator:
             said=np.array(self._said_by[:count], np.int32),
             nodes=nodes,
             paths=paths,
-            degradations=degradations,
+            degradations=tuple(map(self._access.hidden, degradations)),
             cpu_s=cpu_s,
             interrupted=self._stopped,
             refused=""
@@ -218,18 +239,9 @@ def _text(said: Said) -> tuple[str, str, str]:
     return unquote(node), unquote(path), degraded
 
 
-def _sentence(body: bytes) -> str:
-    """Say in one line what an error's body says."""
-    try:
-        text = msgspec.json.decode(body, type=_ErrorBody).error
-    except msgspec.DecodeError:
-        text = body.decode("utf-8", "replace")
-    line = text.strip().partition("\n")[0][:_LONGEST_REASON]
-    return line or "the server gave no reason"
-
-
 async def generate(
     plan: Plan,
+    access: Access = OPEN,
     *,
     report: Report | None = None,
     started: Callable[[Callable[[], None]], None] | None = None,
@@ -240,6 +252,8 @@ async def generate(
     ----------
     plan
         What to send, when, and where.
+    access
+        What all its servers ask for.
     report
         Called ten times a second with the numbers of requests that are due and ended so far.
     started
@@ -250,7 +264,7 @@ async def generate(
     outcome
         One entry per request that was due until the end.
     """
-    generator = _Generator(plan, asyncio.get_running_loop(), report)
+    generator = _Generator(plan, access, asyncio.get_running_loop(), report)
     if started is not None:
         started(generator.stop)
     return await generator.run()

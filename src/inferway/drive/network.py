@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.address import DriveError, parse, signature
+from inferway.drive.access import OPEN, Access
+from inferway.drive.address import parse, signature
 from inferway.drive.addresses import known
+from inferway.drive.error import DriveError
 from inferway.drive.inputs import Inputs, inputs_of
 from inferway.drive.message import encode, head
 from inferway.drive.network_record import NetworkRecord
@@ -36,6 +38,7 @@ def drive_network(
     *,
     duration_s: float,
     seed: int | None = None,
+    access: Access = OPEN,
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
@@ -57,7 +60,7 @@ def drive_network(
         How long to send, seconds.
     seed
         Of the requests and inputs; the file's if not given.
-    binary, connections, grace_s
+    access, binary, connections, grace_s
         As in `inferway.drive.replay`; the connections are those to each node.
     with_slots
         Whether to wait for the end of a slot of live nodes, so that the record's slots are theirs:
@@ -88,7 +91,7 @@ def drive_network(
         raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
     if connections < 1:
         raise DriveError(f"connections is {connections}: at least one is needed to send anything")
-    return _Load(deployment, network, trace, addresses, chosen).sent(
+    return _Load(deployment, network, trace, addresses, access, chosen).sent(
         binary=binary,
         connections=connections,
         grace_s=grace_s,
@@ -106,10 +109,12 @@ class _Load:
         network: DeliveryNetwork,
         trace: Trace,
         addresses: Mapping[str, str],
+        access: Access,
         seed: int,
     ) -> None:
         self.network = network
         self.trace = trace
+        self.access = access
         self.kinds = tuple(deployment.tasks)
         counts = [one.count for one in deployment.tasks.values()]
         self.kind = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[trace.task]
@@ -164,14 +169,14 @@ class _Load:
             grace_s=grace_s,
             every_s=every_s,
         )
-        return self._record(carry_out(plan, spoken(progress)))
+        return self._record(carry_out(plan, self.access, spoken(progress)))
 
     def _signature(self, rows: Index) -> Signature:
         """Ask each node that requests enter at for a task of one kind; all must say the same."""
         places, first = np.unique(self.place[rows], return_index=True)
         asked: Signature | None = None
         for place, task in zip(places, self.trace.task[rows[first]], strict=True):
-            told = signature(self.urls[place], self.network.tasks[task])
+            told = signature(self.urls[place], self.network.tasks[task], access=self.access)
             if asked is not None and told != asked:
                 raise DriveError(
                     f"{self.urls[places[0]]} and {self.urls[place]} disagree on what the task "

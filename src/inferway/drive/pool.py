@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections import deque
 from typing import Final, Protocol
 
+from inferway.drive.access import unsecured
 from inferway.drive.address import Address
 from inferway.drive.connection import Connection, Reply
 
@@ -39,7 +41,12 @@ class Pool:
     """
 
     def __init__(
-        self, address: Address, most: int, clerk: Clerk, loop: asyncio.AbstractEventLoop
+        self,
+        address: Address,
+        most: int,
+        clerk: Clerk,
+        loop: asyncio.AbstractEventLoop,
+        tls: ssl.SSLContext | None,
     ) -> None:
         self.address = address
         self.refused = ""
@@ -47,6 +54,7 @@ class Pool:
         self._most = most
         self._clerk = clerk
         self._loop = loop
+        self._tls = tls
         self._idle: list[Connection] = []
         self._open: set[Connection] = set()
         self._opening: set[asyncio.Task[None]] = set()
@@ -123,7 +131,7 @@ class Pool:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, connection = await self._loop.create_connection(
-                    lambda: Connection(self), address.host, address.port, ssl=address.tls or None
+                    lambda: Connection(self), address.host, address.port, ssl=self._tls
                 )
         except (OSError, TimeoutError) as error:
             self.refused = _why(error)
@@ -141,4 +149,6 @@ class Pool:
 def _why(error: OSError) -> str:
     if isinstance(error, TimeoutError):
         return "none in time"
+    if isinstance(error, ssl.SSLError):  # its number is none of the system's
+        return unsecured(error)
     return os.strerror(error.errno).lower() if error.errno else str(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +14,8 @@ from typing import Any, Final
 
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.drive.address import DriveError
+from inferway.drive.access import OPEN, Access
+from inferway.drive.error import DriveError
 from inferway.drive.message import Parameters
 from inferway.drive.plan import Outcome, Plan
 from inferway.drive.record import Record
@@ -41,6 +44,7 @@ def replay(
     url: str,
     streams: Sequence[Stream],
     *,
+    access: Access = OPEN,
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
@@ -57,6 +61,8 @@ def replay(
         The server, as `http://127.0.0.1:8000`; nothing is sent anywhere else.
     streams
         One for each task; they run at the same time.
+    access
+        The key that the server asks for, and who signed its certificate.
     binary
         Tensors as raw bytes (the binary tensor extension), else as JSON.
     connections
@@ -74,10 +80,13 @@ def replay(
     Raises
     ------
     DriveError
-        When no server answers there, it is not ready, lacks a task, or inputs do not fit.
+        When no server answers there, it is not ready, lacks a task, asks for a key or has a
+        certificate that is not trusted, or when inputs do not fit.
     """
-    merged = merge(url, streams, binary=binary, connections=connections, grace_s=grace_s)
-    return merged.records(carry_out(merged.plan, progress))
+    merged = merge(
+        url, streams, access=access, binary=binary, connections=connections, grace_s=grace_s
+    )
+    return merged.records(carry_out(merged.plan, access, progress))
 
 
 def drive(
@@ -90,6 +99,7 @@ def drive(
     item: ArrayLike | None = None,
     variant: str | None = None,
     parameters: Parameters | None = None,
+    access: Access = OPEN,
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
@@ -103,6 +113,7 @@ def drive(
     return replay(
         url,
         [stream],
+        access=access,
         binary=binary,
         connections=connections,
         grace_s=grace_s,
@@ -110,14 +121,18 @@ def drive(
     )[0]
 
 
-def carry_out(plan: Plan, progress: Progress | None = None) -> Outcome:
-    """Send a plan's requests from a process of its own; see `replay`."""
+def carry_out(plan: Plan, access: Access = OPEN, progress: Progress | None = None) -> Outcome:
+    """Send a plan's requests from a process of its own; see `replay`.
+
+    What gives access goes to it through a pipe: others of this machine may read command lines, and
+    a file would outlive a process that is killed.
+    """
     with tempfile.TemporaryDirectory(prefix="inferway-drive-") as folder:
         there, back = Path(folder, "plan.npz"), Path(folder, "outcome.npz")
         plan.save(there)
         # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
         process = subprocess.Popen(
-            [sys.executable, "-m", "inferway.drive", str(there), str(back)],
+            [sys.executable, "-m", "inferway.drive", str(there), str(back), "-"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -125,6 +140,7 @@ def carry_out(plan: Plan, progress: Progress | None = None) -> Outcome:
         )
         with process:
             try:
+                _tell(process, access)
                 _follow(process, len(plan.due_s), progress)
             except KeyboardInterrupt:
                 process.send_signal(signal.SIGINT)
@@ -138,6 +154,12 @@ def carry_out(plan: Plan, progress: Progress | None = None) -> Outcome:
     if outcome.refused:
         raise DriveError(f"no connection to {outcome.refused}")
     return outcome
+
+
+def _tell(process: subprocess.Popen[str], access: Access) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):  # its status says that it has ended
+        os.write(process.stdin.fileno(), access.encode())
 
 
 def _follow(process: subprocess.Popen[str], planned: int, progress: Progress | None) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.drive import archive
-from inferway.drive.address import DriveError
+from inferway.drive.error import DriveError
 
 
 @dataclass(frozen=True)

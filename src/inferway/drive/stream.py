@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.drive.address import DriveError, parse, signature
+from inferway.drive.access import Access
+from inferway.drive.address import parse, signature
+from inferway.drive.error import DriveError
 from inferway.drive.message import Parameters, encode, head
 from inferway.drive.plan import Outcome, Plan
 from inferway.drive.record import Record
@@ -88,7 +90,13 @@ class _Merged:
 
 
 def merge(
-    url: str, streams: Sequence[Stream], *, binary: bool, connections: int, grace_s: float
+    url: str,
+    streams: Sequence[Stream],
+    *,
+    access: Access,
+    binary: bool,
+    connections: int,
+    grace_s: float,
 ) -> _Merged:
     """Encode several streams into one plan, in the order of time.
 
@@ -112,7 +120,7 @@ def merge(
         body.append(items + len(bodies))
         bodies += encode(
             stream.task,
-            signature(url, stream.task),
+            signature(url, stream.task, access=access),
             stream.images,
             parameters=stream.parameters,
             binary=binary,

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from inferway.drive.access import HOW_TO_GIVE
 from inferway.drive.record import Record
 
 _LATE_S: Final = 1e-3
@@ -121,6 +122,11 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
 
 def _warnings(record: Record, lag_s: float, p50_s: float) -> list[str]:
     found = []
+    refused = int((record.status == 401).sum())
+    if refused:
+        found.append(
+            f"{refused} requests were refused for want of a valid key (401): give one {HOW_TO_GIVE}"
+        )
     waited = int(record.waited.sum())
     if waited:
         found.append(

@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from inferway.drive.address import DriveError, signature
+from inferway.drive.access import OPEN, Access
+from inferway.drive.address import signature
+from inferway.drive.error import DriveError
 from inferway.drive.inputs import inputs_of
 from inferway.drive.process import CONNECTIONS, GRACE_S, Told, replay, spoken
 from inferway.drive.record import Record
@@ -27,6 +29,7 @@ def run(
     *,
     duration_s: float = DURATION_S,
     seed: int | None = None,
+    access: Access = OPEN,
     binary: bool = True,
     connections: int = CONNECTIONS,
     grace_s: float = GRACE_S,
@@ -47,7 +50,7 @@ def run(
         How long to send, seconds.
     seed
         Of arrivals and inputs; the file's if not given.
-    binary, connections, grace_s
+    access, binary, connections, grace_s
         As in `replay`.
     progress
         Called with what is being done and the part of it that is done, 0..1.
@@ -67,7 +70,8 @@ def run(
     streams = [
         stream
         for index, name in enumerate(deployment.workload)
-        if (stream := _stream(deployment, name, url, duration_s, (chosen, index))) is not None
+        if (stream := _stream(deployment, name, url, access, duration_s, (chosen, index)))
+        is not None
     ]
     if not deployment.workload:
         raise DriveError(
@@ -80,6 +84,7 @@ def run(
     records = replay(
         url,
         streams,
+        access=access,
         binary=binary,
         connections=connections,
         grace_s=grace_s,
@@ -89,7 +94,12 @@ def run(
 
 
 def _stream(
-    deployment: Deployment, name: str, url: str, duration_s: float, seed: tuple[int, int]
+    deployment: Deployment,
+    name: str,
+    url: str,
+    access: Access,
+    duration_s: float,
+    seed: tuple[int, int],
 ) -> Stream | None:
     from inferway.dispatch.bound import max_rate
     from inferway.site.fleet import fleet_of
@@ -106,7 +116,7 @@ def _stream(
     )
     if len(times_s) == 0:
         return None
-    inputs = inputs_of(task, signature(url, name), int(words[1]))
+    inputs = inputs_of(task, signature(url, name, access=access), int(words[1]))
     item = np.random.default_rng(int(words[2])).integers(0, len(inputs.images), len(times_s))
     used, item = np.unique(item, return_inverse=True)
     images, labels = inputs.only(used)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -21,6 +22,7 @@ class TinyServer:
 
     `behave` is awaited before each inference answer and may return a status other than 200;
     `headers` come with each answer, and `complaint` is the error that goes with other statuses.
+    `asks` is the Authorization header without which it answers 401, but for whether it is ready.
     """
 
     behave: Callable[[int], Awaitable[int]]
@@ -32,11 +34,14 @@ class TinyServer:
     tasks: tuple[str, ...] = ("t",)
     headers: bytes = b""
     complaint: str = "no"
+    asks: str = ""
+    shown: list[tuple[str, str]] = field(default_factory=list)
+    tls: ssl.SSLContext | None = None
     listener: asyncio.Server | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http://127.0.0.1:{self.port}" if not self.tls else f"https://localhost:{self.port}"
 
     async def handle(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
@@ -44,7 +49,8 @@ class TinyServer:
             while True:
                 head = (await reader.readuntil(b"\r\n\r\n")).decode()
                 lines = head.split("\r\n")
-                headers = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
+                pairs = [line.split(": ", 1) for line in lines[1:] if line]
+                headers = {name.lower(): value for name, value in pairs}
                 body = await reader.readexactly(int(headers.get("content-length", 0)))
                 status, extra, content = await self.reply(lines[0].split()[1], headers, body)
                 if status == 0:
@@ -60,8 +66,12 @@ class TinyServer:
             writer.close()
 
     async def reply(self, path: str, headers: dict[str, str], body: bytes) -> Reply:
+        authorization = headers.get("authorization", "")
+        self.shown.append((path, authorization))
         if path == "/v2/health/ready":
             return (200 if self.ready else 503), b"", b""
+        if self.asks not in ("", authorization):
+            return 401, b"", json.dumps({"error": f"not with {authorization!r}"}).encode()
         if path in [f"/v2/models/{task}" for task in self.tasks]:
             tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
             metadata = {"inputs": [tensor], "outputs": [tensor | {"name": "y"}]}
@@ -107,11 +117,13 @@ def serve() -> Iterator[Serve]:
     thread.start()
     listening: list[asyncio.Server] = []
 
-    def start(behave: Callable[[int], Awaitable[int]] = at_once) -> TinyServer:
-        server = TinyServer(behave)
+    def start(
+        behave: Callable[[int], Awaitable[int]] = at_once, tls: ssl.SSLContext | None = None
+    ) -> TinyServer:
+        server = TinyServer(behave, tls=tls)
 
         async def listen() -> None:
-            listener = await asyncio.start_server(server.handle, "127.0.0.1", 0)
+            listener = await asyncio.start_server(server.handle, "127.0.0.1", 0, ssl=tls)
             listening.append(listener)
             server.listener = listener
             server.port = listener.sockets[0].getsockname()[1]

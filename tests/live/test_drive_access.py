@@ -1,0 +1,189 @@
+"""The generator against real servers with keys and with certificates of an own authority."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import inferway
+from inferway import drive
+from inferway.cli import main
+from inferway.live import Certificate, Keys
+from inferway.live.control.authority import issue
+
+KEY = "a-key-of-enough-length"
+_VARIANTS = "variants: {tiny: {model: zoo://digits/tiny}, large: {model: zoo://digits/large}}"
+_FILE = f"""
+tasks:
+  digits: {{accuracy_target: 0.9, {_VARIANTS}}}
+nodes:
+  here: {{instances: {{digits/tiny: 1, digits/large: 1}}}}
+workload:
+  digits: {{arrivals: {{process: poisson, rate: 100/s}}}}
+"""
+_NETWORK = f"""
+tasks:
+  digits: {{{_VARIANTS}}}
+nodes:
+  edge-1: {{budget: 20 MB}}
+  edge-2: {{budget: 20 MB}}
+  cloud: {{repository: true}}
+network:
+  links:
+    - {{between: [edge-1, cloud], rtt: 300 ms}}
+    - {{between: [edge-2, cloud], rtt: 300 ms}}
+placement: {{policy: infida, slot: 500 ms}}
+workload:
+  digits: {{arrivals: {{process: poisson, rate: 100/s}}}}
+"""
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an authority and a certificate of it for localhost."""
+    folder = tmp_path_factory.mktemp("certs")
+    issue(["localhost"], folder)
+    return folder
+
+
+@pytest.fixture
+def certificate(certs: Path) -> Certificate:
+    return Certificate(certs / "localhost.pem", certs / "localhost.key")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "digits.yaml"
+    path.write_text(_FILE)
+    return path
+
+
+@pytest.fixture
+def key_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The key in a file, and none in the environment."""
+    monkeypatch.delenv("INFERWAY_KEY", raising=False)
+    path = tmp_path / "keys.txt"
+    path.write_text(f"{KEY}\n")
+    return path
+
+
+def secure(running: Any) -> str:
+    return f"https://localhost:{running.server.http_port}"
+
+
+def test_the_command_shows_the_key_of_a_file_or_of_the_environment(
+    start: Any, file: Path, key_file: Path, monkeypatch: Any, capsys: Any, tmp_path: Path
+) -> None:
+    running = start(deployment=inferway.load(file), keys=Keys([KEY]))
+    url = f"http://{running.url}"
+    command = ["drive", str(file), "--url", url, "--duration", "0.5", "--json"]
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert captured.err.count("\n") == 1
+    assert f"the server at {url} asks for a key: give one with --key-file FILE" in captured.err
+    monkeypatch.setenv("INFERWAY_KEY", "")  # an empty variable is none
+    assert main(command) == 1
+    assert "asks for a key" in capsys.readouterr().err
+
+    out = tmp_path / "out"
+    assert main([*command, "--key-file", str(key_file), "--out", str(out)]) == 0
+    captured = capsys.readouterr()
+    task = json.loads(captured.out)["tasks"]["digits"]
+    assert task["answered"] == task["offered"] == sum(running.server.sites[0].counters.rows) > 20
+    assert KEY not in captured.out + captured.err
+    written = [one for one in out.iterdir() if one.is_file()]
+    assert {one.suffix for one in written} == {".parquet", ".png", ".svg"}
+    assert not any(KEY.encode() in one.read_bytes() for one in written)
+    frame = pd.read_parquet(out / "requests.parquet")
+    assert not frame.astype(str).apply(lambda column: column.str.contains(KEY)).any().any()
+
+    monkeypatch.setenv("INFERWAY_KEY", KEY[::-1])
+    assert main(command) == 1
+    captured = capsys.readouterr()
+    assert "does not take the key that was given" in captured.err
+    assert KEY[::-1] not in captured.err
+    monkeypatch.setenv("INFERWAY_KEY", KEY)
+    assert main(command) == 0
+
+
+def test_the_command_takes_the_authority_of_the_certificate(
+    start: Any,
+    file: Path,
+    key_file: Path,
+    certs: Path,
+    certificate: Certificate,
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    running = start(deployment=inferway.load(file), keys=Keys([KEY]), certificate=certificate)
+    command = ["drive", str(file), "--url", secure(running), "--duration", "0.5", "--json"]
+    command += ["--key-file", str(key_file)]
+    assert main(command) == 1
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "is not trusted" in told
+    assert "--ca FILE.pem" in told
+    assert main([*command, "--ca", str(certs / "authority.pem")]) == 0
+    task = json.loads(capsys.readouterr().out)["tasks"]["digits"]
+    assert task["answered"] == task["offered"] == sum(running.server.sites[0].counters.rows) > 20
+    # What makes no sense is refused, whatever the server.
+    assert main([*command, "--ca", str(key_file)]) == 2
+    assert "keys.txt does not hold a certificate in PEM" in capsys.readouterr().err
+    key_file.write_text("schlüssel-genügender-länge")
+    assert main(command) == 2
+    assert "the key has characters other than visible ASCII" in capsys.readouterr().err
+
+
+def test_nodes_with_keys_and_certificates_are_driven_together(
+    start: Any,
+    file: Path,
+    key_file: Path,
+    certs: Path,
+    certificate: Certificate,
+    tmp_path: Path,
+    capsys: Any,
+) -> None:
+    path = tmp_path / "network.yaml"
+    path.write_text(_NETWORK)
+    guarded = {"keys": Keys([KEY]), "certificate": certificate}
+    nodes = {
+        name: start(deployment=inferway.load(file), **guarded) for name in ("edge-1", "edge-2")
+    }
+    told = tmp_path / "addresses.json"
+    told.write_text(json.dumps({name: {"http": secure(one)} for name, one in nodes.items()}))
+    command = ["drive", str(path), "--addresses", str(told), "--duration", "1", "--json"]
+    command += ["--ca", str(certs / "authority.pem")]
+    assert main(command) == 1
+    assert "asks for a key" in capsys.readouterr().err
+    assert main([*command, "--key-file", str(key_file)]) == 0
+    entries = json.loads(capsys.readouterr().out)["network"]["entries"]
+    for name, running in nodes.items():
+        met = entries[name]
+        assert met["answered"] == met["offered"] == sum(running.server.sites[0].counters.rows) > 10
+    told.write_text(json.dumps({name: {"http": one.url} for name, one in nodes.items()}))
+    assert main([*command, "--key-file", str(key_file)]) == 1
+    assert "has no TLS, and --ca names an authority" in capsys.readouterr().err
+
+
+def test_the_same_from_python(
+    start: Any, file: Path, certs: Path, certificate: Certificate
+) -> None:
+    deployment = inferway.load(file)
+    running = start(deployment=deployment, keys=Keys([KEY]), certificate=certificate)
+    access = drive.Access(KEY, certs / "authority.pem")
+    images = np.random.default_rng(0).random((8, 1, 32, 32))
+    record = drive.drive(secure(running), "digits", np.arange(50) * 0.01, images, access=access)
+    assert record.answered.all()
+    records = drive.run(deployment, secure(running), duration_s=0.3, access=access)
+    assert records["digits"].answered.all()
+
+
+def test_a_server_without_tls_is_told_from_one_that_is_not_there(digits: Any) -> None:
+    url = f"https://{digits.url}"
+    with pytest.raises(drive.DriveError, match="it does not speak TLS: write its address with"):
+        drive.drive(url, "digits", [0.0], np.zeros((1, 4)))
