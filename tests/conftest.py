@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Before NumPy and its like are imported: tests share cores, and threads that spin take them.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -18,12 +21,48 @@ os.environ.pop("FORCE_COLOR", None)
 
 import pytest
 from hypothesis import settings
+from numba.core import event
 
 # The same examples each time, and no limit on an example's time: machines differ.
 settings.register_profile("inferway", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("inferway")
 # Started in the background by a shell, a process ignores Ctrl-C, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+class Untraced(event.Listener):
+    """Takes coverage's tracer away while Numba compiles: it nearly doubles the compiler's time."""
+
+    def __init__(self) -> None:
+        self._of = threading.local()
+
+    def on_start(self, event: Any) -> None:
+        depth = getattr(self._of, "depth", 0)
+        if depth == 0:
+            self._of.tracer = sys.gettrace()
+            sys.settrace(None)
+        self._of.depth = depth + 1
+
+    def on_end(self, event: Any) -> None:
+        self._of.depth -= 1
+        if self._of.depth == 0:
+            sys.settrace(self._of.tracer)
+
+
+event.register("numba:compile", Untraced())
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Test real servers one after another, beside all else: many of these tests look at times."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file, _, _ = nodeid.partition("::")
+            return "tests/live" if file.startswith("tests/live/") else file
+
+    return ByFile(config, log)
 
 
 @pytest.fixture(scope="session")
