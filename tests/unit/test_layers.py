@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,16 +45,26 @@ def module_name(file: Path, root: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+def import_statements(
+    tree: ast.AST, eager: bool = True
+) -> Iterator[tuple[ast.Import | ast.ImportFrom, bool]]:
+    """Find them all, and whether each is carried out when its module is imported."""
+    for node in ast.iter_child_nodes(tree):
+        match node:
+            case ast.Import() | ast.ImportFrom():
+                yield node, eager
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                yield from import_statements(node, eager=False)
+            case ast.If():
+                runs = "TYPE_CHECKING" not in ast.unparse(node.test)
+                yield from import_statements(node, eager and runs)
+            case ast.stmt() | ast.ExceptHandler() | ast.match_case():
+                yield from import_statements(node, eager)
+
+
 def imports(source: str, module: str, known: frozenset[str]) -> Iterator[Import]:
     """Find the imports of Inferway's own modules, as absolute names of modules."""
-    tree = ast.parse(source)
-    lazy: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        deferred = isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
-        typing_only = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
-        if deferred or typing_only:
-            lazy.update(ast.walk(node))
-    for node in ast.walk(tree):
+    for node, eager in import_statements(ast.parse(source)):
         match node:
             case ast.Import(names=names):
                 targets = [alias.name for alias in names]
@@ -67,11 +78,9 @@ def imports(source: str, module: str, known: frozenset[str]) -> Iterator[Import]
                 # A module's own package is level 1; packages' __init__ are not told apart here
                 # because nothing in Inferway imports relatively.
                 raise AssertionError(f"{module}:{node.lineno}: relative import (level {level})")
-            case _:
-                continue
         for target in targets:
             if target == "inferway" or target.startswith("inferway."):
-                yield Import(module, target, node.lineno, node not in lazy)
+                yield Import(module, target, node.lineno, eager)
 
 
 def layer(module: str) -> str | None:
@@ -98,6 +107,7 @@ def wrong_way(found: Import) -> str | None:
     return f"{here} comes before {there}" if RANK[there] > RANK[here] else None
 
 
+@cache
 def all_imports() -> list[Import]:
     files = {module_name(file, PACKAGE): file for file in sorted(PACKAGE.rglob("*.py"))}
     known = frozenset(files)
