@@ -4,16 +4,19 @@ A recording is a folder with `recording.json` (fleet, policy, target, versions) 
 of files: `000001.state.npz`, the site's and the policy's arrays at that moment, and
 `000001.events`, rows of `EVENT` from there on. Old pairs go when there are more than `keep`, and
 the oldest one left still says where to start. A process that dies loses the rows since its last
-`flush` and nothing else.
+`flush` and nothing else, but for a state that it had begun to write.
+
+A recording has one fleet. A world whose fleet changes begins another recording.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 
@@ -21,7 +24,7 @@ from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT, LASTING = range(11)
 """Kinds of event: the dispatcher's calls, and a central queue that has another length since the
 last of them; the world keeps that queue, and policies see its length. A routing has a row for each
 server, or class where there are more of these."""
@@ -39,14 +42,18 @@ EVENT = np.dtype(
         ("time_s", "<f8"),
         ("word", "<i8"),
         ("value", "<f8"),  # deadline, service time, its shift or rate, s or 1/s; a probability
-        ("classes", "<i8"),  # or what `pull` dropped, a largest batch
+        ("classes", "<i8"),  # or what `pull` dropped, a largest batch; those that last
     ]
 )
 _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 1
+SCHEMA = 2
+READ: Final = (1, 2)
+"""Schemas that can be replayed; the first had no classes that last."""
+# A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
+_PACKING: Final = ThreadPoolExecutor(1, "recording")
 
 
 class Recording:
@@ -82,6 +89,7 @@ class Recording:
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: BinaryIO | None = None
+        self._packing: Future[None] | None = None
         held: Any = dispatcher.site.held
         self._held, self._seen_held = memoryview(held), 0
         self.error: OSError | None = None
@@ -140,6 +148,12 @@ class Recording:
         self._dispatcher.shift(low, high, by_s, least_s, now_s)
         self._write(SHIFT, 0, 0, high, low, least_s, now_s, 0, by_s, 0)
 
+    def set_lasting(self, lasting: int) -> None:
+        """As `Dispatcher.set_lasting`."""
+        if lasting != self._dispatcher.lasting:
+            self._dispatcher.set_lasting(lasting)
+            self._write(LASTING, 0, 0, 0, 0, 0.0, 0.0, 0, 0.0, lasting)
+
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """As `Dispatcher.pull`."""
         drop, take = self._dispatcher.pull(server, now_s, draw)
@@ -177,6 +191,8 @@ class Recording:
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
+        if self._packing is not None and self._packing.done():
+            self._packed()
         if self._file is None:
             return
         used, self._used = self._used, 0
@@ -192,6 +208,15 @@ class Recording:
         file, self._file = self._file, None
         if file is not None:
             file.close()
+        self._packed()
+
+    def _packed(self) -> None:
+        packing, self._packing = self._packing, None
+        if packing is not None:
+            try:
+                packing.result()
+            except OSError as error:
+                self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
         self.error = error
@@ -228,8 +253,9 @@ class Recording:
         self._in_file = 0
         self._seen_held = self._held[0]
         name = f"{self._number:06d}"
-        state: Any = _state(self._dispatcher)
-        np.savez(self._folder / f"{name}.state.npz", **state)
+        state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
+        file = self._folder / f"{name}.state.npz"
+        self._packing = _PACKING.submit(np.savez_compressed, file, **state)
         self._file = (self._folder / f"{name}.events").open("wb")
         old = f"{self._number - self._keep:06d}"
         for ending in (".state.npz", ".events"):
@@ -240,11 +266,15 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     """Set a dispatcher's arrays as they were when a file began."""
     for name, array in state.items():
         owner, _, field = name.partition(".")
+        if owner == "dispatcher":
+            dispatcher.set_lasting(int(array))
+            continue
         np.copyto(getattr(dispatcher.site if owner == "site" else dispatcher.policy, field), array)
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
     arrays = {f"site.{field}": getattr(dispatcher.site, field) for field in Site._fields}
+    arrays["dispatcher.lasting"] = np.array(dispatcher.lasting, np.int64)
     for field, value in zip(dispatcher.policy._fields, dispatcher.policy, strict=True):
         if isinstance(value, np.ndarray):
             arrays[f"policy.{field}"] = value

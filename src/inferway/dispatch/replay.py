@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,8 +21,10 @@ from inferway.dispatch.recording import (
     EVENT,
     FINISH,
     HELD,
+    LASTING,
     MARK,
     PULL,
+    READ,
     RETUNE,
     ROUTE,
     SCHEMA,
@@ -79,18 +82,28 @@ class Replay:
 
 
 def recordings(folder: Path) -> list[Path]:
-    """The recordings at a folder: itself, or one per task below it, by name.
+    """The recordings at a folder, by name.
+
+    Itself; one per task below it, or several where the task's fleet has changed, in their order;
+    and the same below a folder per node.
 
     Raises
     ------
     ValueError
         Where there is none.
     """
-    found = [folder] if (folder / "recording.json").is_file() else []
-    found += sorted(path.parent for path in folder.glob("*/recording.json"))
+    found: list[Path] = []
+    for below in ("", "*/", "*/*/"):
+        found += sorted((one.parent for one in folder.glob(f"{below}recording.json")), key=_order)
     if not found:
         raise ValueError(f"{folder} holds no recording: there is no recording.json in it")
     return found
+
+
+def _order(folder: Path) -> list[tuple[int, str | int]]:
+    """Sort numbers within names by their size."""
+    parts = re.split(r"(\d+)", str(folder))
+    return [(1, int(part)) if part.isdecimal() else (0, part) for part in parts]
 
 
 def events(
@@ -225,7 +238,7 @@ def _route(dispatcher: Dispatcher, rows: list[tuple[Any, ...]]) -> None:
 
 
 def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
-    kind, flag, _, count, server, floor, time_s, _, value, _ = row
+    kind, flag, _, count, server, floor, time_s, _, value, classes = row
     if kind == FINISH:
         dispatcher.finish(server, time_s, value, count)
     elif kind == BEGIN:
@@ -236,6 +249,8 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
         dispatcher.mark(server, bool(flag), time_s)
     elif kind == SHIFT:
         dispatcher.shift(server, count, value, floor, time_s)
+    elif kind == LASTING:
+        dispatcher.set_lasting(classes)
     elif kind == RETUNE:
         dispatcher.retune(value)
     elif kind == HELD:
@@ -257,7 +272,7 @@ def header(folder: Path) -> dict[str, Any]:
         raise ValueError(f"{folder} holds no recording: there is no recording.json in it") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"{file} cannot be read: {error}") from error
-    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
+    if not isinstance(head, dict) or head.get("schema") not in READ:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
     return head
 

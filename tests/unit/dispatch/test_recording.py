@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.recording import EVENT, Recording
+from inferway.dispatch.recording import EVENT, LASTING, Recording
 from inferway.dispatch.replay import events, recordings, replay
 from inferway.site import ALL_CLASSES, Fleet
 
@@ -158,8 +158,54 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 1"):
+    with pytest.raises(ValueError, match="is not a recording of schema 2"):
         replay(tmp_path / "run")
+
+
+def test_recordings_below_nodes_and_tasks_are_found_in_their_order(tmp_path: Path) -> None:
+    names = ["t", "t.2", "t.10", "node-2/t", "node-10/t", "node-10/t.2"]
+    for name in names:
+        Recording(Dispatcher(FLEET, "priced", target=0.8), tmp_path / name).close()
+    assert [str(one.relative_to(tmp_path)) for one in recordings(tmp_path)] == names
+
+
+@pytest.mark.parametrize("rows", [1_000_000, 300])
+def test_which_classes_last_is_part_of_what_is_recorded(tmp_path: Path, rows: int) -> None:
+    dispatcher = Dispatcher(
+        FLEET, "priced", target=0.8, rate_per_s=20.0, max_wait_s=0.05, lasting=0b100
+    )
+    recording = Recording(dispatcher, tmp_path / "run", rows=rows, keep=4)
+    generator = np.random.default_rng(3)
+    for step in range(1_000):
+        now = step / 30
+        recording.arrive(now, int(generator.integers(-(2**63), 2**63)))
+        for server in np.flatnonzero(recording.site.queue).tolist():
+            if generator.random() < 0.1:
+                recording.finish(server, now, 0.1)
+        # Mostly as it was.
+        recording.set_lasting(0b001 if step // 100 % 2 else 0b110)
+    recording.close()
+    found = [state["dispatcher.lasting"].item() for state, _ in events(tmp_path / "run")]
+    assert set(found) <= {0b100, 0b001, 0b110}
+    written = np.concatenate([one for _, one in events(tmp_path / "run")])
+    assert 4 <= np.count_nonzero(written["kind"] == LASTING) <= 11
+    assert replay(tmp_path / "run", requests=None).differences == ()
+    # It is what the decisions hang on.
+    for file in (tmp_path / "run").glob("*.events"):
+        changed = np.fromfile(file, EVENT)
+        changed["classes"][changed["kind"] == LASTING] = 0b010
+        changed.tofile(file)
+    assert replay(tmp_path / "run", requests=None).differences != ()
+
+
+def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "000001.state.npz").mkdir()
+    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder)
+    assert recording.arrive(0.0, 1) >= 0
+    recording.close()
+    assert isinstance(recording.error, IsADirectoryError)
 
 
 def test_a_disk_that_refuses_ends_the_recording_and_not_the_dispatcher(tmp_path: Path) -> None:
