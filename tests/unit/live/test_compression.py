@@ -39,9 +39,9 @@ def test_members_share_the_limit() -> None:
 
 
 def test_many_members_are_refused_before_they_cost_time() -> None:
-    member = gzip.compress(b"x")
+    member = gzip.compress(b"x", mtime=0)
     assert decompress(member * MEMBERS, b"gzip", 100) == b"x" * MEMBERS
-    for many in (member * (MEMBERS + 1), gzip.compress(b"") * 100_000):
+    for many in (member * (MEMBERS + 1), gzip.compress(b"", mtime=0) * 100_000):
         with pytest.raises(RefusalError, match="more than 16 members") as caught:
             decompress(many, b"gzip", 10**7)
         assert caught.value.status == 400
@@ -49,7 +49,7 @@ def test_many_members_are_refused_before_they_cost_time() -> None:
 
 def test_a_member_may_end_anywhere_in_a_large_body() -> None:
     noise = random.Random(1).randbytes(700_000)
-    body = gzip.compress(noise, 1) + gzip.compress(b"end")
+    body = gzip.compress(noise, 1, mtime=0) + gzip.compress(b"end")
     assert decompress(body, b"gzip", 10**6) == noise + b"end"
     with pytest.raises(RefusalError, match="truncated"):
         decompress(body[:-1], b"gzip", 10**6)
@@ -63,8 +63,8 @@ def test_bare_deflate_is_understood() -> None:
 @pytest.mark.parametrize(
     ("body", "encoding", "status"),
     [
-        (gzip.compress(b"abc")[:-1], b"gzip", 400),
-        (gzip.compress(b"abc") + b"rest", b"gzip", 400),
+        (gzip.compress(b"abc", mtime=0)[:-1], b"gzip", 400),
+        (gzip.compress(b"abc", mtime=0) + b"rest", b"gzip", 400),
         (zlib.compress(b"abc") + b"rest", b"deflate", 400),
         (b"abc", b"gzip", 400),
         (b"abc", b"zstd", 415),
