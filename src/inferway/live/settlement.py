@@ -122,6 +122,10 @@ class Settlement:
                     self._report(error)
             else:
                 self._queues[server].popleft()
+                passed = request.passed
+                # What was out of the ordinary on the way is the hop's to learn, for all servers.
+                if passed is not None and passed.strayed:
+                    measured = -1
                 self._desk.dispatcher.finish(server, now_s, request.service_s, measured)
                 self._departures.answer(request)
                 return True

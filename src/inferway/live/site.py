@@ -162,7 +162,7 @@ class Site:
         self.held = self._queues.central.requests
         self.forecast = Forecast(view, self.class_of, self.accuracy, now)
         self.health = Health(self.instances, self.class_of, self._mark)
-        self._watch = Watch(self.instances, self.health, self.class_of)
+        self._watch = Watch(self.instances, self.health, self.class_of, self._shift)
         self._desk = Desk(dispatcher, self._queues, self.health, seed, now)
         self.arrived = 0
         """Rows that have been asked for."""
@@ -458,6 +458,9 @@ class Site:
             for request in queued:
                 self._again.move(request, self.now())
         self._again.pull()
+
+    def _shift(self, low: int, high: int, by_s: float, least_s: float) -> None:
+        self.dispatcher.shift(low, high, by_s, least_s, self.now())
 
     def _forwarded(self, job: Job) -> None:
         # On the loop already, where the answer came in.

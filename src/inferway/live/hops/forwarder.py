@@ -52,6 +52,8 @@ class Forwarding:
         From that neighbor to that node, both included.
     spans
         Made of what is sent; None makes none.
+    rtt_s
+        Round trip of the path that predicted times count on, s; None where that is not known.
     """
 
     hop: Hop
@@ -59,6 +61,7 @@ class Forwarding:
     variant: str
     path: tuple[str, ...] = ()
     spans: Spans | None = None
+    rtt_s: float | None = None
 
     def close(self) -> None:
         """Do nothing: other classes may use the hop."""

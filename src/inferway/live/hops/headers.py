@@ -161,6 +161,24 @@ def hop_head(
     )
 
 
+def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:
+    """Write a question that a neighbor answers at once, or has answered by another node.
+
+    Parameters
+    ----------
+    at
+        The neighbor's address.
+    to
+        The node that shall answer; empty for the neighbor.
+    path
+        Nodes so far, encoded and joined by commas; empty for whoever asks first.
+    """
+    lines = b"Inferway-Node: %s\r\n" % encoded(to) if to else b""
+    if path:
+        lines += b"Inferway-Path: %s\r\n" % path
+    return b"GET /v2/health/live HTTP/1.1\r\nHost: %s\r\n%s\r\n" % (at, lines)
+
+
 def target_of(task: str, host: str, port: int) -> bytes:
     """Write what `hop_head` begins with."""
     at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -5,16 +5,22 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
+from time import monotonic
 from typing import Final
 
 from inferway.live.hops.breaker import Breaker
+from inferway.live.hops.headers import live_head
 from inferway.live.hops.pool import Pool, Sending
+from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
 
 PATIENCE_S: Final = 30.0
 """Longest wait for an answer, unless told otherwise."""
 PROBE_S: Final = 1.0
 """Longest wait for the answer to a probe."""
+LOOK_S: Final = 0.05
+"""Shortest time between two looks at which ways are to be asked."""
 
 Watcher = Callable[[bool, str], None]
 """Told whether the neighbor takes requests from now on, and why not."""
@@ -24,7 +30,8 @@ class Hop:
     """Sends requests to one neighbor; all methods belong to the event loop.
 
     A neighbor that refuses connections, or fails several times in a row, is asked nothing but
-    whether it is alive, at growing intervals, until it says so.
+    whether it is alive, at growing intervals, until it says so. Where somebody follows how long
+    ways through it take, it is asked along those that no request has gone for a while.
 
     Parameters
     ----------
@@ -65,8 +72,13 @@ class Hop:
         self._pool = Pool(
             name, host, port, tls, server_name, patience_s, self._answered, self._failed
         )
-        at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        self._question = f"GET /v2/health/live HTTP/1.1\r\nHost: {at}\r\n\r\n".encode()
+        self.at = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        """The address, as Host lines have it."""
+        self._question = live_head(self.at)
+        self._ways = Ways(monotonic)
+        self._next_look: asyncio.TimerHandle | None = None
+        self._looks: dict[tuple[str, ...], Sending] = {}
+        self._sent_before = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
         self._probe: Sending | None = None
@@ -101,6 +113,7 @@ class Hop:
             asyncio.get_running_loop().call_soon(self._hand_on, sending, self._shut())
         elif self.rtt_s > 0.0:
             loop = asyncio.get_running_loop()
+            sending.late = True
             sending.timer = loop.call_later(self.rtt_s / 2, self._go, sending)
         else:
             self.sent += 1
@@ -116,6 +129,20 @@ class Hop:
     def unwatch(self, watcher: Watcher) -> None:
         """Tell somebody no more."""
         self._watchers.remove(watcher)
+
+    def follow(self, path: tuple[str, ...], told: Told) -> None:
+        """Have somebody told when a way takes longer, or less, as `Ways.follow` does it."""
+        self._ways.follow(path, told)
+        if self._next_look is None and not self._closed:
+            self._look_later()
+
+    def unfollow(self, path: tuple[str, ...], told: Told) -> None:
+        """Tell somebody no more."""
+        self._ways.unfollow(path, told)
+
+    def round_trip_s(self, path: tuple[str, ...]) -> float | None:
+        """Round trip of a way that begins here, as it was told last, s; None where not known."""
+        return self._ways.round_trip_s(path)
 
     def lose(self, reason: str) -> None:
         """The neighbor is known to be gone: what waits for it fails now, and nothing is sent to it.
@@ -155,8 +182,9 @@ class Hop:
     def close(self) -> None:
         """End every connection, for good."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in (self._timer, self._next_look):
+            if timer is not None:
+                timer.cancel()
         self._pool.close()
 
     def _go(self, sending: Sending) -> None:
@@ -170,11 +198,16 @@ class Hop:
     def _shut(self) -> Failure:
         return Failure(self.reason, unserved=True)
 
-    def _answered(self, sending: Sending, answer: Answer) -> None:
+    def _answered(self, sending: Sending, answer: Answer, sent_s: float, now_s: float) -> None:
         # Whatever it says, it answers: what is wrong behind it is not the neighbor's fault.
         if self.breaker.succeeded():
             self._close()
-        if self.rtt_s > 0.0 and sending is not self._probe:
+        if self._ways.followed:
+            body = sending.body
+            size = len(body) if isinstance(body, bytes) else sum(map(len, body))
+            if size + len(answer.body) <= SEGMENTS_BYTES:
+                self._ways.heard(answer, sent_s, now_s, self.rtt_s)
+        if self.rtt_s > 0.0 and sending.late:
             loop = asyncio.get_running_loop()
             sending.timer = loop.call_later(self.rtt_s / 2, self._hand_on, sending, answer)
         else:
@@ -243,3 +276,30 @@ class Hop:
             self.breaker.failed()
             self.reason = result.reason
             self._later()
+
+    def _look_later(self) -> None:
+        due_s = self._ways.due_s - monotonic() if self.breaker.closed else PROBE_S
+        wait_s = min(PROBE_S, max(LOOK_S, due_s))
+        self._next_look = asyncio.get_running_loop().call_later(wait_s, self._look)
+
+    def _look(self) -> None:
+        self._next_look = None
+        if not self._ways.followed or self._closed:
+            return
+        now_s, used = monotonic(), self.sent != self._sent_before
+        for path in self._ways.due(now_s) if self.breaker.closed else ():
+            self._sent_before = self.sent
+            self._ways.asked(path, now_s, used)
+            if path in self._looks:
+                continue
+            head = live_head(self.at, path[-1] if len(path) > 1 else "")
+            sending = Sending(self._pool, head, b"", partial(self._looked, path))
+            self._looks[path] = sending
+            self._pool.send(sending)
+        self._look_later()
+
+    def _looked(self, path: tuple[str, ...], _: Answer | Failure) -> None:
+        del self._looks[path]
+        if self._next_look is not None and not self._closed:
+            self._next_look.cancel()
+            self._look_later()

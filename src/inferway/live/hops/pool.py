@@ -7,6 +7,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from time import monotonic
 from typing import Any, Final, cast
 
 from inferway.live.hops.wire import Answer, Failure, Wire
@@ -34,11 +35,13 @@ class Sending:
         The connection that carries it; None before and after.
     timer
         What goes on with it, where it waits for an emulated latency.
+    late
+        Whether its answer is to be late by half of an emulated latency, as it was.
     ended
         Whether it has been answered, has failed or has been canceled.
     """
 
-    __slots__ = ("_pool", "body", "done", "ended", "head", "timer", "wire")
+    __slots__ = ("_pool", "body", "done", "ended", "head", "late", "timer", "wire")
 
     def __init__(
         self,
@@ -51,7 +54,7 @@ class Sending:
         self.head, self.body, self.done = head, body, done
         self.wire: Wire | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.ended = False
+        self.ended = self.late = False
 
     def cancel(self) -> None:
         """Nobody waits for the answer: the connection that carries the request is closed."""
@@ -79,7 +82,8 @@ class Pool:
     patience_s
         Longest wait for one answer.
     answered
-        Told of each what was answered.
+        Told of each what was answered, when it was written and when the answer came, on the
+        monotonic clock: a loop's may go by milliseconds.
     failed
         Told of each that has failed why, and whether the neighbor is certainly of no use.
     """
@@ -92,7 +96,7 @@ class Pool:
         tls: ssl.SSLContext | None,
         server_name: str | None,
         patience_s: float,
-        answered: Callable[[Sending, Answer], None],
+        answered: Callable[[Sending, Answer, float, float], None],
         failed: Callable[[Sending, Failure, bool], None],
     ) -> None:
         self._name, self._host, self._port = name, host, port
@@ -123,7 +127,7 @@ class Pool:
         idle = self._idle
         while idle:
             wire = idle.pop()
-            if not wire.stale(self._loop.time()):
+            if not wire.stale(monotonic()):
                 self._write(wire, sending)
                 return
             wire.abort()
@@ -178,7 +182,7 @@ class Pool:
 
     def _write(self, wire: Wire, sending: Sending) -> None:
         wire.sending, sending.wire = sending, wire
-        wire.since_s = self._loop.time()
+        wire.since_s = monotonic()
         self._busy.add(wire)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
@@ -207,7 +211,7 @@ class Pool:
         elif self._waiting:
             self._write(wire, self._waiting.popleft())
         else:
-            self._keep(wire)
+            self._keep(wire, monotonic())
 
     def _unreachable(self, reason: str) -> None:
         # Whoever waits next needs a task of its own; this one is about to end.
@@ -217,8 +221,8 @@ class Pool:
         if self._waiting and not self._closed:
             self._open()
 
-    def _keep(self, wire: Wire) -> None:
-        wire.since_s = self._loop.time()
+    def _keep(self, wire: Wire, now_s: float) -> None:
+        wire.since_s = now_s
         self._idle.append(wire)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
@@ -226,6 +230,7 @@ class Pool:
     def _take(self, wire: Wire, answer: Answer, keep: bool) -> None:
         sending: Sending = wire.sending
         wire.sending = sending.wire = None
+        sent_s, now_s = wire.since_s, monotonic()
         self._busy.discard(wire)
         if not keep:
             wire.abort()
@@ -234,8 +239,8 @@ class Pool:
         elif self._waiting:
             self._write(wire, self._waiting.popleft())
         else:
-            self._keep(wire)
-        self._answered(sending, answer)
+            self._keep(wire, now_s)
+        self._answered(sending, answer, sent_s, now_s)
 
     def _lost(self, wire: Wire, wrong: str) -> None:
         if wire.sending is None:
@@ -258,7 +263,7 @@ class Pool:
 
     def _look(self) -> None:
         # One timer for all: one for each request would cost more than the request's writing.
-        now_s, self._sweep = self._loop.time(), None
+        now_s, self._sweep = monotonic(), None
         for wire in [one for one in self._busy if now_s - one.since_s > self._patience_s]:
             reason = f"node {self._name} did not answer within {self._patience_s:g} s"
             self._fail_wire(wire, Failure(reason, late=True))

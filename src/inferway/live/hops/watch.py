@@ -1,13 +1,20 @@
-"""Marks the servers behind a hop as the hop's breaker says, so that no policy sees them."""
+"""Tells a site what its hops know: which servers behind them to leave out, and how far they are.
+
+Servers are marked as their hop's breaker says, so that no policy sees them; and when a way takes
+longer than it did, or less, the predicted times of all servers at its end move at once. Left to
+themselves, each would have to serve a slow request first, and none would see that it is over.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from inferway.live.health import Health
-from inferway.live.hops.forwarder import Forwarder
+from inferway.live.hops.forwarder import Forwarder, Forwarding
 from inferway.live.hops.hop import Hop, Watcher
+from inferway.live.hops.ways import Told, differ
 
 WITHDRAWN = "the node does not offer this any more"
 
@@ -23,15 +30,26 @@ class Watch:
         Of the servers.
     class_of
         Class of each server.
+    shift
+        Called with a range of servers, from the first to before the last, by how many seconds
+        longer their services are predicted to take, and with the least that they can.
     """
 
-    def __init__(self, instances: Sequence[Any], health: Health, class_of: Sequence[int]) -> None:
+    def __init__(
+        self,
+        instances: Sequence[Any],
+        health: Health,
+        class_of: Sequence[int],
+        shift: Callable[[int, int, float, float], None],
+    ) -> None:
         self._instances, self._health, self._class_of = instances, health, class_of
+        self._shift = shift
         self._servers: dict[Hop, list[int]] = {}
         for server, one in enumerate(instances):
             if isinstance(one, Forwarder):
                 self._servers.setdefault(one.forwarding.hop, []).append(server)
         self._watchers: list[tuple[Hop, Watcher]] = []
+        self._following: list[tuple[Forwarding, Told]] = []
         self._withdrawn: frozenset[int] = frozenset()
 
     def beside(self, server: int) -> int:
@@ -69,6 +87,15 @@ class Watch:
             hop.watch(watcher)
             if hop.breaker.closed and self._withdrawn:
                 watcher(True, "")
+        for low, high, forwarding in self._classes():
+            path, hop = forwarding.path, forwarding.hop
+            told = partial(self._shift, low, high)
+            rtt_s = hop.round_trip_s(path)
+            counted_s = forwarding.rtt_s
+            if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
+                told(rtt_s - counted_s, rtt_s)
+            self._following.append((forwarding, told))
+            hop.follow(path, told)
 
     def withdraw(self, classes: Collection[int]) -> None:
         """Have servers of these classes take nothing, and those of others as their hops do."""
@@ -83,6 +110,18 @@ class Watch:
         for hop, watcher in self._watchers:
             hop.unwatch(watcher)
         self._watchers.clear()
+        for forwarding, told in self._following:
+            forwarding.hop.unfollow(forwarding.path, told)
+        self._following.clear()
+
+    def _classes(self) -> list[tuple[int, int, Forwarding]]:
+        """First server, the one after the last, and where to, of each class that forwards."""
+        found: dict[int, tuple[int, int, Forwarding]] = {}
+        for server, one in enumerate(self._instances):
+            if isinstance(one, Forwarder):
+                low = found.get(self._class_of[server], (server,))[0]
+                found[self._class_of[server]] = low, server + 1, one.forwarding
+        return list(found.values())
 
     def _mark(self, servers: Sequence[int], works: bool, reason: str) -> None:
         # All rest before the first is marked: what it had queued is not to go to the next of them.

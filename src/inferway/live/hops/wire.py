@@ -55,6 +55,9 @@ class Answer:
         Values of the hop headers; empty without them.
     unserved
         Whether the request has certainly not been run.
+    strayed
+        Whether a link on its way took otherwise than is known of it: what it took says little of
+        the next.
     """
 
     __slots__ = (
@@ -67,6 +70,7 @@ class Answer:
         "path",
         "retry_after",
         "status",
+        "strayed",
         "times",
         "unserved",
         "variant",
@@ -85,7 +89,7 @@ class Answer:
         self.status, self.kind, self.body = status, kind, body
         self.node, self.variant, self.path, self.times = node, variant, path, times
         self.lines = self.degraded = self.retry_after = b""
-        self.unserved = False
+        self.unserved = self.strayed = False
         self.json_length: bytes | None = None
 
     @classmethod

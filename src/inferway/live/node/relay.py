@@ -10,12 +10,14 @@ from urllib.parse import unquote_to_bytes
 
 from inferway.live.hops.forwarder import BAD_GATEWAY
 from inferway.live.hops.headers import (
+    MOST_NODES,
     Heading,
     Trail,
     body_lines,
     encoded,
     heading_of,
     hop_head,
+    live_head,
     target_of,
 )
 from inferway.live.hops.hop import Hop
@@ -27,6 +29,7 @@ from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes
+from inferway.live.http.whole import NODE, PATH
 from inferway.live.intake import Intake
 from inferway.live.site import Site
 
@@ -85,7 +88,7 @@ class Relay:
         self._handlers: dict[bytes, Handler] = {}
         self._targets: dict[tuple[Hop, str], bytes] = {}
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
-        self._routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
+        self._routes.read("/v2/health/live", self._live)
 
     def serve(self, sites: Iterable[Site]) -> None:
         """Serve these tasks' own variants from now on; called again whenever they change."""
@@ -212,6 +215,25 @@ class Relay:
     def _tell_refused(self, relayed: Relayed | None) -> None:
         if relayed is not None:
             relayed.ended(503, None, self._now())
+
+    def _live(self, exchange: Exchange) -> None:
+        """Answer that this node lives, or ask the node that is named; nothing is done for it."""
+        received_s = self._now()
+        fields = exchange.hop or {}
+        to, exchange.path = fields.get(NODE, b""), fields.get(PATH, b"")
+        if to in (b"", self._own):
+            exchange.respond(200, extra=self.trail.own(exchange.path, 0.0, "", False))
+            return
+        nodes = exchange.path.split(b",") if exchange.path else []
+        name = unquote_to_bytes(to).decode("utf-8", "replace")
+        hop = self._next_hop(name) if len(nodes) < MOST_NODES else None
+        if hop is None or self._own in nodes or encoded(hop.name) in nodes:
+            reason = f"node {self.node} has no way to node {name} now"
+            self._refuse(exchange, 503, reason, received_s, unserved=True)
+            return
+        head = live_head(hop.at, name, b",".join([*nodes, self._own]))
+        exchange.withdraw = Sending.cancel
+        exchange.request = hop.send(head, b"", partial(self._answered, exchange, received_s, None))
 
     def _refuse(
         self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool

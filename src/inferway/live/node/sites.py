@@ -244,6 +244,16 @@ class Sites:
         self._heard[task] = held | gone
         return offers + [one for one, _ in gone.values()]
 
+    def _round_trips_s(
+        self, variants: Sequence[str], stands_for: Sequence[Offer | None]
+    ) -> dict[str, float | None]:
+        """By class, the round trip that its servers were last told; None where not known."""
+        return {
+            name: self._hops[offer.path[0]].round_trip_s(offer.path)
+            for name, offer in zip(variants, stands_for, strict=True)
+            if offer is not None
+        }
+
     def _made(
         self,
         task: str,
@@ -292,6 +302,8 @@ class Sites:
         ]
         foresee(dispatcher.site, batches)
         before = self.by_task.get(task)
+        carried: list[str] = []
+        rtt_s: dict[str, float | None] = {}
         if before is not None:
             # A way that has changed is measured anew.
             same = {
@@ -299,14 +311,24 @@ class Sites:
                 for name, offer in zip(fleet.variants, stands_for, strict=True)
                 if offer is None or _way(offer) in self._made_of[task].ways
             }
-            carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+            # The old site's times may be shifted while they are copied, in another thread.
+            while True:
+                rtt_s = self._round_trips_s(fleet.variants, stands_for)
+                carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+                if rtt_s == self._round_trips_s(fleet.variants, stands_for):
+                    break
         runtimes: list[Runtime | Forwarding] = []
         for name, count, offer in zip(fleet.variants, fleet.count, stands_for, strict=True):
             runtime: Runtime | Forwarding = (
                 lent[name]
                 if offer is None
                 else Forwarding(
-                    self._hops[offer.path[0]], offer.node, offer.variant, offer.path, self._spans
+                    self._hops[offer.path[0]],
+                    offer.node,
+                    offer.variant,
+                    offer.path,
+                    self._spans,
+                    rtt_s[name] if name in carried else offer.rtt_s,
                 )
             )
             runtimes += [runtime] * int(count)

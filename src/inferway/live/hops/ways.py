@@ -1,0 +1,287 @@
+"""How long the links behind a neighbor take: one estimate each, for all that is reached by them.
+
+Every answer says how long each node on its way had it. What is left between two of them is the
+round trip of the link between: one sample of each link, from requests that were sent anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Final, NamedTuple
+
+from inferway.live.hops.headers import encoded
+from inferway.live.hops.wire import Answer
+
+__all__ = ["SEGMENTS_BYTES", "Link", "Ways", "differ"]
+
+NOISE: Final = 0.25
+NOISE_S: Final = 2e-3
+"""A round trip that is off by no more than this share, or this time, is as it was told."""
+FIRST: Final = 5
+"""Samples of which the median is what is told first."""
+ENOUGH: Final = 3
+"""Samples in a row beyond the noise, all to the same side, of which the median is told next."""
+FIRST_WAIT_S: Final = 0.1
+WAIT_S: Final = 1.0
+LONGEST_WAIT_S: Final = 8.0
+"""Without a sample for so long, a link is asked: first, after what was unexpected; then after twice
+the time before, up to the second while it is slower than it was, or requests go that are no
+samples, and up to the third while nothing is asked of it."""
+SEGMENTS_BYTES: Final = 14_600
+"""What TCP sends before it has heard anything (RFC 6928): a request and an answer that are larger
+together may take more than one round trip, and are no sample."""
+_LONGEST_MEMORY: Final = 1024
+_MORE: Final = 1.0 + NOISE
+
+Told = Callable[[float, float], None]
+"""Told by how many seconds a way takes longer than was last told, and how long it takes now."""
+
+
+def differ(one_s: float, other_s: float) -> bool:
+    """Whether a round trip differs from another by more than noise."""
+    return abs(one_s - other_s) > max(NOISE_S, NOISE * other_s)
+
+
+class Link:
+    """Estimates the round trip of one link.
+
+    It follows what has moved for good, up or down, after a few samples; single ones that are late
+    because a node was busy move nothing.
+
+    Parameters
+    ----------
+    changed
+        Called with this link and the difference, s, when another round trip is told.
+    since_s
+        When it began to be of use, on the clock of samples.
+
+    Attributes
+    ----------
+    told_s
+        The estimate, s; NaN before there is one.
+    due_s
+        When it is to be asked, where there is no sample before.
+    """
+
+    __slots__ = (
+        "_changed",
+        "_changed_s",
+        "_high_s",
+        "_least_s",
+        "_low_s",
+        "_odd",
+        "_rose",
+        "_since_s",
+        "_wait_s",
+        "told_s",
+    )
+
+    def __init__(self, changed: Callable[[Link, float], None], since_s: float) -> None:
+        self._changed = changed
+        self.told_s = math.nan
+        # Everything is beyond these.
+        self._low_s, self._high_s = math.inf, -math.inf
+        self._odd: list[float] = []
+        self._changed_s, self._rose = -math.inf, False
+        self._least_s = math.inf
+        self._since_s, self._wait_s = since_s, WAIT_S
+
+    @property
+    def due_s(self) -> float:  # noqa: D102 - among the attributes
+        return self._since_s + self._wait_s
+
+    def hear(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
+        """Take a sample into account.
+
+        Parameters
+        ----------
+        rtt_s
+            Round-trip time.
+        sent_s, now_s
+            When its request went out, and when its answer came.
+
+        Returns
+        -------
+        bool
+            Whether it was beyond the noise of what had been told.
+        """
+        self._since_s = now_s
+        if self._low_s <= rtt_s <= self._high_s:
+            if self._odd:
+                self._odd.clear()
+            return False
+        return self._beyond(rtt_s, sent_s, now_s)
+
+    def asked(self, now_s: float, used: bool) -> None:
+        """Note that it is asked now; `used` says whether requests go over it."""
+        # Before anything was told, it differs from nothing.
+        usual = not used and self.told_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
+        most_s = LONGEST_WAIT_S if usual else WAIT_S
+        self._since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
+
+    def _beyond(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
+        odd = self._odd
+        if math.isnan(self.told_s):
+            odd.append(rtt_s)
+            if len(odd) >= FIRST:
+                self._tell(median(odd))
+            return False
+        up = rtt_s > self.told_s
+        # What was on its way at the last change is late, or early, as everything was before it.
+        if sent_s < self._changed_s and up != self._rose:
+            return True
+        if odd and (odd[0] > self.told_s) != up:
+            odd.clear()
+        odd.append(rtt_s)
+        self._wait_s = FIRST_WAIT_S
+        if len(odd) >= ENOUGH:
+            before_s = self.told_s
+            self._tell(median(odd))
+            self._changed_s, self._rose = now_s, up
+            self._changed(self, self.told_s - before_s)
+        return True
+
+    def _tell(self, rtt_s: float) -> None:
+        self.told_s = rtt_s
+        noise_s = max(NOISE_S, NOISE * rtt_s)
+        self._low_s, self._high_s = rtt_s - noise_s, rtt_s + noise_s
+        self._least_s = min(self._least_s, rtt_s)
+        self._odd.clear()
+
+
+class _Follower(NamedTuple):
+    """Who wants to know of a way."""
+
+    links: tuple[Link, ...]
+    told: Told
+
+
+class Ways:
+    """The links on the ways that begin with one hop.
+
+    Only those are kept that somebody follows; what else is passed on teaches nothing.
+
+    Parameters
+    ----------
+    now
+        The clock of samples, s.
+
+    Attributes
+    ----------
+    followed
+        Whether anybody follows any.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self.followed = False
+        self._links: dict[tuple[bytes, bytes], Link] = {}
+        self._behind: dict[tuple[bytes, int], tuple[Link, ...]] = {}
+        self._followers: dict[tuple[tuple[str, ...], Told], _Follower] = {}
+
+    def follow(self, path: tuple[str, ...], told: Told) -> None:
+        """Have somebody told when a way takes longer, or less.
+
+        Parameters
+        ----------
+        path
+            From the neighbor to the last node, both included.
+        told
+            Called with the difference, s, and with the round trip of the whole way as it is told
+            now, s.
+        """
+        links = []
+        for pair in _pairs([encoded(node) for node in path]):
+            if pair not in self._links:
+                self._links[pair] = Link(self._turned, self._now())
+                self._behind.clear()
+            links.append(self._links[pair])
+        self._followers[path, told] = _Follower(tuple(links), told)
+        self.followed = True
+
+    def unfollow(self, path: tuple[str, ...], told: Told) -> None:
+        """Tell somebody no more. What is known of the links stays."""
+        del self._followers[path, told]
+        self.followed = bool(self._followers)
+
+    def round_trip_s(self, path: tuple[str, ...]) -> float | None:
+        """Round trip of a way as it was told last, s; None where that of a link is not known."""
+        pairs = _pairs([encoded(node) for node in path])
+        links = [self._links[pair] for pair in pairs if pair in self._links]
+        whole_s = sum(link.told_s for link in links)
+        return whole_s if len(links) == len(path) and math.isfinite(whole_s) else None
+
+    def heard(self, answer: Answer, sent_s: float, now_s: float, more_s: float = 0.0) -> None:
+        """Learn from an answer; note there whether the way took otherwise than was told.
+
+        Parameters
+        ----------
+        answer
+            As it came.
+        sent_s, now_s
+            When its request was written, and when it came.
+        more_s
+            That passed elsewhere and belongs to the way to the neighbor.
+        """
+        times = answer.times.split(b",")
+        key = answer.path, len(times)
+        links = self._behind.get(key)
+        if links is None:
+            links = self._find(key)
+        left_s = now_s - sent_s + more_s
+        for link, time in zip(links, times, strict=False):
+            try:
+                spent_s = float(time) * 1e-3
+            except ValueError:  # a neighbor that writes nonsense is told nothing about
+                return
+            if link.hear(left_s - spent_s, sent_s, now_s):
+                answer.strayed = True
+            left_s = spent_s
+
+    def due(self, now_s: float) -> list[tuple[str, ...]]:
+        """Ways on which a link is to be asked now, no way twice as part of another."""
+        late = {
+            path
+            for (path, _), follower in self._followers.items()
+            if any(link.due_s <= now_s for link in follower.links)
+        }
+        return [
+            path
+            for path in sorted(late)
+            if not any(other[: len(path)] == path and other != path for other in late)
+        ]
+
+    def asked(self, path: tuple[str, ...], now_s: float, used: bool) -> None:
+        """Note that the links of a way are asked now; `used` says whether requests go there."""
+        for pair in _pairs([encoded(node) for node in path]):
+            self._links[pair].asked(now_s, used)
+
+    @property
+    def due_s(self) -> float:
+        """When the next link is to be asked."""
+        links = {link for follower in self._followers.values() for link in follower.links}
+        return min((link.due_s for link in links), default=math.inf)
+
+    def _turned(self, link: Link, by_s: float) -> None:
+        for (path, _), follower in tuple(self._followers.items()):
+            if link in follower.links:
+                follower.told(by_s, self.round_trip_s(path) or link.told_s)
+
+    def _find(self, key: tuple[bytes, int]) -> tuple[Link, ...]:
+        path, times = key
+        found = [self._links.get(pair) for pair in _pairs(path.split(b",")[-times:])]
+        links: tuple[Link, ...] = ()
+        if None not in found:
+            links = tuple(link for link in found if link is not None)
+        if len(self._behind) >= _LONGEST_MEMORY:
+            self._behind.clear()
+        self._behind[key] = links
+        return links
+
+
+def _pairs(nodes: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+    """Links on the way through nodes, the first of them from here."""
+    return list(pairwise((b"", *nodes)))
