@@ -220,6 +220,7 @@ class Node:
             self.plane,
             self.accounts,
             self.memory,
+            balances=self.sites.balances,
             running=lambda: self.sites.running,
             wanted=self._want,
             log=self.log,
@@ -432,6 +433,7 @@ class Node:
         for key in gone:
             self._leaving.pop(key, None)
         self._offer()
+        self._go(self.rounds.moved())
 
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""

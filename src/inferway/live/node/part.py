@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inferway.live.control.control import ControlPlane
 from inferway.live.node.accounts import Accounts
+from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.post import Post
 from inferway.live.node.rounds import Rounds
@@ -33,6 +34,7 @@ def rounds_of(
     accounts: Accounts,
     memory: NodeState,
     *,
+    balances: Balances,
     running: Callable[[], Mapping[tuple[str, str], int]],
     wanted: Callable[[dict[tuple[str, str], int]], None],
     log: Any,
@@ -45,7 +47,7 @@ def rounds_of(
         Names the policy, and how long slots are.
     plane
         Carries letters, where the policy has some; not open yet.
-    position, accounts, memory, running, wanted, log
+    position, accounts, memory, balances, running, wanted, log
         As of `Rounds`.
     """
     network, demand = position.deployed
@@ -75,6 +77,7 @@ def rounds_of(
         accounts,
         clock,
         memory,
+        balances=balances,
         running=running,
         wanted=wanted,
         log=log,

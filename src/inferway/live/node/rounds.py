@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from inferway.live.aside import aside
 from inferway.live.node.accounts import Accounts
+from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
-from inferway.live.node.state import NodeState, Saved, StateError
+from inferway.live.node.state import DamagedError, NodeState, Saved, StateError
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
 __all__ = ["Rounds"]
@@ -34,10 +39,13 @@ class Rounds:
         When slots end.
     memory
         Where the state is kept.
+    balances
+        Saved with it, as of a slot's end.
     running
         Tells which copies run, by (task, variant).
     wanted
-        Given, at the start and after each slot, the copies that are to run from now on.
+        Given, at the start and after each slot, the copies that are to run from now on, those to be
+        loaded first in front.
     log
         Where events go.
     """
@@ -51,6 +59,7 @@ class Rounds:
         clock: SlotClock,
         memory: NodeState,
         *,
+        balances: Balances,
         running: Callable[[], Mapping[tuple[str, str], int]],
         wanted: Callable[[dict[tuple[str, str], int]], None],
         log: Any,
@@ -58,7 +67,13 @@ class Rounds:
         network = position.deployed.network
         self._position, self.policy, self._post = position, policy, post
         self._accounts, self._clock, self._memory = accounts, clock, memory
+        self._balances = balances
         self._running, self._wanted, self._log = running, wanted, log
+        self._kept: Saved | None = None
+        """As of the last slot's end, but for what is loaded."""
+        self._saving: asyncio.Future[None] | None = None
+        self._resumed = False
+        """Whether what was loaded runs at first, and not what is wanted."""
         self.slot = 0
         """Number of the last slot that has ended; 0 before the first."""
         self.ended = 0
@@ -77,25 +92,55 @@ class Rounds:
     async def begin(self) -> None:
         """Take up what was saved, and say what is to run.
 
+        A state that is damaged is told in the log, and the node begins anew. Nothing is loaded in a
+        new process: what is said first is what was loaded, and what is wanted beside. Where the
+        node was killed before a copy had made room for another, or could, the former runs until the
+        latter does.
+
         Raises
         ------
         StateError
-            Where what was saved is another network's, or damaged.
+            Where what was saved is another network's, or cannot be read.
         """
-        saved = await aside(self._memory.load)
-        if saved is not None:
-            try:
-                self.policy.restore(saved.infida, closed=int(saved.random or b"0"))
-            except ValueError as error:
-                raise StateError(f"the node's state cannot be taken up: {error}") from error
-            self.slot = int(saved.random or b"0")
-            self._log.info("goes on", slot=self.slot, loaded=list(saved.loaded))
+        if self._memory.damage:
+            self._log.error("begins anew", reason=self._memory.damage)
+        saved = None
+        try:
+            saved = await aside(self._memory.load)
+            if saved is not None:
+                self._take_up(saved)
+        except DamagedError as error:
+            saved = None
+            self._log.error("begins anew", reason=str(error))
         if self._post is not None:
             self._post.open()
-        self._say()
+        self._kept = self._now()
+        wanted = self.wanted
+        if saved is not None:
+            self._kept = self._kept._replace(loaded=saved.loaded)
+            loaded = self._known(saved.loaded)
+            # What was loaded is sure to load again.
+            wanted = dict(sorted(wanted.items(), key=lambda one: one[0] not in loaded))
+            as_before = np.array_equal(self.policy.x, saved.infida.x)
+            if as_before and not Counter(loaded) <= Counter(wanted):
+                wanted, self._resumed = loaded, True
+        self._wanted(wanted)
+
+    def _take_up(self, saved: Saved) -> None:
+        try:
+            slot = int(saved.random or b"0")
+            self.policy.restore(saved.infida, closed=slot, counters=saved.counters)
+        except (TypeError, ValueError) as error:
+            raise DamagedError(f"the node's state cannot be taken up: {error}") from error
+        self.slot = slot
+        self._balances.take_up(saved.balances)
+        self._log.info("goes on", slot=slot, loaded=list(saved.loaded))
 
     async def go_on(self) -> None:
         """End one slot after another."""
+        if self._resumed:
+            self._resumed = False
+            self._say()
         while True:
             slot = await self._clock.ended()
             if abs(slot.jumped_s) > 1.0:
@@ -120,18 +165,53 @@ class Rounds:
         self._say()
 
     async def save(self) -> None:
-        """Keep the state; a disk that fails is reported, and the node goes on."""
-        loaded = [
+        """Keep the state of this moment; a disk that fails is reported, and the node goes on."""
+        self._kept = self._now()
+        await self._keep()
+
+    async def moved(self) -> None:
+        """Keep what is loaded now, and all else as of the last slot's end."""
+        if self._kept is not None:
+            self._kept = self._kept._replace(loaded=self._loaded())
+            await self._keep()
+
+    def _now(self) -> Saved:
+        # All draws follow from the seed and the slot's number, which is their whole state.
+        return Saved.copied(
+            self.policy.state,
+            self._loaded(),
+            str(self.slot).encode(),
+            self.policy.counters,
+            self._balances.now,
+        )
+
+    async def _keep(self) -> None:
+        # One after the other, also where whoever waits for one is canceled: the last is to stay.
+        self._saving = asyncio.ensure_future(self._written(self._saving))
+        await asyncio.shield(self._saving)
+
+    async def _written(self, before: asyncio.Future[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait((before,))
+        assert self._kept is not None
+        try:
+            await aside(self._memory.save, self._kept)
+        except StateError as error:
+            self._log.error("the state was not saved", reason=str(error))
+
+    def _loaded(self) -> tuple[str, ...]:
+        return tuple(
             f"{task}/{variant}#{copy}"
             for (task, variant), copies in self._running().items()
             for copy in range(copies)
-        ]
-        # All draws follow from the seed and the slot's number, which is their whole state.
-        saved = Saved.copied(self.policy.state, loaded, str(self.slot).encode())
-        try:
-            await aside(self._memory.save, saved)
-        except StateError as error:
-            self._log.error("the state was not saved", reason=str(error))
+        )
+
+    def _known(self, loaded: tuple[str, ...]) -> dict[tuple[str, str], int]:
+        """Copies by (task, variant) of what was loaded, as far as the node may run them."""
+        copies = Counter(name.rpartition("#")[0] for name in loaded)
+        pairs = dict.fromkeys(zip(self._tasks, self._names, strict=True))
+        named = {pair: copies["/".join(pair)] for pair in pairs}
+        return {pair: count for pair, count in named.items() if count}
 
     @property
     def wanted(self) -> dict[tuple[str, str], int]:

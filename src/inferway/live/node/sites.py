@@ -27,6 +27,7 @@ from inferway.live.assembly import ServeError
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans
+from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request
@@ -123,6 +124,10 @@ class Sites:
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
         self.by_task: dict[str, Site] = {}
+        self.balances = Balances(
+            self.by_task,
+            {task: kind.accuracy_target for task, kind in position.tasks.items()},
+        )
         self._made_of: dict[str, _MadeOf] = {}
         self._heard: dict[str, dict[Key, tuple[Offer, float]]] = {}
         """Offers by variant and node, and since when each holds no more; inf while it does."""
@@ -201,9 +206,12 @@ class Sites:
             ways = _ways(offers) if signature is not None else frozenset()
             self._made_of[task] = _MadeOf(own, ways, stands_for)
             if site is None:
-                self.by_task.pop(task, None)
+                last = self.by_task.pop(task, None)
+                if last is not None and leaving is not None:
+                    self.balances.went(task, last, leaving)
             else:
                 self.by_task[task] = site
+                self.balances.came(task)
                 self.heed(task)
             return leaving
 

@@ -1,8 +1,10 @@
-"""What a node remembers when it is killed: the slot, INFIDA's state, what it had loaded.
+"""What a node remembers when it is killed: slot, allocations, counters, balances, what was loaded.
 
 One row in SQLite, replaced in one transaction, with a write-ahead log that is on the disk before
 `NodeState.save` returns: at any moment a kill, or a power failure, leaves the last state saved or
-the one before. SQLite's pages carry no checksums, so that the row has one of its own.
+the one before. SQLite's pages carry no checksums, so that the row has one of its own. What is
+damaged all the same is told, and nothing is remembered then: a node that has to learn anew is worth
+more than one that does not start.
 """
 
 from __future__ import annotations
@@ -11,28 +13,55 @@ import hashlib
 import json
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
+from inferway.live.node.balances import Balance
+from inferway.placement.counted import Counters
 from inferway.placement.infida import InfidaState
 
 if TYPE_CHECKING:
     from inferway.network.delivery import DeliveryNetwork
 
-__all__ = ["NodeState", "Saved", "StateError", "fingerprint"]
+__all__ = ["DamagedError", "NodeState", "Saved", "StateError", "fingerprint"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 _APPLICATION: Final = 0x494E4657  # tells a file of ours from any other database
 _TYPES: Final = {"y": "<f8", "spread": "<f8", "steep": "<f8", "x": "u1", "slot": "<i8"}
-_COLUMNS: Final = (*_TYPES, "loaded", "random")
+_SINCE_1: Final = (*_TYPES, "loaded", "random")
+_COLUMNS: Final = (*_SINCE_1, "counters", "counted", "balances")
+_NOTHING: Final = (b"", "", "{}")
+"""What a row of version 1 says of what came with version 2."""
+
+_UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
+"""The second where the text of an error is none."""
+_HEAD: Final = 72
+_MARK: Final = _APPLICATION.to_bytes(4, "big")
+"""Where the first bytes of a file of ours end, and with what (SQLite's file format, Sec. 1.3)."""
+
+_Row = Sequence[bytes | str]
+
+
+class _Found(NamedTuple):
+    """A row as it lies in the file, and whether it is what was written."""
+
+    whose: str
+    row: _Row
+    sound: bool
 
 
 class StateError(Exception):
     """A state that cannot be kept or taken up, with one sentence that says why."""
+
+
+class DamagedError(StateError):
+    """A state of ours that is damaged, so that there is none."""
 
 
 class Saved(NamedTuple):
@@ -46,22 +75,41 @@ class Saved(NamedTuple):
         Names of what was loaded, ``TASK/VARIANT#COPY``.
     random
         The state of the node's random numbers, as whoever draws them wrote it.
+    counters
+        Of a policy that counts; None of any other, and where an earlier version saved.
+    balances
+        Accuracy balances by task, those at 0 left out. They move with each request, and what is
+        saved is as of the end of the last slot, or of a node that was stopped: what a killed node
+        answered after that is in no balance.
     """
 
     infida: InfidaState
     loaded: tuple[str, ...]
     random: bytes
+    counters: Counters | None = None
+    balances: Mapping[str, Balance] = MappingProxyType({})
 
     @classmethod
-    def copied(cls, infida: InfidaState, loaded: Sequence[str], random: bytes) -> Saved:
+    def copied(
+        cls,
+        infida: InfidaState,
+        loaded: Sequence[str],
+        random: bytes,
+        counters: Counters | None = None,
+        balances: Mapping[str, Balance] = MappingProxyType({}),
+    ) -> Saved:
         """Copy a state that goes on changing, so that it can be saved beside."""
         y, spread, steep, x, slot = infida
         copies = InfidaState(y.copy(), spread.copy(), steep.copy(), x.copy(), slot.copy())
-        return cls(copies, tuple(loaded), random)
+        if counters is not None:
+            counters = counters._replace(counts=counters.counts.copy())
+        return cls(copies, tuple(loaded), random, counters, dict(balances))
 
 
 class NodeState:
     """One node's memory in a file; safe to call from any thread, one call at a time.
+
+    A file of ours that is damaged is moved aside, to ``NAME.damaged``, and a new one begun.
 
     Parameters
     ----------
@@ -73,30 +121,26 @@ class NodeState:
     Raises
     ------
     StateError
-        When the file cannot be used: damaged, another program's, of a later version, in use.
+        When the file cannot be used: another program's, of a later version, in use.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
         self._path, self._fingerprint = path, fingerprint
         self._lock = threading.Lock()
+        self.damage = ""
+        """Why what was remembered is lost, in a sentence; empty if it is not."""
         try:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._base = sqlite3.connect(
-                path, timeout=0.0, isolation_level=None, check_same_thread=False
-            )
-        except (OSError, sqlite3.Error) as error:
+            try:
+                self._base = self._opened()
+            except DamagedError as error:
+                self.damage = f"{error}; it is kept as {self._set_aside()}"
+                self._base = self._opened()
+        except OSError as error:
             raise self._failure("opened", error) from None
-        try:
-            self._open()
-        except sqlite3.Error as error:
-            self._base.close()
-            raise self._failure("opened", error) from None
-        except BaseException:
-            self._base.close()
-            raise
 
     def save(self, saved: Saved) -> None:
-        """Replace what is remembered; on the disk when this returns.
+        """Replace what is remembered, all at once; on the disk when this returns.
 
         It waits for the disk, so that an event loop calls it aside.
 
@@ -106,13 +150,9 @@ class NodeState:
             When it cannot be written, as on a full disk; what was remembered before still is.
         """
         row = _row(saved)
-        marks = ", ".join("?" * (len(row) + 3))
         try:
             with self._lock:
-                self._base.execute(
-                    f"INSERT OR REPLACE INTO state VALUES ({marks})",
-                    (1, self._fingerprint, *row, _checksum(self._fingerprint, row)),
-                )
+                _put(self._base, self._fingerprint, row)
         except sqlite3.Error as error:
             raise self._failure("written", error) from None
 
@@ -121,39 +161,56 @@ class NodeState:
 
         Raises
         ------
+        DamagedError
+            When it is damaged.
         StateError
-            When it is another network's or damaged.
+            When it is another network's, or the disk fails.
         """
         try:
             with self._lock:
-                found = self._base.execute("SELECT * FROM state").fetchone()
-        except sqlite3.Error as error:
+                found = _found(self._base, _COLUMNS)
+        except _UNREADABLE as error:
             raise self._failure("read", error) from None
         if found is None:
             return None
-        _, whose, *row, checksum = found
-        if checksum != _checksum(whose, row):
-            raise self._failure("read", "its content is damaged")
+        whose, row, sound = found
+        if not sound:
+            raise self._damaged("its content is not what was written")
         if whose != self._fingerprint:
             raise StateError(
                 f"{self._path} remembers another network, or another node of it: move it away, "
                 "or name another folder for this one's state"
             )
-        *arrays, loaded, random = row
-        read = {
-            name: np.frombuffer(one, dtype).astype(np.dtype(dtype).newbyteorder("="))
-            for one, (name, dtype) in zip(arrays, _TYPES.items(), strict=True)
-        }
-        infida = InfidaState(**read)
-        return Saved(infida, tuple(json.loads(loaded)), random)
+        try:
+            return _saved(row)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise self._damaged(f"what it says makes no sense: {error}") from None
 
     def close(self) -> None:
         """Let the file go, its log written back into it."""
         with self._lock, suppress(sqlite3.Error):
             self._base.close()
 
-    def _open(self) -> None:
-        base = self._base
+    def _opened(self) -> sqlite3.Connection:
+        try:
+            base = sqlite3.connect(
+                self._path, timeout=0.0, isolation_level=None, check_same_thread=False
+            )
+        except sqlite3.Error as error:
+            raise self._failure("opened", error) from None
+        try:
+            self._prepare(base)
+        except _UNREADABLE as error:
+            base.close()
+            raise self._failure("opened", error) from None
+        except BaseException:
+            base.close()
+            raise
+        return base
+
+    def _prepare(self, base: sqlite3.Connection) -> None:
+        # What is no text is noticed by the checksum.
+        base.text_factory = partial(str, encoding="utf-8", errors="replace")
         # Held for good, so that a second process with this file is refused at its start.
         base.execute("PRAGMA locking_mode = EXCLUSIVE")
         (application,) = base.execute("PRAGMA application_id").fetchone()
@@ -161,32 +218,63 @@ class NodeState:
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
         if tables and application != _APPLICATION:
             raise self._failure("used", "it is another program's database")
-        if version > SCHEMA:
+        if not 0 <= version <= SCHEMA:
             raise self._failure("used", f"it has version {version}, and this Inferway {SCHEMA}")
+        if tables and not version:
+            raise self._damaged("it has lost its version")
         base.execute("PRAGMA journal_mode = WAL")
         base.execute("PRAGMA synchronous = FULL")
         (sound,) = base.execute("PRAGMA quick_check(1)").fetchone()
         if sound != "ok":
-            raise self._failure("used", "it is damaged")
+            raise self._damaged(sound.splitlines()[-1])  # below a heading
         base.execute("BEGIN EXCLUSIVE")
+        known = {0: (), 1: _SINCE_1, SCHEMA: _COLUMNS}[version]
+        if version:
+            (made,) = base.execute("SELECT min(sql) FROM sqlite_master").fetchone()
+            if tables != 1 or made != _table(known):
+                raise self._damaged("its table is another than was made")
+            if base.execute("SELECT 1 FROM state WHERE one <> 1").fetchone():
+                raise self._damaged("it has another row than was made")
         if version < SCHEMA:
-            columns = ", ".join(f"{name} NOT NULL" for name in _COLUMNS)
-            base.execute(
-                "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), "
-                f"fingerprint NOT NULL, {columns}, checksum NOT NULL)"
-            )
+            before = _found(base, known) if version else None
+            base.execute("DROP TABLE IF EXISTS state")
+            base.execute(_table(_COLUMNS))
+            if before is not None and before.sound:
+                _put(base, before.whose, (*before.row, *_NOTHING))
+            elif before is not None:
+                self.damage = str(self._damaged("its content is not what was written"))
             base.execute(f"PRAGMA application_id = {_APPLICATION}")
             base.execute(f"PRAGMA user_version = {SCHEMA}")
         base.execute("COMMIT")
 
+    def _set_aside(self) -> Path:
+        """Give a damaged file, and its log, another name."""
+        aside = self._path.with_name(f"{self._path.name}.damaged")
+        for end in ("", "-wal", "-shm"):
+            with suppress(FileNotFoundError):
+                Path(f"{self._path}{end}").replace(f"{aside}{end}")
+        return aside
+
+    def _damaged(self, reason: object) -> DamagedError:
+        return DamagedError(f"the node's state in {self._path} is damaged: {reason}")
+
     def _failure(self, done: str, reason: object) -> StateError:
         if isinstance(reason, sqlite3.OperationalError) and "locked" in str(reason):
             reason = "another process has it open; give each node a file of its own"
-        elif isinstance(reason, sqlite3.DatabaseError) and not isinstance(
+        elif isinstance(reason, sqlite3.DatabaseError | UnicodeDecodeError) and not isinstance(
             reason, sqlite3.OperationalError
         ):
+            if done != "written" and self._ours():
+                return self._damaged(reason)
             reason = f"{reason}; move it away, and the node begins anew"
         return StateError(f"the node's state in {self._path} cannot be {done}: {reason}")
+
+    def _ours(self) -> bool:
+        """Whether a file that SQLite does not read begins as ours do."""
+        with suppress(OSError), self._path.open("rb") as file:
+            head = file.read(_HEAD)
+            return head.startswith(b"SQLite format 3\0") and head.endswith(_MARK)
+        return False
 
 
 def fingerprint(network: DeliveryNetwork, node: int) -> str:
@@ -206,15 +294,70 @@ def fingerprint(network: DeliveryNetwork, node: int) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
+def _table(columns: Sequence[str]) -> str:
+    own = ", ".join(f"{name} NOT NULL" for name in columns)
+    return (
+        "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), "
+        f"fingerprint NOT NULL, {own}, checksum NOT NULL)"
+    )
+
+
+def _put(base: sqlite3.Connection, whose: str, row: _Row) -> None:
+    marks = ", ".join("?" * (len(_COLUMNS) + 3))
+    values = (1, whose, *row, _checksum(whose, row))
+    base.execute(f"INSERT OR REPLACE INTO state VALUES ({marks})", values)
+
+
+def _found(base: sqlite3.Connection, columns: Sequence[str]) -> _Found | None:
+    found = base.execute(
+        f"SELECT fingerprint, {', '.join(columns)}, checksum FROM state"
+    ).fetchone()
+    if found is None:
+        return None
+    whose, *row, checksum = found
+    # SQLite takes anything for any column.
+    kinds = isinstance(whose, str) and all(isinstance(part, bytes | str) for part in row)
+    return _Found(whose, row, kinds and checksum == _checksum(whose, row))
+
+
 def _row(saved: Saved) -> tuple[bytes | str, ...]:
     arrays = (
         np.ascontiguousarray(getattr(saved.infida, name), dtype).tobytes()
         for name, dtype in _TYPES.items()
     )
-    return (*arrays, json.dumps(saved.loaded), saved.random)
+    of, counts = ("", np.zeros(0)) if saved.counters is None else saved.counters
+    return (
+        *arrays,
+        json.dumps(saved.loaded),
+        saved.random,
+        np.ascontiguousarray(counts, "<f8").tobytes(),
+        of,
+        json.dumps(dict(saved.balances)),
+    )
 
 
-def _checksum(whose: str, row: Sequence[bytes | str]) -> str:
+def _saved(row: Sequence[Any]) -> Saved:
+    *arrays, loaded, random, counts, of, balances = row
+    infida = InfidaState(
+        **{
+            name: _array(one, dtype)
+            for one, (name, dtype) in zip(arrays, _TYPES.items(), strict=True)
+        }
+    )
+    return Saved(
+        infida,
+        tuple(json.loads(loaded)),
+        random,
+        Counters(of, _array(counts, "<f8")) if of else None,
+        {task: Balance(*map(float, one)) for task, one in json.loads(balances).items()},
+    )
+
+
+def _array(content: Any, dtype: str) -> Any:
+    return np.frombuffer(content, dtype).astype(np.dtype(dtype).newbyteorder("="))
+
+
+def _checksum(whose: str, row: _Row) -> str:
     digest = hashlib.sha256(whose.encode())
     for part in row:
         content = part.encode() if isinstance(part, str) else part

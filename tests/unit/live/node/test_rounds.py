@@ -12,6 +12,7 @@ import pytest
 
 import inferway
 from inferway.live.node.accounts import Accounts
+from inferway.live.node.balances import Balance, Balances
 from inferway.live.node.position import Position, position_of
 from inferway.live.node.rounds import Rounds
 from inferway.live.node.slots import Slot
@@ -58,9 +59,11 @@ class Clock:
 class Log:
     def __init__(self) -> None:
         self.said: list[str] = []
+        self.reasons: list[str] = []
 
-    def info(self, event: str, **more: Any) -> None:
+    def info(self, event: str, *, reason: str = "", **more: Any) -> None:
         self.said.append(event)
+        self.reasons.append(reason)
 
     warning = error = info
 
@@ -74,10 +77,14 @@ class World:
         deployment = inferway.load(file)
         self.position: Position = position_of(deployment, node)
         network = self.position.deployed.network
-        self.policy = local_policy(policy, network, self.position.number, deployment=deployment)
+        self.policy: Any = local_policy(
+            policy, network, self.position.number, deployment=deployment
+        )
         self.accounts = Accounts(node, self.position.types)
         self.clock = Clock(*slots)
         self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.position.number))
+        self.balances = Balances({}, {"digits-0": 0.9, "digits-1": 0.9})
+        self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
         self.rounds = Rounds(
@@ -87,14 +94,15 @@ class World:
             self.accounts,
             self.clock,  # type: ignore[arg-type]
             self.memory,
-            running=lambda: PINNED,
+            balances=self.balances,
+            running=lambda: self.running,
             wanted=self.wanted.append,
             log=self.log,
         )
 
-    def ask(self, task: str, count: int) -> None:
+    def ask(self, task: str, count: int, rows: int = 1) -> None:
         for _ in range(count):
-            request = Request({}, 1, lambda request: None)
+            request = Request({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "large", "cloud"
             self.accounts.ended(task, request)
 
@@ -145,15 +153,188 @@ def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
     asyncio.run(again(wanted))
 
 
-def test_a_state_of_other_pairs_is_refused(tmp_path: Path) -> None:
+def test_a_state_that_makes_no_sense_is_told_and_the_node_begins_anew(tmp_path: Path) -> None:
     async def main() -> None:
-        world = World(tmp_path)
-        await world.rounds.save()
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        world.balances.take_up({"digits-0": Balance(0.9, -3.0)})
+        world.ask("digits-1", 50)
+        await world.go_on()
         saved = world.memory.load()
         assert saved is not None
-        world.memory.save(saved._replace(infida=saved.infida._replace(y=np.zeros(1))))
-        with pytest.raises(StateError, match="cannot be taken up"):
+        assert saved.counters is not None
+        senseless = (
+            saved._replace(infida=saved.infida._replace(y=np.zeros(1))),
+            saved._replace(random=b"slot"),
+            saved._replace(counters=saved.counters._replace(of="[]")),
+            saved._replace(counters=saved.counters._replace(counts=np.zeros(1))),
+        )
+        for one in senseless:
+            world.memory.save(one)
+            world.memory.close()
+            world = World(tmp_path)
             await world.rounds.begin()
+            assert world.log.said == ["begins anew"]
+            assert "cannot be taken up: " in world.log.reasons[0]
+            assert "\n" not in world.log.reasons[0]
+            assert world.wanted == [PINNED]
+            assert world.rounds.slot == 0
+            assert not world.policy.counters.counts.any()
+            assert world.balances.now == {}
+        world.memory.close()
+
+    asyncio.run(main())
+
+
+def test_a_damaged_file_is_told_and_the_node_begins_anew(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        world.ask("digits-1", 50)
+        await world.go_on()
+        world.memory.close()
+        file = tmp_path / "state.sqlite"
+        content = file.read_bytes()
+        x = world.policy.x.tobytes()
+        for damaged, reason in (
+            (content.replace(x, bytes(len(x))), "is damaged: its content is not what was written"),
+            (content[:4096], "it is kept as"),
+        ):
+            assert damaged != content
+            file.write_bytes(damaged)
+            world = World(tmp_path, Slot(71, 1.0, 0.0))
+            await world.rounds.begin()
+            assert world.log.said == ["begins anew"]
+            assert reason in world.log.reasons[0]
+            assert world.wanted == [PINNED]
+            await world.go_on()
+            assert world.memory.load() is not None
+            world.memory.close()
+
+    asyncio.run(main())
+
+
+def test_another_networks_state_is_left_alone(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        await world.go_on()
+        world.memory.close()
+        world = World(tmp_path)
+        world.memory._fingerprint = "another"
+        with pytest.raises(StateError, match="remembers another network"):
+            await world.rounds.begin()
+        world.memory.close()
+
+    asyncio.run(main())
+
+
+def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
+    """Decisions of a node that restarts after each slot are those of one that never does."""
+
+    async def decided(folder: Path, *, restarts: bool) -> list[Any]:
+        folder.mkdir()
+        world = World(folder)
+        found: list[Any] = []
+        for number in range(70, 80):
+            if restarts and number > 70:
+                world.memory.close()
+                world = World(folder)
+                await world.rounds.begin()
+                assert world.rounds.slot == number - 1
+            if number < 74:
+                # More than a copy answers in a slot.
+                world.ask("digits-1", 1, 5_000_000)
+                world.ask("digits-0", 1, 3_000_000 * (number - 70))
+            world.balances.take_up({"digits-0": Balance(0.9, -0.7 * number)})
+            world.clock.slots, world.clock.idle = [Slot(number, 1.0, 0.0)], asyncio.Event()
+            await world.go_on()
+            counters = world.policy.counters
+            found.append((world.rounds.wanted, counters.counts.tolist(), world.balances.now))
+        world.memory.close()
+        return found
+
+    steady = asyncio.run(decided(tmp_path / "steady", restarts=False))
+    broken = asyncio.run(decided(tmp_path / "broken", restarts=True))
+    assert broken == steady
+    assert len({str(wanted) for wanted, *_ in steady}) > 1
+    # What was counted decides in slots in which nothing comes.
+    assert steady[4][0] != PINNED
+    assert any(steady[4][1])
+    assert steady[-1][2]["digits-0"].balance == pytest.approx(-0.7 * sum(range(70, 80)))
+
+
+def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        world.balances.take_up({"digits-0": Balance(0.9, 2.0), "digits-1": Balance(0.9, -2.0)})
+        await world.go_on()
+        world.memory.close()
+        world = World(tmp_path)
+        world.balances._targets["digits-0"] = 0.8
+        await world.rounds.begin()
+        assert world.balances.now == {"digits-1": Balance(0.9, -2.0)}
+        world.memory.close()
+
+    asyncio.run(main())
+
+
+def test_what_has_moved_is_saved_and_all_else_is_as_of_the_slots_end(tmp_path: Path) -> None:
+    async def main() -> None:
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        await world.rounds.begin()
+        world.ask("digits-1", 50)
+        await world.go_on()
+        before = world.memory.load()
+        assert before is not None
+        assert before.loaded == ("digits-0/mini#0", "digits-1/mini#0")
+        world.running = {("digits-0", "mini"): 1, ("digits-1", "small"): 2}
+        world.policy.count += 1.0
+        world.policy.state.x[:] = 1
+        world.balances.take_up({"digits-0": Balance(0.9, 2.0)})
+        await world.rounds.moved()
+        after = world.memory.load()
+        assert after is not None
+        assert after.loaded == ("digits-0/mini#0", "digits-1/small#0", "digits-1/small#1")
+        assert after.balances == before.balances == {}
+        assert after.counters is not None
+        assert before.counters is not None
+        assert after.counters.counts.tolist() == before.counters.counts.tolist()
+        assert after.infida.x.tolist() == before.infida.x.tolist()
+        world.memory.close()
+
+    asyncio.run(main())
+
+
+def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
+    """As after a kill before a copy that is wanted could be loaded."""
+
+    async def main() -> None:
+        world = World(tmp_path, Slot(70, 1.0, 0.0))
+        await world.rounds.begin()
+        world.ask("digits-1", 50)
+        await world.go_on()
+        wanted = world.wanted[-1]
+        assert wanted != PINNED
+        world.running = {**PINNED, ("digits-0", "small"): 1, ("others", "x"): 1}
+        await world.rounds.moved()
+        world.memory.close()
+        world = World(tmp_path)
+        await world.rounds.begin()
+        assert world.wanted == [{**PINNED, ("digits-0", "small"): 1}]
+        await world.go_on()
+        assert world.wanted[1:] == [wanted]
+        # Some of it was: that comes first.
+        first = next(iter(wanted.keys() - PINNED.keys()))
+        world.running = {first: 1}
+        await world.rounds.moved()
+        world.memory.close()
+        world = World(tmp_path)
+        await world.rounds.begin()
+        assert world.wanted == [wanted]
+        assert next(iter(world.wanted[0])) == first
+        world.memory.close()
+        # Of another policy's wishes nothing is left to wait for.
+        world = World(tmp_path, policy="repository-only")
+        await world.rounds.begin()
+        assert world.wanted == [PINNED]
         world.memory.close()
 
     asyncio.run(main())
@@ -166,13 +347,13 @@ def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> No
         step = world.policy.step
         steps: list[int] = []
 
-        def failing() -> list[Any]:
+        def failing() -> Any:
             steps.append(len(steps))
             if len(steps) == 1:
                 raise ZeroDivisionError
             return step()
 
-        world.policy.step = failing  # type: ignore[method-assign]
+        world.policy.step = failing
         await world.go_on()
         assert len(steps) == 3
         assert (world.rounds.slot, world.rounds.ended) == (75, 3)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferway.deployment import load
-from inferway.live.node.state import NodeState, Saved, StateError, fingerprint
+from inferway.live.node.balances import Balance
+from inferway.live.node.state import DamagedError, NodeState, Saved, StateError, fingerprint
 from inferway.network import network_of
 from inferway.network.delivery import DeliveryNetwork
+from inferway.placement.counted import Counters
 from inferway.placement.infida import Infida, InfidaState
 
 
@@ -25,18 +31,25 @@ def saved(slot: int = 7, pairs: int = 5) -> Saved:
         x=numbers.integers(0, 2, pairs).astype(np.uint8),
         slot=np.array([slot, slot - 1]),
     )
-    return Saved(infida, ("digits/tiny#0", "digits/größte#1"), b"\0\xff random")
+    counters = Counters('["reaching", [["größte", ["edge"], [0]]]]', numbers.random(pairs))
+    balances = {"digits": Balance(0.9, -0.1 * slot), "größte": Balance(0.1 + 0.2, 1e-300)}
+    loaded = ("digits/tiny#0", "digits/größte#1")
+    return Saved(infida, loaded, b"\0\xff random", counters, balances)
 
 
 def same(one: Saved | None, other: Saved) -> bool:
-    return (
-        one is not None
-        and (one.loaded, one.random) == (other.loaded, other.random)
-        and all(
-            a.dtype == b.dtype and a.tobytes() == b.tobytes()
-            for a, b in zip(one.infida, other.infida, strict=True)
-        )
-    )
+    if one is None or (one.counters is None) != (other.counters is None):
+        return False
+    pairs: list[tuple[Any, Any]] = [*zip(one.infida, other.infida, strict=True)]
+    if one.counters is not None and other.counters is not None:
+        pairs.append((one.counters.counts, other.counters.counts))
+        if one.counters.of != other.counters.of:
+            return False
+    return (one.loaded, one.random, one.balances) == (
+        other.loaded,
+        other.random,
+        other.balances,
+    ) and all(a.dtype == b.dtype and a.tobytes() == b.tobytes() for a, b in pairs)
 
 
 def test_what_is_saved_comes_back_to_the_last_bit(tmp_path: Path) -> None:
@@ -59,9 +72,73 @@ def test_what_is_saved_comes_back_to_the_last_bit(tmp_path: Path) -> None:
 
 def test_a_copy_does_not_change_with_the_state(tmp_path: Path) -> None:
     infida = saved().infida
-    copy = Saved.copied(infida, ["a"], b"")
-    infida.y[:], infida.x[:], infida.slot[:] = 9.0, 9, 9
-    assert same(copy, Saved(saved().infida, ("a",), b""))
+    counters, balances = Counters("", np.ones(3)), {"a": Balance(0.5, 1.0)}
+    copy = Saved.copied(infida, ["a"], b"", counters, balances)
+    infida.y[:], infida.x[:], infida.slot[:], counters.counts[:] = 9.0, 9, 9, 9.0
+    balances.clear()
+    counters = Counters("", np.ones(3))
+    assert same(copy, Saved(saved().infida, ("a",), b"", counters, {"a": Balance(0.5, 1.0)}))
+
+
+def version_1(file: Path, saved: Saved, *, whose: str = "one", damaged: bool = False) -> None:
+    """Write a state as version 1 did: without counters, without balances."""
+    names = ("y", "spread", "steep", "x", "slot", "loaded", "random")
+    arrays = [
+        np.ascontiguousarray(array, dtype).tobytes()
+        for array, dtype in zip(saved.infida, ("<f8", "<f8", "<f8", "u1", "<i8"), strict=True)
+    ]
+    row: list[Any] = [*arrays, json.dumps(saved.loaded), saved.random]
+    digest = hashlib.sha256(whose.encode())
+    for part in row:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(len(content).to_bytes(8, "big") + content)
+    checksum = digest.hexdigest()[damaged:]
+    with closing(sqlite3.connect(file)) as base, base:
+        base.execute("PRAGMA journal_mode = WAL")
+        columns = ", ".join(f"{name} NOT NULL" for name in names)
+        base.execute(
+            "CREATE TABLE state (one INTEGER PRIMARY KEY CHECK (one = 1), "
+            f"fingerprint NOT NULL, {columns}, checksum NOT NULL)"
+        )
+        marks = ", ".join("?" * (len(row) + 3))
+        base.execute(f"INSERT INTO state VALUES ({marks})", (1, whose, *row, checksum))
+        base.execute(f"PRAGMA application_id = {0x494E4657}")
+        base.execute("PRAGMA user_version = 1")
+
+
+def test_a_state_of_version_1_is_taken_up(tmp_path: Path) -> None:
+    file = tmp_path / "state.db"
+    version_1(file, saved(4))
+    for _ in range(2):
+        state = NodeState(file, "one")
+        assert state.damage == ""
+        assert same(state.load(), saved(4)._replace(counters=None, balances={}))
+        state.close()
+    state = NodeState(file, "one")
+    state.save(saved(5))
+    assert same(state.load(), saved(5))
+    state.close()
+    version_1(tmp_path / "other.db", saved(4), whose="other")
+    state = NodeState(tmp_path / "other.db", "one")
+    with pytest.raises(StateError, match="remembers another network"):
+        state.load()
+    state.close()
+
+
+def test_a_damaged_state_of_version_1_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "state.db"
+    version_1(file, saved(4), damaged=True)
+    state = NodeState(file, "one")
+    assert state.damage == (
+        f"the node's state in {file} is damaged: its content is not what was written"
+    )
+    assert state.load() is None
+    state.save(saved(5))
+    state.close()
+    state = NodeState(file, "one")
+    assert state.damage == ""
+    assert same(state.load(), saved(5))
+    state.close()
 
 
 def test_another_networks_state_is_refused(tmp_path: Path) -> None:
@@ -102,10 +179,9 @@ def test_files_of_others_are_refused_and_left_alone(tmp_path: Path) -> None:
 def test_a_later_version_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     NodeState(file, "one").close()
-    with sqlite3.connect(file) as base:
-        base.execute("PRAGMA user_version = 2")
-    base.close()
-    with pytest.raises(StateError, match="it has version 2, and this Inferway 1"):
+    with closing(sqlite3.connect(file)) as base, base:
+        base.execute("PRAGMA user_version = 3")
+    with pytest.raises(StateError, match="it has version 3, and this Inferway 2"):
         NodeState(file, "one")
 
 
@@ -119,21 +195,103 @@ def test_content_that_has_rotted_is_noticed(tmp_path: Path) -> None:
     content[place + 3] ^= 1
     file.write_bytes(content)
     state = NodeState(file, "one")
-    with pytest.raises(StateError, match="cannot be read: its content is damaged"):
+    with pytest.raises(DamagedError, match="is damaged: its content is not what was written"):
         state.load()
     state.save(saved(8))
     assert same(state.load(), saved(8))
     state.close()
 
 
-def test_a_shortened_file_is_noticed(tmp_path: Path) -> None:
+def test_a_byte_that_has_rotted_anywhere_is_noticed_and_the_node_begins_anew(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "state.db"
+    state = NodeState(file, "one")
+    state.save(saved(pairs=80))
+    state.close()
+    content = file.read_bytes()
+    found = {"whole": 0, "row": 0, "file": 0}
+    # Before that is SQLite's head, by which a file is ours.
+    used = [k for k in range(100, len(content)) if content[k]]
+    for place in used[::11]:
+        again = tmp_path / f"{place}.db"
+        again.write_bytes(content[:place] + bytes([content[place] ^ 0x90]) + content[place + 1 :])
+        state = NodeState(again, "one")
+        if state.damage:
+            assert "is damaged: " in state.damage
+            assert "\n" not in state.damage
+            kept = again.with_name(f"{place}.db.damaged")
+            assert state.damage.endswith(f"; it is kept as {kept}")
+            assert state.load() is None
+            found["file"] += 1
+        else:
+            try:
+                loaded = state.load()
+                assert same(loaded, saved(pairs=80))
+                found["whole"] += 1
+            except DamagedError:
+                found["row"] += 1
+        state.save(saved(9))
+        assert same(state.load(), saved(9))
+        state.close()
+    assert found["row"] > found["file"] > 0
+
+
+@pytest.mark.parametrize(
+    ("column", "content"),
+    [
+        ("y", None),
+        ("y", 7),
+        ("y", "text"),
+        ("random", 1.5),
+        ("fingerprint", b"one"),
+        ("fingerprint", 1),
+        ("balances", "{"),
+        ("checksum", ""),
+    ],
+)
+def test_what_somebody_else_wrote_into_the_row_is_noticed(
+    tmp_path: Path, column: str, content: object
+) -> None:
+    file = tmp_path / "state.db"
+    state = NodeState(file, "one")
+    state.save(saved())
+    state.close()
+    with closing(sqlite3.connect(file)) as base, base:
+        base.execute("PRAGMA ignore_check_constraints = ON")
+        if content is None:
+            base.execute(f"ALTER TABLE state RENAME COLUMN {column} TO z")
+        else:
+            base.execute(f"UPDATE state SET {column} = ?", (content,))
+    state = NodeState(file, "one")
+    if content is None:
+        assert "is damaged: its table is another than was made; it is kept as" in state.damage
+        assert state.load() is None
+    else:
+        with pytest.raises(DamagedError, match="its content is not what was written"):
+            state.load()
+    state.save(saved(8))
+    assert same(state.load(), saved(8))
+    state.close()
+
+
+def test_a_shortened_file_is_moved_aside(tmp_path: Path) -> None:
     file = tmp_path / "state.db"
     state = NodeState(file, "one")
     state.save(saved(pairs=3000))
     state.close()
-    file.write_bytes(file.read_bytes()[:8192])
-    with pytest.raises(StateError, match=r"move it away, and the node begins anew|it is damaged"):
-        NodeState(file, "one")
+    left = file.read_bytes()[:8192]
+    file.write_bytes(left)
+    state = NodeState(file, "one")
+    assert state.damage.startswith(f"the node's state in {file} is damaged: ")
+    assert (tmp_path / "state.db.damaged").read_bytes() == left
+    assert state.load() is None
+    state.save(saved(8))
+    state.close()
+    state = NodeState(file, "one")
+    assert state.damage == ""
+    assert same(state.load(), saved(8))
+    state.close()
 
 
 def test_a_log_that_was_cut_anywhere_gives_an_earlier_state(tmp_path: Path) -> None:
