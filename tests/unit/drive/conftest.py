@@ -71,7 +71,8 @@ class TinyServer:
         if path == "/v2/health/ready":
             return (200 if self.ready else 503), b"", b""
         if self.asks not in ("", authorization):
-            return 401, b"", json.dumps({"error": f"not with {authorization!r}"}).encode()
+            complaint = self.complaint.replace("{shown}", authorization)
+            return 401, b"", json.dumps({"error": complaint}).encode()
         if path in [f"/v2/models/{task}" for task in self.tasks]:
             tensor = {"name": "x", "datatype": "FP32", "shape": [-1, 4]}
             metadata = {"inputs": [tensor], "outputs": [tensor | {"name": "y"}]}
