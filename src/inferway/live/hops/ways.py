@@ -34,6 +34,7 @@ SEGMENTS_BYTES: Final = 14_600
 """What TCP sends before it has heard anything (RFC 6928): a request and an answer that are larger
 together may take more than one round trip, and are no sample."""
 _LONGEST_MEMORY: Final = 1024
+_LEAST_S: Final = 1e-5
 _MORE: Final = 1.0 + NOISE
 
 Told = Callable[[float, float], None]
@@ -235,9 +236,11 @@ class Ways:
         for link, time in zip(links, times, strict=False):
             try:
                 spent_s = float(time) * 1e-3
-            except ValueError:  # a neighbor that writes nonsense is told nothing about
+            except ValueError:
                 return
-            if link.hear(left_s - spent_s, sent_s, now_s):
+            if not 0.0 <= spent_s < math.inf:
+                return
+            if link.hear(max(_LEAST_S, left_s - spent_s), sent_s, now_s):
                 answer.strayed = True
             left_s = spent_s
 
