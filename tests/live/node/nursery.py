@@ -1,4 +1,4 @@
-"""Children that fetch or save until they are killed, in the middle of it.
+"""Children that fetch, save or decide until they are killed, in the middle of it.
 
 One process imports what they need and forks them, so that a round takes milliseconds. It prints a
 line of JSON at the end.
@@ -14,16 +14,46 @@ import resource
 import signal
 import ssl
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from inferway.live.node.state import NodeState, Saved
+import inferway
+from inferway.live.node.accounts import Accounts
+from inferway.live.node.balances import Balance, Balances
+from inferway.live.node.position import Position, position_of
+from inferway.live.node.rounds import Rounds
+from inferway.live.node.slots import Slot
+from inferway.live.node.state import NodeState, Saved, fingerprint
+from inferway.live.request import Outcome, Request
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
+from inferway.placement.counted import Counters
 from inferway.placement.infida import InfidaState
+from inferway.placement.local import LocalPolicy, local_policy
 
 PAIRS = 3000
+SLOTS = 3000
+FILE = """
+tasks:
+  seen:
+    count: 5
+    accuracy_target: 0.9
+    variants:
+      a: {accuracy: 0.7, size: 1 GiB, service: {rate: 40/s}}
+      b: {accuracy: 0.8, size: 2 GiB, service: {rate: 20/s}}
+      c: {accuracy: 0.9, size: 4 GiB, service: {rate: 10/s}}
+nodes:
+  edge: {budget: 7 GiB}
+  cloud: {repository: true}
+network:
+  links: [{between: [edge, cloud], rtt: 400 ms}]
+placement: {policy: olag, slot: 1 s}
+workload:
+  seen: {arrivals: {process: poisson, rate: 50/s}, entries: {nodes: [edge]}}
+"""
 
 
 def saved(slot: int) -> Saved:
@@ -35,7 +65,13 @@ def saved(slot: int) -> Saved:
         x=np.full(PAIRS, slot % 256, np.uint8),
         slot=np.array([slot, slot]),
     )
-    return Saved(infida, (f"digits/tiny#{slot}",), str(slot).encode())
+    return Saved(
+        infida,
+        (f"digits/tiny#{slot}",),
+        str(slot).encode(),
+        Counters(f"of {slot}", np.full(PAIRS, float(slot))),
+        {f"digits-{k}": Balance(0.9, slot + 0.1 * k) for k in range(40)},
+    )
 
 
 def slot_of(state: Saved) -> int:
@@ -43,7 +79,13 @@ def slot_of(state: Saved) -> int:
     slot = int(state.infida.slot[0])
     for found, expected in zip(state.infida, saved(slot).infida, strict=True):
         assert np.array_equal(found, expected)
-    assert (state.loaded, state.random) == saved(slot)[1:]
+    *other, counters, balances = saved(slot)[1:]
+    assert [state.loaded, state.random] == other
+    assert state.balances == balances
+    assert state.counters is not None
+    assert counters is not None
+    assert state.counters.of == counters.of
+    assert np.array_equal(state.counters.counts, counters.counts)
     return slot
 
 
@@ -82,7 +124,7 @@ def save(file: Path, rounds: int) -> None:
 def cut(file: Path) -> None:
     """Kill a child that saves at one byte after the other of what it writes."""
     last, killed = 0, 0
-    for limit in range(1000, 110_000, 4999):
+    for limit in range(1000, 220_000, 4999):
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
@@ -112,6 +154,139 @@ def checked(file: Path, reader: int, last: int) -> int:
     # It may have been killed between the commit and its word.
     assert said <= found <= said + 1, (said, found)
     return found
+
+
+def asked(tasks: list[str], slot: int) -> dict[str, int]:
+    """What comes in a slot: now and then more than any node could answer."""
+    chance = random.Random(slot)
+    return {task: chance.randrange(100) for task in tasks if chance.random() < 0.3}
+
+
+def owed(slot: int) -> Balance:
+    """What a slot's answers are short of the target."""
+    return Balance(0.9, random.Random(-slot).uniform(-1.0, 1.0))
+
+
+def decided(policy: LocalPolicy, balances: Balances) -> dict[str, Any]:
+    """What a node has come to."""
+    assert policy.counters is not None
+    return {
+        "x": policy.x.tolist(),
+        "counts": policy.counters.counts.tolist(),
+        "balances": balances.now,
+    }
+
+
+class Turning:
+    """A clock whose slots end at once; tells of each what the node has come to after it."""
+
+    def __init__(self, made: Deciding, slot: int, writer: int) -> None:
+        self.made, self.slot, self.writer = made, slot, writer
+
+    async def ended(self) -> Slot:
+        made = self.made
+        if self.slot:
+            told = {"slot": self.slot, **decided(made.policy, made.balances)}
+            os.write(self.writer, (json.dumps(told) + "\n").encode())
+        self.slot += 1
+        made.come(self.slot)
+        return Slot(self.slot, 1.0, 0.0)
+
+    async def letters(self) -> None:
+        pass
+
+
+class Deciding:
+    """A node's part of OLAG, its accounts and its balances."""
+
+    def __init__(self, position: Position) -> None:
+        network = position.deployed.network
+        self.position = position
+        self.policy = local_policy("olag", network, position.number)
+        self.accounts = Accounts(position.node, position.types)
+        self.balances = Balances({}, dict.fromkeys(position.tasks, 0.9))
+        self.tasks = list(position.tasks)
+
+    def come(self, slot: int) -> None:
+        """Let come what comes in a slot."""
+        for task, rows in asked(self.tasks, slot).items():
+            request = Request({}, rows, lambda request: None)
+            request.outcome, request.variant, request.node = Outcome.ANSWERED, "c", "cloud"
+            self.accounts.ended(task, request)
+        self.balances.take_up({self.tasks[slot % len(self.tasks)]: owed(slot)})
+
+    async def go_on(self, folder: Path, writer: int) -> None:
+        """Run slots until killed."""
+        position = self.position
+        network = position.deployed.network
+        clock = Turning(self, 0, writer)
+        rounds = Rounds(
+            position,
+            self.policy,
+            None,
+            self.accounts,
+            clock,  # type: ignore[arg-type]
+            NodeState(folder / "state.sqlite", fingerprint(network, position.number)),
+            balances=self.balances,
+            running=dict,
+            wanted=lambda wanted: None,
+            log=Silent(),
+        )
+        await rounds.begin()
+        clock.slot = rounds.slot
+        await rounds.go_on()
+
+
+class Silent:
+    """A log in which only what went well may be."""
+
+    def info(self, event: str, **more: Any) -> None:
+        pass
+
+    def error(self, event: str, **more: Any) -> None:
+        print(event, more, file=sys.stderr, flush=True)
+        os._exit(1)
+
+    warning = error
+
+
+def decide(folder: Path, rounds: int) -> None:
+    """Kill a node that decides slot after slot; each decision is that of one never killed."""
+    file = folder / "two.yaml"
+    file.write_text(FILE)
+    position = position_of(inferway.load(file), "edge")
+    steady = Deciding(position)
+    expected = [decided(steady.policy, steady.balances)]
+    for slot in range(1, SLOTS + 1):
+        steady.come(slot)
+        measured = steady.accounts.cut()
+        steady.policy.close_slot(measured.arrived, measured.reached, {}, slot=slot)
+        steady.policy.step()
+        expected.append(json.loads(json.dumps(decided(steady.policy, steady.balances))))
+    carried = sum(any(one["counts"]) for one in expected)
+    allocations = len({str(one["x"]) for one in expected})
+    chance, last = random.Random(3), 0
+    for _ in range(rounds):
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            asyncio.run(Deciding(position).go_on(folder, writer))
+        os.close(writer)
+        lines = os.fdopen(reader, "rb")
+        first = lines.readline()
+        time.sleep(chance.random() * 0.1)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        assert os.WIFSIGNALED(status), status
+        told = [json.loads(line) for line in (first, *lines) if line.endswith(b"\n")]
+        # The first it tells of is what it has taken up; the last one's word may have been lost.
+        first_slot = told[0]["slot"]
+        assert first_slot in ((last, last + 1) if last else (1, 2)), (first_slot, last)
+        for one in told:
+            slot = one.pop("slot")
+            assert one == expected[slot], (slot, one, expected[slot])
+        last = slot
+    print(json.dumps({"slots": last, "carried": carried, "allocations": allocations}))
 
 
 def fetch(folder: Path, url: str, digest: str, trusted: str, rounds: int) -> None:
@@ -146,5 +321,7 @@ if __name__ == "__main__":
         save(Path(place), int(rest[0]))
     elif what == "cut":
         cut(Path(place))
+    elif what == "decide":
+        decide(Path(place), int(rest[0]))
     else:
         fetch(Path(place), rest[0], rest[1], rest[2], int(rest[3]))

@@ -1,4 +1,4 @@
-"""Nodes killed in the middle of a fetch, or of saving their state."""
+"""Nodes killed in the middle of a fetch, of saving their state, or of deciding by it."""
 
 from __future__ import annotations
 
@@ -36,6 +36,13 @@ def test_a_state_survives_a_kill_at_any_byte_of_a_write(tmp_path: Path) -> None:
     found = nursed("cut", tmp_path / "state.db")
     assert found["killed"] > 15
     assert found["slots"] > 5
+
+
+def test_after_a_kill_at_any_moment_a_node_decides_as_one_never_killed(tmp_path: Path) -> None:
+    found = nursed("decide", tmp_path, 30)
+    assert found["slots"] > 50
+    assert found["carried"] > 50
+    assert found["allocations"] > 10
 
 
 def test_a_fetch_goes_on_after_each_kill(tmp_path: Path) -> None:
