@@ -18,8 +18,8 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 
 # Percent of lines and branches that `make test` reaches, less a little.
 COVERAGE := 90
-# Processes that run tests; those of real servers run one after another, whatever this says.
-PROCESSES := 2
+# Tests run in two processes, but those of real servers one after another (`tests/conftest.py`).
+SHARED := --numprocesses=2 --dist
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow lint format wheel constraints clean
@@ -33,11 +33,13 @@ demo: $(call STAMP,run) ## Serve real models on this machine and compare four po
 	$(CLI) demo
 
 test: $(call STAMP,test) ## Run the tests, but not the slow ones, with coverage
-	$(PY) -m pytest --numprocesses=$(PROCESSES) -m "not slow" --cov --cov-report=term --cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
+	$(PY) -m pytest $(SHARED)=loadfile -m "not slow" --cov --cov-report=term \
+		--cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 
 test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and those that need PyTorch
 	$(PY) -m pytest -m "not slow" tests/unit/learning $(PYTEST_ARGS)
-	$(PY) -m pytest --numprocesses=$(PROCESSES) -m slow $(PYTEST_ARGS)
+	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
+	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
 
 lint: $(call STAMP,lint) ## Check style (ruff) and types (mypy)
 	$(PY) -m ruff check

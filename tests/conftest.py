@@ -53,8 +53,10 @@ event.register("numba:compile", Untraced())
 
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Test real servers one after another, beside all else: many of these tests look at times."""
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """By file, with real servers tested one after another: many of these tests look at times."""
+    if config.getoption("dist") != "loadfile":
+        return None
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
