@@ -39,7 +39,7 @@ def test_a_state_survives_a_kill_at_any_byte_of_a_write(tmp_path: Path) -> None:
 
 
 def test_after_a_kill_at_any_moment_a_node_decides_as_one_never_killed(tmp_path: Path) -> None:
-    found = nursed("decide", tmp_path, 30)
+    found = nursed("decide", tmp_path, 15)
     assert found["slots"] > 50
     assert found["carried"] > 50
     assert found["allocations"] > 10

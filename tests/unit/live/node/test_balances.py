@@ -1,0 +1,179 @@
+"""Accuracy balances of tasks whose sites go and come again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import numpy as np
+import pytest
+
+from inferway.dispatch import Dispatcher
+from inferway.live.node.balances import Balance, Balances
+from inferway.live.request import Outcome, Request
+from inferway.live.roster import Roster
+from inferway.live.site import Site
+from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.site import Fleet
+
+SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+LIMIT_S = 20.0
+SHORT: Any = pytest.approx(-0.2)
+"""What an answer of accuracy 0.6 is short of a target of 0.8."""
+
+
+class Gated(NullRuntime):
+    """Answers, or fails, once it may."""
+
+    def __init__(self) -> None:
+        super().__init__(SIGNATURE)
+        self.gate = threading.Event()
+        self.gate.set()
+        self.broken = False
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        assert self.gate.wait(LIMIT_S)
+        if self.broken:
+            raise ValueError("broken")
+        return {"y": inputs["x"]}
+
+
+class World:
+    """Tasks whose sites a test lets come and go, as a node does."""
+
+    def __init__(self) -> None:
+        self.by_task: dict[str, Site] = {}
+        self.balances = Balances(self.by_task, {"a": 0.8, "b": 0.8, "free": None})
+        self.roster = Roster(lambda sites: None, lambda: None, lambda: None, None)
+        self.runtime = Gated()
+
+    async def come(self, task: str = "a") -> Site:
+        self.runtime = Gated()
+        fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
+        dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
+        site = Site(task, SIGNATURE, dispatcher, [self.runtime], target=0.8)
+        await self.roster.replace(task, site)
+        self.by_task[task] = site
+        self.balances.came(task)
+        return site
+
+    async def go(self, task: str = "a") -> asyncio.Task[None]:
+        leaving = await self.roster.replace(task, None)
+        assert leaving is not None
+        self.balances.went(task, self.by_task.pop(task), leaving)
+        return leaving
+
+    def ask(self, task: str = "a") -> Request:
+        site = self.by_task[task]
+        request = Request(
+            {"x": np.zeros((1, 2), np.float32)}, 1, lambda request: None, None, site.now()
+        )
+        site.submit(request)
+        return request
+
+    async def answered(self, request: Request) -> None:
+        async with asyncio.timeout(LIMIT_S):
+            while request.outcome is None:
+                await asyncio.sleep(0.001)
+
+    def held(self, task: str = "a") -> float:
+        return self.balances.now.get(task, Balance(0.8, 0.0)).balance
+
+
+@pytest.fixture
+def run() -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
+    def to_its_end(work: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+        async def bounded() -> None:
+            world = World()
+            async with asyncio.timeout(60):
+                await work(world)
+                for site in await world.roster.all():
+                    await site.stop(1.0)
+
+        asyncio.run(bounded())
+
+    return to_its_end
+
+
+def test_what_is_owed_waits_for_the_next_site(run: Any) -> None:
+    async def work(world: World) -> None:
+        assert world.balances.now == {}
+        await world.come()
+        await world.answered(world.ask())
+        assert world.balances.now == {"a": Balance(0.8, SHORT)}
+        await (await world.go())
+        assert world.balances.now == {"a": Balance(0.8, SHORT)}
+        site = await world.come()
+        assert site.dispatcher.balance == SHORT
+        await world.answered(world.ask())
+        assert world.held() == pytest.approx(-0.4)
+        # Twice as well, and other tasks owe nothing.
+        await (await world.go())
+        site = await world.come()
+        assert site.dispatcher.balance == pytest.approx(-0.4)
+        assert (await world.come("b")).dispatcher.balance == 0.0
+
+    run(work)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_what_a_site_undoes_while_it_leaves_counts(run: Any, again: bool) -> None:
+    async def work(world: World) -> None:
+        await world.come()
+        await world.answered(world.ask())
+        old = world.runtime
+        old.gate.clear()
+        request = world.ask()
+        assert world.held() == pytest.approx(-0.4)
+        leaving = await world.go()
+        assert world.held() == pytest.approx(-0.4)
+        if again:
+            await world.come()
+            await world.answered(world.ask())
+            assert world.held() == pytest.approx(-0.6)
+        old.broken = True
+        old.gate.set()
+        await world.answered(request)
+        assert request.outcome is Outcome.FAILED
+        await leaving
+        await asyncio.sleep(0)
+        assert world.held() == pytest.approx(-0.4 if again else -0.2)
+
+    run(work)
+
+
+def test_one_site_after_another_carries_it_once(run: Any) -> None:
+    async def work(world: World) -> None:
+        await world.come()
+        await world.answered(world.ask())
+        await (await world.go())
+        for _ in range(3):
+            site = await world.come()
+            assert site.dispatcher.balance == SHORT
+        async with asyncio.timeout(LIMIT_S):
+            while world.roster.retiring:
+                await asyncio.sleep(0.001)
+        assert world.held() == SHORT
+
+    run(work)
+
+
+def test_saved_balances_are_taken_up_with_and_without_a_site(run: Any) -> None:
+    async def work(world: World) -> None:
+        await world.come()
+        await world.answered(world.ask())
+        saved = {
+            "a": Balance(0.8, 1.5),
+            "b": Balance(0.8, -2.5),
+            "free": Balance(0.8, 1.0),
+            "gone": Balance(0.8, 1.0),
+        }
+        world.balances.take_up(saved)
+        assert world.balances.now == {"a": (0.8, pytest.approx(1.3)), "b": saved["b"]}
+        assert (await world.come("b")).dispatcher.balance == -2.5
+        world.balances.take_up({"b": Balance(0.9, 7.0)})
+        assert world.held("b") == -2.5
+
+    run(work)
