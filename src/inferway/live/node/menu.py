@@ -5,78 +5,36 @@ live, or reaches no repository itself, the node goes by those of another that do
 that are further away are told what could help them, and the one that the node itself relies on is
 told only of ways that do not lead back through it.
 
-Told are all offers at once, when they change and at least every few seconds; those of a neighbor
-that has gone silent expire. With them goes what their tasks take and give: a node that has no file
-of a task yet can forward its requests.
+Neighbors are told what has changed, when it changes, and every few seconds what still holds; one
+that has missed a letter asks for all (`inferway.live.node.told`, `inferway.live.node.heard`). The
+offers of a neighbor that has gone silent expire. With them goes what their tasks take and give: a
+node that has no file of a task yet can forward its requests.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+import secrets
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Final, NamedTuple
+from typing import Final
 
-import msgspec
-
-from inferway.dispatch.offers import Offer, Own, passed_on, received
+from inferway.dispatch.offers import Offer, Own, passed_on
 from inferway.live.control.control import ControlPlane
+from inferway.live.node.heard import Heard, MissedError
+from inferway.live.node.listing import EMPTY, Listing, differ, listed
+from inferway.live.node.telling import RUN_BITS, Ask, packed, unpacked
+from inferway.live.node.told import REFRESH_S, Told
 from inferway.runtime import Signature
-from inferway.runtime.signature import DTYPES
 
 __all__ = ["MENU", "Menu"]
 
 MENU: Final = "menu"
 """The kind of these letters."""
-REFRESH_S: Final = 2.0
-"""Offers are told again after so long, changed or not."""
-EXPIRES_S: Final = 3.0 * REFRESH_S
 # Changes that come together are told together.
 _GATHER_S: Final = 0.02
-# Spare rates change all the time; what changes by less is told with the next refresh.
-_WORTH: Final = 0.2
-# A letter has a limit in bytes, and an offer has names of up to 16 nodes.
-_PER_LETTER: Final = 500
-_UNPACKED_BYTES: Final = 16 << 20
-
-
-class _Letter(msgspec.Struct, array_like=True, frozen=True):
-    """A part of what a node tells."""
-
-    serial: int
-    part: int
-    parts: int
-    offers: tuple[Offer, ...]
-    takes: tuple[tuple[Signature, tuple[str, ...]], ...] = ()
-    """What tasks take and give, each said once for all tasks of which it is true."""
-
-
-class _Heard(NamedTuple):
-    """What a neighbor told last."""
-
-    offers: tuple[Offer, ...]
-    until_s: float
-    takes: Mapping[str, Signature]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(_Letter)
-
-
-def _packed(letter: _Letter) -> bytes:
-    # Offers of one node repeat its name and the way there: a fifth of their bytes is left.
-    return zlib.compress(_encode(letter), 1)
-
-
-def _unpacked(data: bytes) -> _Letter:
-    stream = zlib.decompressobj()
-    content = stream.decompress(data, _UNPACKED_BYTES)
-    if not stream.eof:
-        raise ValueError("it does not end, or unpacks to too much")
-    return _decoder.decode(content)
 
 
 class Menu:
@@ -118,14 +76,15 @@ class Menu:
     ) -> None:
         self.node, self.upstream = node, upstream
         self.refused: Counter[tuple[str, str]] = Counter()
-        self._plane, self._links_s, self._changed, self._now = plane, dict(links_s), changed, now
+        self._plane, self._changed, self._now = plane, changed, now
         self._knows = signature
         self._own: list[Own] = []
-        self._heard: dict[str, _Heard] = {}
-        self._parts: dict[str, list[_Letter]] = {}
-        self._serial = 0
-        self._told: dict[str, list[Offer]] = {}
-        self._told_s: dict[str, float] = {}
+        run = secrets.randbits(RUN_BITS)
+        self._told = {neighbor: Told(run) for neighbor in links_s}
+        self._heard = {
+            neighbor: Heard(node, neighbor, rtt_s, self.refused)
+            for neighbor, rtt_s in links_s.items()
+        }
         self._used: dict[str, list[Offer]] = {}
         self._from: str | None = None
         self._leaving = False
@@ -154,7 +113,7 @@ class Menu:
     def offer(self, own: Iterable[Own]) -> None:
         """Say what the node itself runs and can spare."""
         before, self._own = self._own, list(own)
-        if _differ(before, self._own):
+        if differ(before, self._own):
             self._gather()
 
     def offers(self, task: str) -> Sequence[Offer]:
@@ -182,7 +141,7 @@ class Menu:
 
     def next_hop(self, destination: str) -> str | None:
         """Name the neighbor by which a node is reached; None where none is known."""
-        if destination in self._links_s and self._answers(destination):
+        if destination in self._heard and self._answers(destination):
             return destination
         ways = [
             (offer.rtt_s, len(offer.path), neighbor)
@@ -207,15 +166,14 @@ class Menu:
         return [
             neighbor
             for neighbor, heard in self._heard.items()
-            if self._answers(neighbor) and heard.until_s > now
+            if self._answers(neighbor) and heard.holds(now)
         ]
 
     def _answers(self, neighbor: str) -> bool:
         return neighbor in self._plane.alive and neighbor not in self._shut
 
     def _reaches(self, neighbor: str) -> bool:
-        heard = self._heard.get(neighbor)
-        return heard is not None and any(offer.repository for offer in heard.offers)
+        return any(offer.repository for offer in self._heard[neighbor].offers)
 
     def _choose(self) -> str | None:
         """Whose offers to go by: upstream's, or another's where only that reaches a repository."""
@@ -238,45 +196,32 @@ class Menu:
         if kind != MENU:
             return
         try:
-            letter = _unpacked(data)
-        except (msgspec.DecodeError, ValueError, zlib.error):
+            letter = unpacked(data)
+        except ValueError:
             self.refused[neighbor, "no menu"] += 1
             return
-        parts = self._parts.setdefault(neighbor, [])
-        if parts and parts[0].serial != letter.serial:
-            parts.clear()
-        if letter.part != len(parts) or not 0 < letter.parts <= 1000:
-            self.refused[neighbor, "out of order"] += 1
-            parts.clear()
+        if isinstance(letter, Ask):
+            self._told[neighbor].forget()
+            self._gather()
             return
-        parts.append(letter)
-        if len(parts) < letter.parts:
+        heard, now = self._heard[neighbor], self._now()
+        known = heard.takes.keys()
+        try:
+            news = heard.take(letter, now)
+        except MissedError as missed:
+            self.refused[neighbor, str(missed)] += 1
+            if heard.may_ask(now):
+                self._plane.send(neighbor, MENU, packed(Ask()))
             return
-        offers: list[Offer] = []
-        takes: dict[str, Signature] = {}
-        for part in parts:
-            for said, tasks in part.takes:
-                if _sound(said):
-                    takes.update(dict.fromkeys(tasks, said))
-                else:
-                    self.refused[neighbor, "no signature"] += 1
-            for offer in part.offers:
-                try:
-                    offers.append(received(offer, neighbor, self._links_s[neighbor], me=self.node))
-                except ValueError:
-                    self.refused[neighbor, "impossible"] += 1
-        parts.clear()
-        known = {} if neighbor not in self._heard else self._heard[neighbor].takes
-        self._heard[neighbor] = _Heard(tuple(offers), self._now() + EXPIRES_S, takes)
-        self._look(takes.keys() - known.keys())
+        if news:
+            self._look(heard.takes.keys() - known)
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         if alive:
-            self._told.pop(neighbor, None)
+            self._told[neighbor].forget()
             self._gather()
         else:
-            self._heard.pop(neighbor, None)
-            self._parts.pop(neighbor, None)
+            self._heard[neighbor].forget()
         self._look()
 
     def _look(self, learned: Set[str] = frozenset()) -> None:
@@ -287,6 +232,10 @@ class Menu:
         learned
             Tasks of which it has just been said what they take.
         """
+        now = self._now()
+        for heard in self._heard.values():
+            if not heard.holds(now):
+                heard.forget()
         self._from = self._choose()
         used: dict[str, list[Offer]] = {}
         if self._from is not None:
@@ -301,7 +250,7 @@ class Menu:
         }
         if tasks:
             self._changed(tasks)
-        if _differ(_flat(before), _flat(used)):
+        if differ(_flat(before), _flat(used)):
             self._gather()
 
     def _gather(self) -> None:
@@ -311,36 +260,18 @@ class Menu:
 
     def _tell(self) -> None:
         self._gathering = None
-        for neighbor in self._links_s:
-            if neighbor in self._plane.alive:
-                self._tell_one(neighbor)
+        for neighbor, told in self._told.items():
+            if neighbor not in self._plane.alive:
+                continue
+            letters = told.tell(self._for(neighbor), self._now())
+            if not all(self._plane.send(neighbor, MENU, packed(one)) for one in letters):
+                told.forget()
 
-    def _tell_one(self, neighbor: str) -> None:
-        offers = self._for(neighbor)
-        now, told = self._now(), self._told.get(neighbor)
-        # A little before its time, so that a refresh never waits for the next one.
-        due = now - self._told_s.get(neighbor, -math.inf) > 0.9 * REFRESH_S
-        if told is not None and not due and not _differ(told, offers):
-            return
-        self._serial += 1
-        chunks = [offers[i : i + _PER_LETTER] for i in range(0, len(offers), _PER_LETTER)] or [[]]
-        for part, chunk in enumerate(chunks):
-            letter = _Letter(self._serial, part, len(chunks), tuple(chunk), self._takes(chunk))
-            self._plane.send(neighbor, MENU, _packed(letter))
-        self._told[neighbor], self._told_s[neighbor] = offers, now
-
-    def _takes(self, offers: Iterable[Offer]) -> tuple[tuple[Signature, tuple[str, ...]], ...]:
-        said: dict[Signature, list[str]] = {}
-        for task in dict.fromkeys(offer.task for offer in offers):
-            if (known := self.signature(task)) is not None:
-                said.setdefault(known, []).append(task)
-        return tuple((known, tuple(tasks)) for known, tasks in said.items())
-
-    def _for(self, neighbor: str) -> list[Offer]:
+    def _for(self, neighbor: str) -> Listing:
         if self._leaving:
-            return []
+            return EMPTY
         if neighbor != self._from:
-            return passed_on(self.node, self._own, self.all, neighbor=neighbor)
+            return self._passed_on(self.all, neighbor)
         # Whom this node relies on hears only of ways around itself.
         around = [
             offer
@@ -350,8 +281,11 @@ class Menu:
             if neighbor not in offer.path
         ]
         if not any(offer.repository for offer in around):
-            return []
-        return passed_on(self.node, self._own, around, neighbor=neighbor)
+            return EMPTY
+        return self._passed_on(around, neighbor)
+
+    def _passed_on(self, heard: Iterable[Offer], neighbor: str) -> Listing:
+        return listed(passed_on(self.node, self._own, heard, neighbor=neighbor), self.signature)
 
     async def _refresh(self) -> None:
         loop = asyncio.get_running_loop()
@@ -366,33 +300,9 @@ class Menu:
             await asyncio.sleep(REFRESH_S / 2)
 
 
-def _sound(said: Signature) -> bool:
-    tensors = (*said.inputs, *said.outputs)
-    return bool(said.inputs and said.outputs) and all(
-        one.datatype in DTYPES and one.shape[:1] == (-1,) and min(one.shape) >= -1
-        for one in tensors
-    )
-
-
 def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:
     return [offer for offers in used.values() for offer in offers]
 
 
 def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...]]]:
     return {(offer.variant, offer.node, offer.path) for offer in offers}
-
-
-def _differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
-    """Whether two lists differ in more than what spare rates do from moment to moment."""
-    if len(one) != len(other):
-        return True
-    for a, b in zip(one, other, strict=True):
-        if abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s):
-            return True
-        if _fixed(a) != _fixed(b):
-            return True
-    return False
-
-
-def _fixed(one: Own | Offer) -> tuple[object, ...]:
-    return (one.task, one.variant, getattr(one, "path", ()), one.accuracy, one.repository)

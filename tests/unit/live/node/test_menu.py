@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 from inferway.dispatch.offers import Own
-from inferway.live.node.menu import EXPIRES_S, MENU, REFRESH_S, Menu
+from inferway.live.node.heard import EXPIRES_S
+from inferway.live.node.listing import Change
+from inferway.live.node.menu import MENU, Menu
+from inferway.live.node.telling import Ask, Letter, Same, Tell, packed, unpacked
+from inferway.live.node.told import REFRESH_S
 from inferway.runtime import Signature, Tensor
 
 TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)
@@ -52,6 +56,14 @@ class Wires:
                 self.planes[one].sees(other, True)
                 self.planes[other].sees(one, True)
 
+    def letters(self, sender: str, to: str) -> list[Letter]:
+        """What is on its way."""
+        return [unpacked(data) for one, other, _, data in self.mail if (one, other) == (sender, to)]
+
+    async def told(self) -> None:
+        """Wait until what is to be told is on its way."""
+        await asyncio.sleep(0.03)
+
     async def settle(self) -> None:
         """Carry letters until nothing is told any more."""
         for _ in range(50):
@@ -73,6 +85,7 @@ class Plane:
         self.takers: list[Callable[[str, str, bytes], None]] = []
         self.watchers: list[Callable[[str, bool], None]] = []
         self.sent: list[str] = []
+        self.full = False
 
     def on_letter(self, taker: Any) -> None:
         self.takers.append(taker)
@@ -81,6 +94,8 @@ class Plane:
         self.watchers.append(watcher)
 
     def send(self, neighbor: str, kind: str, data: bytes) -> bool:
+        if self.full:
+            return False
         self.sent.append(neighbor)
         self.wires.mail.append((self.node, neighbor, kind, data))
         return True
@@ -228,9 +243,9 @@ def test_offers_expire_and_garbage_is_counted() -> None:
     async def main() -> None:
         wires, menus, _ = await line()
         edge = wires.planes["edge"]
-        whole = zlib.compress(b"\x94\x01\x05\x09\x90")
+        whole = packed(Tell(1, 0, 7, 5, 9, Change()))
         bomb = zlib.compress(bytes(32 << 20))
-        for data in (b"", b"\xff garbage", zlib.compress(b"\x94\x01"), whole[:-3], bomb):
+        for data in (b"", b"\xff garbage", zlib.compress(b"\x96\x00"), whole[:-3], bomb):
             edge.takers[0]("metro", MENU, data)
         assert menus["edge"].refused["metro", "no menu"] == 5
         edge.takers[0]("metro", MENU, whole)
@@ -350,5 +365,113 @@ def test_a_node_that_stumbles_goes_on_telling(monkeypatch: pytest.MonkeyPatch) -
                 await asyncio.sleep(0.01)
         assert [type(error) for error in reported] == [ZeroDivisionError]
         cloud.end()
+
+    asyncio.run(main())
+
+
+def test_only_changes_are_told_and_then_that_nothing_changes() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        busy = TINY._replace(spare_per_s=20.0)
+        menus["metro"].offer([busy])
+        await wires.told()
+        (letter,) = wires.letters("metro", "edge")
+        assert isinstance(letter, Tell)
+        assert letter.since
+        assert letter.change == Change(rates=((0, 20.0),))
+        await wires.settle()
+        wires.time_s += REFRESH_S
+        menus["metro"]._tell()
+        assert wires.letters("metro", "edge") == [Same(letter.run, letter.serial)]
+        menus["metro"].leave()
+        await wires.told()
+        *_, letter = wires.letters("metro", "edge")
+        assert isinstance(letter, Tell)
+        assert letter.change == Change(gone=(0, 1))
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_what_is_lost_is_asked_for_and_till_then_what_was_heard_holds() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        before = ways(menus["edge"])
+        menus["metro"].offer([])
+        await wires.told()
+        wires.mail.clear()
+        wires.time_s += REFRESH_S
+        menus["metro"]._tell()
+        for sender, to, kind, data in wires.mail:
+            if (sender, to) == ("metro", "edge"):
+                wires.planes["edge"].takers[0]("metro", kind, data)
+                # However often it hears that it has missed something.
+                wires.planes["edge"].takers[0]("metro", kind, data)
+        assert wires.letters("edge", "metro") == [Ask()]
+        assert menus["edge"].refused["metro", "missed"] == 2
+        assert ways(menus["edge"]) == before
+        await wires.settle()
+        assert ways(menus["edge"]) == {"wide@cloud": ("metro", "cloud")}
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_however_often_it_is_asked_all_is_told_once_at_a_time() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        for _ in range(1000):
+            wires.planes["metro"].takers[0]("edge", MENU, packed(Ask()))
+        await wires.told()
+        (letter,) = wires.letters("metro", "edge")
+        assert isinstance(letter, Tell)
+        assert letter.since == 0
+        assert len(letter.change.offers) == 2
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_what_was_not_sent_is_told_in_the_next_letter() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        metro = wires.planes["metro"]
+        metro.full = True
+        menus["metro"].offer([])
+        await wires.told()
+        metro.full = False
+        menus["metro"]._tell()
+        (letter,) = wires.letters("metro", "edge")
+        assert isinstance(letter, Tell)
+        assert letter.since == 0
+        await wires.settle()
+        assert ways(menus["edge"]) == {"wide@cloud": ("metro", "cloud")}
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
+def test_a_neighbor_that_restarts_unseen_is_not_taken_for_what_it_was() -> None:
+    async def main() -> None:
+        wires, menus, _ = await line()
+        menus["metro"].end()
+        again = menus["metro"] = wires.menu("metro", "cloud")
+        wires.planes["metro"].alive |= {"edge", "cloud"}
+        again.offer([TINY._replace(variant="other")])
+        again._tell()
+        wires.mail.clear()
+        # Its serials are as before, and its first letter is lost.
+        again.begin()
+        wires.time_s += REFRESH_S
+        again._tell()
+        await wires.settle()
+        assert ways(menus["edge"]).keys() >= {"other@metro"}
+        assert "tiny@metro" not in ways(menus["edge"])
+        for menu in menus.values():
+            menu.end()
 
     asyncio.run(main())
