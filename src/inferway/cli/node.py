@@ -71,6 +71,10 @@ def node(
             show_default=False,
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
+    ] = None,
     drain_delay: Annotated[
         float, typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready.")
     ] = 2.0,
@@ -103,6 +107,7 @@ def node(
             folder=state or _state_of(name),
             credentials=certs,
             emulate_rtt=emulate_rtt,
+            record=record,
             tracer=tracer_from_environment(name),
             grpc_port=grpc_port,
             certificate=None if not (tls_cert and tls_key) else Certificate(tls_cert, tls_key),

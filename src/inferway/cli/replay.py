@@ -18,9 +18,11 @@ _SHOWN = 5
 
 
 def replay(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="From `serve --record DIR`.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="From --record of serve, node or up.")
+    ],
     requests: Annotated[
-        int, typer.Option(min=0, help="How many to replay of each task; 0: all.")
+        int, typer.Option(min=0, help="How many to replay of each recording; 0: all.")
     ] = 10_000,
     json: terminal.Json = False,
 ) -> None:
@@ -31,30 +33,32 @@ def replay(
     try:
         with terminal.progress() as progress:
             for recording in replaying.recordings(folder):
+                name = str(recording.relative_to(folder))
 
-                def done(count: int, name: str = recording.name) -> None:
+                def done(count: int, name: str = name) -> None:
                     progress(f"replaying {name}", min(1.0, count / requests) if requests else 0.5)
 
                 one = replaying.replay(recording, requests=requests or None, progress=done)
-                # A server that another file was applied to has several recordings of a task.
-                found[recording.name if recording != folder else one.task] = one
+                # Of a task there are several where its fleet has changed.
+                found[one.task if recording == folder else name] = one
     except ValueError as error:  # no recording, or one that cannot be read
         raise CommandError(str(error), REFUSED) from error
     if json:
         tasks = {task: one.to_json() for task, one in found.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})
     else:
-        for task, one in found.items():
-            terminal.show(*_lines(task, one))
-    for task, one in found.items():
-        for sentence in one.losses:
-            terminal.complain(f"warning: {task}: {sentence}")
-        if one.requests and not one.same_code:
+        for task, several in _by_task(found).items():
+            terminal.show(*_lines(task, several))
+    for task, several in _by_task(found).items():
+        for name, one in several.items():
+            for sentence in one.losses:
+                terminal.complain(f"warning: {name}: {sentence}")
+        if any(one.requests and not one.same_code for one in several.values()):
             terminal.complain(
                 f"warning: {task}: other code of policies and site than this made the recording; "
                 + (
                     "the differences may be the code's"
-                    if one.differences
+                    if any(one.differences for one in several.values())
                     else "this code decides the same"
                 )
             )
@@ -62,13 +66,45 @@ def replay(
         raise typer.Exit(FAILED)
 
 
-def _lines(task: str, one: Replay) -> list[str]:
+def _by_task(found: dict[str, Replay]) -> dict[str, dict[str, Replay]]:
+    """Put the recordings of a task together: at each node, where there are nodes."""
+    tasks: dict[str, dict[str, Replay]] = {}
+    for name, one in found.items():
+        tasks.setdefault(str(Path(name).parent / one.task), {})[name] = one
+    return tasks
+
+
+def _lines(task: str, several: dict[str, Replay]) -> list[str]:
+    if len(several) == 1:
+        return [_line(task, *several.values()), *_differing(*several.values())]
+    policies = ", ".join(dict.fromkeys(one.policy for one in several.values()))
+    requests, events = (
+        sum(getattr(one, name) for one in several.values()) for name in ("requests", "events")
+    )
+    count = sum(len(one.differences) for one in several.values())
     lines = [
-        f"{task}: {one.requests} requests, {one.events} events, policy {one.policy}: "
-        f"{len(one.differences) or 'no'} decision{'' if len(one.differences) == 1 else 's'} differ"
-        f"{'s' if len(one.differences) == 1 else ''}"
+        f"{task}: {requests} requests, {events} events in {len(several)} recordings, policy "
+        f"{policies}: {_differ(count)}"
     ]
-    lines += [
+    for name, one in several.items():
+        if one.differences:
+            lines += [_line(name, one), *_differing(one)]
+    return lines
+
+
+def _line(name: str, one: Replay) -> str:
+    return (
+        f"{name}: {one.requests} requests, {one.events} events, policy {one.policy}: "
+        f"{_differ(len(one.differences))}"
+    )
+
+
+def _differ(count: int) -> str:
+    return "1 decision differs" if count == 1 else f"{count or 'no'} decisions differ"
+
+
+def _differing(one: Replay) -> list[str]:
+    lines = [
         f"  request {each.request} at {each.time_s:.6f} s: {each.what} {each.recorded} then, "
         f"{each.replayed} now"
         for each in one.differences[:_SHOWN]

@@ -57,6 +57,14 @@ def up(
             show_default=False,
         ),
     ] = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Record every event and decision, a folder per node, for `replay`.",
+            show_default=False,
+        ),
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start a node again that ends unasked.")
     ] = False,
@@ -86,7 +94,14 @@ def up(
     deployment = inferway.load(existing(file))
     try:
         nodes = Up(
-            deployment, netns=netns, certs=certs, state=state, run=run, restart=restart, tell=tell
+            deployment,
+            netns=netns,
+            certs=certs,
+            state=state,
+            run=run,
+            record=record,
+            restart=restart,
+            tell=tell,
         )
     except UpError as error:
         raise CommandError(str(error), REFUSED) from error

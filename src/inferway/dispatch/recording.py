@@ -24,10 +24,12 @@ from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
-ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT, LASTING = range(11)
-"""Kinds of event: the dispatcher's calls, and a central queue that has another length since the
-last of them; the world keeps that queue, and policies see its length. A routing has a row for each
-server, or class where there are more of these."""
+ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
+LASTING, BALANCE = 10, 11
+"""Kinds of event: the dispatcher's calls, and what the world has changed itself since the last of
+them: the length of the central queue, which it keeps, and the balance, to which it adds what became
+of requests of the site before. A routing has a row for each server, or class where there are more
+of these."""
 
 EVENT = np.dtype(
     [
@@ -41,7 +43,8 @@ EVENT = np.dtype(
         ("floor", "<f8"),  # or of times that are shifted, s
         ("time_s", "<f8"),
         ("word", "<i8"),
-        ("value", "<f8"),  # deadline, service time, its shift or rate, s or 1/s; a probability
+        # Deadline, service time, its shift or rate, s or 1/s; a probability; a balance.
+        ("value", "<f8"),
         ("classes", "<i8"),  # or what `pull` dropped, a largest batch; those that last
     ]
 )
@@ -92,12 +95,17 @@ class Recording:
         self._packing: Future[None] | None = None
         held: Any = dispatcher.site.held
         self._held, self._seen_held = memoryview(held), 0
+        balance: Any = dispatcher.site.balance
+        self._balance, self._seen_balance = memoryview(balance), 0.0
         self.error: OSError | None = None
         head = folder / "recording.json"
         if head.exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
         folder.mkdir(parents=True, exist_ok=True)
-        head.write_text(json.dumps(_head(dispatcher), indent=2) + "\n", encoding="utf-8")
+        # Whole or not at all: a node that is killed here leaves other recordings beside it.
+        part = folder / "recording.part"
+        part.write_text(json.dumps(_head(dispatcher), indent=2) + "\n", encoding="utf-8")
+        part.replace(head)
         self._next_file()
 
     def __getattr__(self, name: str) -> Any:
@@ -115,6 +123,7 @@ class Recording:
         counted: bool = True,
     ) -> int:
         """As `Dispatcher.arrive`."""
+        self._look()
         server = self._dispatcher.arrive(
             now_s, draw, deadline_s, floor, priority, classes, rows, counted
         )
@@ -125,26 +134,31 @@ class Recording:
 
     def begin(self, server: int, taken: int, now_s: float) -> None:
         """As `Dispatcher.begin`."""
+        self._look()
         self._dispatcher.begin(server, taken, now_s)
         self._write(BEGIN, 0, 0, taken, server, 0.0, now_s, 0, 0.0, 0)
 
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """As `Dispatcher.finish`."""
+        self._look()
         self._dispatcher.finish(server, now_s, service_s, measured)
         self._write(FINISH, 0, 0, measured, server, 0.0, now_s, 0, service_s, 0)
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """As `Dispatcher.withdraw`."""
+        self._look()
         self._dispatcher.withdraw(server, position, now_s, counted)
         self._write(WITHDRAW, counted, 0, position, server, 0.0, now_s, 0, 0.0, 0)
 
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """As `Dispatcher.mark`."""
+        self._look()
         self._dispatcher.mark(server, healthy, now_s)
         self._write(MARK, healthy, 0, 0, server, 0.0, now_s, 0, 0.0, 0)
 
     def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
         """As `Dispatcher.shift`."""
+        self._look()
         self._dispatcher.shift(low, high, by_s, least_s, now_s)
         self._write(SHIFT, 0, 0, high, low, least_s, now_s, 0, by_s, 0)
 
@@ -156,6 +170,7 @@ class Recording:
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """As `Dispatcher.pull`."""
+        self._look()
         drop, take = self._dispatcher.pull(server, now_s, draw)
         self._write(PULL, 0, 0, take, server, 0.0, now_s, draw, 0.0, drop)
         return drop, take
@@ -225,9 +240,19 @@ class Recording:
             with suppress(OSError):
                 file.close()
 
+    def _look(self) -> None:
+        """Write down that the balance is another than after the last call; to be asked before one.
+
+        In full, for sums of the same numbers in another order differ in their last bits.
+        """
+        if (balance := self._balance[0]) != self._seen_balance and self._file is not None:
+            self._seen_balance = balance
+            self._pack(BALANCE, 0, 0, 0, 0, 0.0, 0.0, 0, balance, 0)
+
     def _write(self, *row: float) -> None:
         if self._file is None:
             return
+        self._seen_balance = self._balance[0]
         if (held := self._held[0]) != self._seen_held:
             # No call changes it, so that it was the same before this one.
             self._seen_held = held
@@ -251,7 +276,7 @@ class Recording:
         self.close()
         self._number += 1
         self._in_file = 0
-        self._seen_held = self._held[0]
+        self._seen_held, self._seen_balance = self._held[0], self._balance[0]
         name = f"{self._number:06d}"
         state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
         file = self._folder / f"{name}.state.npz"

@@ -17,6 +17,7 @@ import numpy as np
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.recording import (
     ARRIVE,
+    BALANCE,
     BEGIN,
     EVENT,
     FINISH,
@@ -249,6 +250,8 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
         dispatcher.mark(server, bool(flag), time_s)
     elif kind == SHIFT:
         dispatcher.shift(server, count, value, floor, time_s)
+    elif kind == BALANCE:
+        dispatcher.site.balance[0] = value
     elif kind == LASTING:
         dispatcher.set_lasting(classes)
     elif kind == RETUNE:

@@ -315,11 +315,6 @@ class Site:
     def counters(self, counters: Counters) -> None:
         self._departures.counters = counters
 
-    @property
-    def recorded(self) -> bool:
-        """Whether what the dispatcher decides is written down."""
-        return self._upkeep.recorded
-
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready = False

@@ -55,9 +55,8 @@ async def retire(old: Site) -> None:
         heir = heir.heir
     if heir is not None:
         heir.counters.absorb(old.counters)
-        # Requests that left without an answer have been undone at the old site only. A recorded
-        # balance moves by recorded events alone: a replay must find the same.
-        if promised and not heir.recorded:
+        # Requests that left without an answer have been undone at the old site only.
+        if promised:
             heir.dispatcher.site.balance[0] += old.dispatcher.balance - old.left_balance
     await old.stop()
 

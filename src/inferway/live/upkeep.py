@@ -53,11 +53,6 @@ class Upkeep:
         self._tasks.append(asyncio.create_task(self._flush(self._recording)))
         return self._recording
 
-    @property
-    def recorded(self) -> bool:
-        """Whether what the dispatcher decides is written down."""
-        return self._recording is not None and self._recording.error is None
-
     def stop(self) -> None:
         """Do nothing again from now on."""
         for task in self._tasks:

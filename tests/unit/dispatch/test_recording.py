@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.recording import EVENT, LASTING, Recording
+from inferway.dispatch.recording import BALANCE, EVENT, LASTING, Recording
 from inferway.dispatch.replay import events, recordings, replay
 from inferway.site import ALL_CLASSES, Fleet
 
@@ -196,6 +196,24 @@ def test_which_classes_last_is_part_of_what_is_recorded(tmp_path: Path, rows: in
         changed["classes"][changed["kind"] == LASTING] = 0b010
         changed.tofile(file)
     assert replay(tmp_path / "run", requests=None).differences != ()
+
+
+def test_what_others_add_to_the_balance_is_part_of_what_is_recorded(tmp_path: Path) -> None:
+    dispatcher = Dispatcher(FLEET, "tad-op", target=0.8, rate_per_s=6.0)
+    recording = Recording(dispatcher, tmp_path / "run", rows=400)
+    generator = np.random.default_rng(5)
+    for step in range(1_000):
+        recording.arrive(step / 9, int(generator.integers(-(2**63), 2**63)))
+        for server in np.flatnonzero(recording.site.queue).tolist():
+            if generator.random() < 0.2:
+                recording.finish(server, step / 9, 0.1)
+        if step % 50 == 0:
+            # As of requests of the site before, which have left without an answer.
+            recording.site.balance[0] += generator.normal(0.0, 3.0)
+    recording.close()
+    written = np.concatenate([one for _, one in events(tmp_path / "run")])
+    assert 15 <= np.count_nonzero(written["kind"] == BALANCE) <= 20
+    assert replay(tmp_path / "run", requests=None).differences == ()
 
 
 def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:

@@ -37,6 +37,7 @@ from inferway.live.node.page import Totals, described
 from inferway.live.node.part import rounds_of
 from inferway.live.node.position import position_of
 from inferway.live.node.relay import Relay
+from inferway.live.node.sections import Sections
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
@@ -85,6 +86,9 @@ class Node:
         By folder, for TLS between nodes; None for plain connections.
     emulate_rtt
         Whether hops and letters take the file's round-trip times, for nodes on one machine.
+    record
+        A folder where every task's events and random words are written down, for
+        `inferway.dispatch.replay`; None writes nothing.
     tracer
         Makes spans of the requests; None makes none. The node closes it.
     grpc_port, certificate, keys, drain_delay_s, grace_s, log_level
@@ -100,6 +104,7 @@ class Node:
         folder: Path,
         credentials: Path | None = None,
         emulate_rtt: bool = False,
+        record: Path | None = None,
         tracer: Tracer | None = None,
         grpc_port: int | None = None,
         certificate: Certificate | None = None,
@@ -178,6 +183,7 @@ class Node:
             )
         self._tracer = tracer
         self._spans = None if tracer is None else Spans(tracer, name)
+        self._sections = None if record is None else Sections(record, self.log)
         self.shelf = Shelf(deployment, self.store)
         self.sites = Sites(
             deployment,
@@ -417,6 +423,9 @@ class Node:
 
     async def _replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
         leaving = await self.server.replace(task, site)
+        # Since the site took over nothing has been waited for, so that no request is missed.
+        if site is not None and self._sections is not None:
+            self._sections.begin(site)
         self.relay.serve(self.server.sites)
         self._degrade()
         return leaving

@@ -21,6 +21,7 @@ from inferway.dispatch.batching import foresee, rule_of
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
+from inferway.dispatch.recording import Recording
 from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
 from inferway.live.assembly import ServeError
@@ -168,7 +169,7 @@ class Sites:
             gone = made.ways - ways
             # The same may be offered by another way, which the site does not know.
             site.withdraw({(variant, node) for variant, node, _ in gone})
-            assert isinstance(site.dispatcher, Dispatcher)
+            assert isinstance(site.dispatcher, Dispatcher | Recording)
             site.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
         return not ways <= made.ways
 

@@ -68,6 +68,8 @@ class Up:
     run
         Folder for the file of addresses and the nodes' logs; made, and left there. A new one among
         the temporary files if not given.
+    record
+        Folder for what the nodes decide, a folder each; None: they record nothing.
     restart
         Whether a node that ends unasked is started again.
     tell
@@ -106,6 +108,7 @@ class Up:
         certs: Path | None = None,
         state: Path | None = None,
         run: Path | None = None,
+        record: Path | None = None,
         restart: bool = False,
         tell: Callable[[str], None] | None = None,
         command: Command | None = None,
@@ -127,6 +130,7 @@ class Up:
             run = Path(tempfile.mkdtemp(prefix="inferway-up-"))
         self.run = run.resolve()
         self.state = self.run / "state" if state is None else state.resolve()
+        self.record = None if record is None else record.resolve()
         self.addresses_file = self.run / "addresses.json"
         self.addresses: dict[str, Addresses] = {}
         self.nodes: dict[str, NodeProcess] = {}
@@ -311,6 +315,8 @@ class Up:
         command = [sys.executable, "-m", "inferway", "node", str(self.deployment.path.resolve())]
         command += ["--name", name, "--addresses", str(addresses_file)]
         command += ["--state", str(self.state / file_name(name))]
+        if self.record is not None:
+            command += ["--record", str(self.record / file_name(name))]
         if self.certs is not None:
             command += ["--certs", str(self.certs)]
         return command if self._netns else [*command, "--emulate-rtt"]
