@@ -28,11 +28,23 @@ from inferway.report.machine import machine
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "live" / "network"
 VARIABLE = "INFERWAY_FIGURES"
-TIMES = ("recovered_s", "around_s", "healed_s", "back_s", "ready_s", "joined_s", "loaded_s")
+TIMES = (
+    "recovered_s",
+    "around_s",
+    "avoided_s",
+    "healed_s",
+    "used_again_s",
+    "back_s",
+    "ready_s",
+    "joined_s",
+    "loaded_s",
+)
 IN_WORDS = {
     "recovered_s": "recovered",
     "around_s": "first answer by the other way",
+    "avoided_s": "last request over the slow link",
     "healed_s": "after healing",
+    "used_again_s": "used again after healing",
     "back_s": "after the restart",
     "ready_s": "ready again",
     "joined_s": "joined",
@@ -81,6 +93,9 @@ def table(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
             found = [one[name] for one in those if one.get(name) is not None]
             if found:
                 row[name] = {"median": median(found), "worst": max(found)}
+        if "slow" in those[0]:
+            counts = [one["slow"] for one in those]
+            row["slow"] = {"median": median(counts), "worst": max(counts)}
         row["used_most"] = max(max(one["used_most"].values()) for one in those)
         if "state_intact" in those[0]:
             row["state_intact"] = all(one["state_intact"] for one in those)
@@ -96,6 +111,8 @@ def shown(row: dict[str, Any]) -> str:
         for name in TIMES
         if name in row
     ]
+    if "slow" in row:
+        times.append(f"slow requests {row['slow']['median']:g} ({row['slow']['worst']})")
     state = {True: "yes", False: "**no**", None: ""}[row.get("state_intact")]
     return (
         f"| {row['scenario']} | {row['requests']:,} | {row['answered']:,} | {row['refused']} "

@@ -13,6 +13,9 @@ from ring import Ring
 
 Send = Callable[..., Clients]
 RTT_S = 0.3
+AVOIDED_S = 2.0
+AGAIN_S = 4.0
+"""Within so long the slow link is to be avoided, and used again when it is as it was."""
 WINDOW_S = 0.5
 
 
@@ -46,23 +49,25 @@ def test_a_slow_link_costs_time_and_no_request(
     write(f"link {one}-{other} slowed to {RTT_S * 1e3:g} ms", figures)
     assert answers.answered.all(), figures["failures"]
     assert figures["after_p50_s"] < 0.1
+    assert figures["avoided_s"] < AVOIDED_S
+    assert figures["used_again_s"] < AGAIN_S
     assert max(figures["used_most"].values()) <= 1.0
 
 
 def used_again_s(
     answers: Answers, forwarded: NDArray[np.bool_], healed_s: float, share: float
-) -> float | None:
+) -> float:
     """Tell how long after healing as many requests as this share go by the link again.
 
     Returns
     -------
-    float or None
+    float
         Until the first request that goes by it, where from there on for `WINDOW_S` at least this
-        share of them does; None where that does not come.
+        share of them does; inf where that does not come.
     """
     for row in np.flatnonzero(forwarded & answers.between(healed_s, np.inf)):
         due_s = float(answers.due_s[row])
         window = answers.between(due_s, due_s + WINDOW_S)
         if due_s + WINDOW_S <= answers.due_s[-1] and np.mean(forwarded[window]) >= share:
             return max(0.0, due_s - healed_s)
-    return None
+    return float("inf")

@@ -63,20 +63,24 @@ class Link:
     ----------
     told_s
         The estimate, s; NaN before there is one.
-    due_s
-        When it is to be asked, where there is no sample before.
+    low_s, high_s
+        What is between these is as told, s.
+    odd
+        Samples in a row that were not.
+    since_s
+        When it was sampled or asked last, or began to be of use.
     """
 
     __slots__ = (
         "_changed",
         "_changed_s",
-        "_high_s",
         "_least_s",
-        "_low_s",
-        "_odd",
         "_rose",
-        "_since_s",
         "_wait_s",
+        "high_s",
+        "low_s",
+        "odd",
+        "since_s",
         "told_s",
     )
 
@@ -84,15 +88,16 @@ class Link:
         self._changed = changed
         self.told_s = math.nan
         # Everything is beyond these.
-        self._low_s, self._high_s = math.inf, -math.inf
-        self._odd: list[float] = []
+        self.low_s, self.high_s = math.inf, -math.inf
+        self.odd: list[float] = []
         self._changed_s, self._rose = -math.inf, False
         self._least_s = math.inf
-        self._since_s, self._wait_s = since_s, WAIT_S
+        self.since_s, self._wait_s = since_s, WAIT_S
 
     @property
-    def due_s(self) -> float:  # noqa: D102 - among the attributes
-        return self._since_s + self._wait_s
+    def due_s(self) -> float:
+        """When it is to be asked, where there is no sample before."""
+        return self.since_s + self._wait_s
 
     def hear(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
         """Take a sample into account.
@@ -109,10 +114,10 @@ class Link:
         bool
             Whether it was beyond the noise of what had been told.
         """
-        self._since_s = now_s
-        if self._low_s <= rtt_s <= self._high_s:
-            if self._odd:
-                self._odd.clear()
+        self.since_s = now_s
+        if self.low_s <= rtt_s <= self.high_s:
+            if self.odd:
+                self.odd.clear()
             return False
         return self._beyond(rtt_s, sent_s, now_s)
 
@@ -121,10 +126,10 @@ class Link:
         # Before anything was told, it differs from nothing.
         usual = not used and self.told_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
         most_s = LONGEST_WAIT_S if usual else WAIT_S
-        self._since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
+        self.since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
 
     def _beyond(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
-        odd = self._odd
+        odd = self.odd
         if math.isnan(self.told_s):
             odd.append(rtt_s)
             if len(odd) >= FIRST:
@@ -148,9 +153,9 @@ class Link:
     def _tell(self, rtt_s: float) -> None:
         self.told_s = rtt_s
         noise_s = max(NOISE_S, NOISE * rtt_s)
-        self._low_s, self._high_s = rtt_s - noise_s, rtt_s + noise_s
+        self.low_s, self.high_s = rtt_s - noise_s, rtt_s + noise_s
         self._least_s = min(self._least_s, rtt_s)
-        self._odd.clear()
+        self.odd.clear()
 
 
 class _Follower(NamedTuple):
@@ -180,7 +185,7 @@ class Ways:
         self._now = now
         self.followed = False
         self._links: dict[tuple[bytes, bytes], Link] = {}
-        self._behind: dict[tuple[bytes, int], tuple[Link, ...]] = {}
+        self._behind: dict[bytes, tuple[Link, ...]] = {}
         self._followers: dict[tuple[tuple[str, ...], Told], _Follower] = {}
 
     def follow(self, path: tuple[str, ...], told: Told) -> None:
@@ -227,22 +232,23 @@ class Ways:
         more_s
             That passed elsewhere and belongs to the way to the neighbor.
         """
-        times = answer.times.split(b",")
-        key = answer.path, len(times)
-        links = self._behind.get(key)
+        links = self._behind.get(answer.path)
         if links is None:
-            links = self._find(key)
-        left_s = now_s - sent_s + more_s
-        for link, time in zip(links, times, strict=False):
+            links = self._find(answer)
+        left_s, times = now_s - sent_s + more_s, answer.times
+        for link in links:
+            time, _, times = times.partition(b",")
             try:
                 spent_s = float(time) * 1e-3
             except ValueError:
                 return
-            if not 0.0 <= spent_s < math.inf:
-                return
-            if link.hear(max(_LEAST_S, left_s - spent_s), sent_s, now_s):
-                answer.strayed = True
+            rtt_s = left_s - spent_s
             left_s = spent_s
+            # Nearly all end here: each request pays for it.
+            if link.low_s <= rtt_s <= link.high_s and not link.odd:
+                link.since_s = now_s
+            elif 0.0 <= spent_s < math.inf and link.hear(max(_LEAST_S, rtt_s), sent_s, now_s):
+                answer.strayed = True
 
     def due(self, now_s: float) -> list[tuple[str, ...]]:
         """Ways on which a link is to be asked now, no way twice as part of another."""
@@ -273,15 +279,16 @@ class Ways:
             if link in follower.links:
                 follower.told(by_s, self.round_trip_s(path) or link.told_s)
 
-    def _find(self, key: tuple[bytes, int]) -> tuple[Link, ...]:
-        path, times = key
-        found = [self._links.get(pair) for pair in _pairs(path.split(b",")[-times:])]
+    def _find(self, answer: Answer) -> tuple[Link, ...]:
+        # The path begins at the entry; as many nodes as say a time are on the way from here.
+        names = answer.path.split(b",")[-1 - answer.times.count(b",") :]
+        found = [self._links.get(pair) for pair in _pairs(names)]
         links: tuple[Link, ...] = ()
         if None not in found:
             links = tuple(link for link in found if link is not None)
         if len(self._behind) >= _LONGEST_MEMORY:
             self._behind.clear()
-        self._behind[key] = links
+        self._behind[answer.path] = links
         return links
 
 
