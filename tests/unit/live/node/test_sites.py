@@ -227,6 +227,31 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
     run(work, task="accuracy_target: 0.9")
 
 
+def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        await world.load("mini")
+        await world.sites.run({("digits", "mini"): 1})
+        first = world.site
+        answered = world.ask()
+        async with asyncio.timeout(30):
+            while answered.outcome is None:
+                await asyncio.sleep(0.01)
+        owed = first.dispatcher.balance
+        assert owed < 0.0
+        await world.sites.run({})
+        assert world.sites.by_task == {}
+        assert world.sites.balances.now == {"digits": (0.9, owed)}
+        await world.sites.run({("digits", "mini"): 1})
+        assert world.site is not first
+        assert world.site.dispatcher.balance == owed
+        # From one site to the next it goes along as before, once.
+        world.offers = [CLOUD]
+        await world.sites.refresh("digits")
+        assert world.site.dispatcher.balance == owed
+
+    run(work, task="accuracy_target: 0.9")
+
+
 @pytest.mark.parametrize("policy", ["priced", "r-jiq", "r-jsq"])
 def test_a_policy_that_needs_a_rate_serves_where_nothing_enters(
     run: Callable[..., None], policy: str
