@@ -214,9 +214,11 @@ class Hop:
             self._hand_on(sending, answer)
 
     def _failed(self, sending: Sending, failure: Failure, certain: bool) -> None:
-        self.failures += 1
+        # Where a question of the hop's own is lost, no request is: those find out by themselves.
+        own = sending is self._probe or sending in self._looks.values()
+        self.failures += not own
         # Watchers hear of it first: whoever gives the request to another must know where not to.
-        counts = sending is not self._probe and self.breaker.closed and not self._closed
+        counts = not own and self.breaker.closed and not self._closed
         if counts and self.breaker.failed(certain=certain):
             self._open(failure.reason)
             self._pool.refuse(failure.reason)

@@ -25,7 +25,7 @@ from inferway.live.hops.ways import (
     Ways,
     differ,
 )
-from inferway.live.hops.wire import Answer
+from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.listener import Listener
 from inferway.live.node.relay import Relay
 
@@ -266,10 +266,10 @@ def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
 async def chain() -> AsyncIterator[tuple[Hop, Hop]]:
     """The hop from edge to metro, and that from metro to cloud; two nodes that serve nothing."""
     errors: list[BaseException] = []
-    cloud = Listener(Relay("cloud", lambda _: None).find, errors.append, hops=True)
+    cloud = Listener(Relay("cloud", lambda to, been: None).find, errors.append, hops=True)
     await cloud.start("127.0.0.1", 0)
     onward = Hop("cloud", "127.0.0.1", cloud.port)
-    relay = Relay("metro", lambda to: onward if to == "cloud" else None)
+    relay = Relay("metro", lambda to, been: onward if to == "cloud" else None)
     metro = Listener(relay.find, errors.append, hops=True)
     await metro.start("127.0.0.1", 0)
     hop = Hop("metro", "127.0.0.1", metro.port)
@@ -335,5 +335,34 @@ def test_nobody_is_asked_for_who_follows_nothing(run: Any, monkeypatch: pytest.M
         assert neighbor.probes <= asked + 2
         hop.close()
         await neighbor.stop()
+
+    run(main())
+
+
+def test_questions_that_are_lost_count_for_nothing(
+    run: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hops, "LOOK_S", 0.001)
+    for name in ("FIRST_WAIT_S", "WAIT_S", "LONGEST_WAIT_S"):
+        monkeypatch.setattr(estimates, name, 0.005)
+
+    async def main() -> None:
+        neighbor = await Neighbor().start()
+        await neighbor.stop()
+        hop = Hop("metro", "127.0.0.1", neighbor.port)
+        looked: list[Any] = []
+        plain = hop._looked
+
+        def seen(path: tuple[str, ...], result: Any) -> None:
+            looked.append(result)
+            plain(path, result)
+
+        monkeypatch.setattr(hop, "_looked", seen)
+        hop.follow(("metro",), lambda by_s, now_s: None)
+        await until(lambda: len(looked) >= 3)
+        assert all(isinstance(one, Failure) for one in looked)
+        assert hop.failures == 0
+        assert hop.breaker.closed
+        hop.close()
 
     run(main())

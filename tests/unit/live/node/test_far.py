@@ -1,0 +1,119 @@
+"""Sites made anew while a link is slow: what is known of it counts once."""
+
+from __future__ import annotations
+
+import asyncio
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import inferway
+from inferway.dispatch.offers import Offer
+from inferway.live.hops.hop import Hop
+from inferway.live.hops.ways import ENOUGH, FIRST
+from inferway.live.hops.wire import Answer
+from inferway.live.node.position import position_of
+from inferway.live.node.shelf import Shelf
+from inferway.live.node.sites import Sites
+from inferway.live.roster import Roster
+from inferway.live.site import Site
+from inferway.live.store.store import ModelStore
+from inferway.network.deployed import topology_of
+from inferway.network.members import members_of
+from inferway.site.transitions import measure
+
+FILE = """
+tasks:
+  digits:
+    variants:
+      mini: {model: zoo://digits/mini}
+      small: {model: zoo://digits/small}
+      large: {model: zoo://digits/large}
+nodes:
+  metro: {repository: true, instances: {digits/large: 1}}
+  edge: {budget: 500 kB}
+network: {links: [{between: [metro, edge], rtt: 5 ms}]}
+workload:
+  digits: {arrivals: {process: poisson, rate: 20/s}, entries: {nodes: [edge]}}
+"""
+SMALL = Offer("digits", "small", "metro", 0.85, 0.001, 0.005, 100.0, ("metro",), False)
+LARGE = Offer("digits", "large", "metro", 0.9, 0.004, 0.005, 100.0, ("metro",), True)
+
+
+_SECONDS = map(float, count(1))
+
+
+class _Log:
+    def warning(self, *args: Any, **more: Any) -> None:
+        pass
+
+    info = warning
+
+
+def hear(hop: Hop, rtt_s: float, times: int) -> None:
+    """Let the hop have answers that took so long, each asked for when the last had come."""
+    for _ in range(times):
+        now_s = next(_SECONDS)
+        answer = Answer(200, b"", b"", b"metro", b"small", b"edge,metro", b"0.00")
+        hop._ways.heard(answer, now_s - rtt_s, now_s)
+
+
+def times_of(site: Site, name: str) -> Any:
+    """Predicted times of the servers of a class, s."""
+    k = site.variants.index(name)
+    return site.dispatcher.site.row_s[site.first[k] : site.first[k + 1], 0]
+
+
+def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        file = tmp_path / "two.yaml"
+        file.write_text(FILE)
+        deployment = inferway.load(file)
+        store = ModelStore(tmp_path / "store", limit_bytes=10_000_000)
+        shelf = Shelf(deployment, store)
+        await shelf.load("digits", "mini")
+        offers = [SMALL]
+        hop = Hop("metro", "127.0.0.1", 9)
+        roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
+        sites = Sites(
+            deployment,
+            position_of(deployment, "edge"),
+            members_of(deployment, topology_of(deployment))["edge"],
+            replace=roster.replace,
+            shelf=shelf,
+            offers=lambda task: offers,
+            signature=lambda task: None,
+            hops={"metro": hop},
+            ended=lambda task, request: None,
+        )
+        await sites.run({("digits", "mini"): 1})
+        site = sites.by_task["digits"]
+        hear(hop, 0.005, FIRST)
+        hear(hop, 0.305, ENOUGH)
+        assert times_of(site, "small@metro") == pytest.approx(0.306)
+        server = site.first[site.variants.index("small@metro")]
+        measure(site.dispatcher.site, server, 1, 0.32)
+        # What has been measured is carried over as it is; what is new counts on the file's 5 ms.
+        offers.append(LARGE)
+        await sites.run({("digits", "mini"): 2})
+        site = sites.by_task["digits"]
+        assert times_of(site, "small@metro") == pytest.approx(0.32)
+        assert times_of(site, "large@metro") == pytest.approx(0.309)
+        # Both follow from then on.
+        hear(hop, 0.005, ENOUGH)
+        assert times_of(site, "small@metro") == pytest.approx(0.02)
+        assert times_of(site, "large@metro") == pytest.approx(0.009)
+        assert times_of(site, "mini").max() < 0.1
+        for one in await roster.all():
+            await one.stop(1.0)
+        hop.close()
+        shelf.close()
+        await store.close()
+
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await main()
+
+    asyncio.run(bounded())
