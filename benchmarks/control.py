@@ -8,8 +8,9 @@ All nodes of FILE (`examples/delivery-network.yaml` if not given) run on this ma
 file's own load. By the rule of paper 000, Sec. IV-B, each request type that is asked for in a slot
 sends one letter up, hop by hop, until the worst needed option is found after h hops, and one back:
 2 h letters. So many are expected from INFIDA's agents in one process, which get the slots' requests
-as the slot twin serves them. Menus, the offers that requests are forwarded by (Sec. III-E, told on
-change and every few seconds), come on top and have no counterpart there.
+as the slot twin serves them. Menus, the offers that requests are forwarded by (Sec. III-E: what
+changes is told when it changes, and every 2 s that the rest still holds), come on top and have no
+counterpart there; their bytes are compared with those of all of INFIDA's letters.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from inferway.report.machine import machine
 
 FILE = Path(__file__).parents[1] / "examples" / "delivery-network.yaml"
 ASKED = ("needed", "worst")
+INFIDA = ("floor", *ASKED, "offers")
 
 
 def measured(deployment: Deployment, slots: int) -> dict[str, Any]:
@@ -89,8 +91,10 @@ def main() -> None:
     rule = expected(deployment, given.slots)
     live = measured(deployment, given.slots)
     asked = {what: sum(live.get(kind, {}).get(what, 0.0) for kind in ASKED) for what in rule}
+    menus = live["menu"]["bytes"] / sum(live.get(kind, {}).get("bytes", 0.0) for kind in INFIDA)
     if given.json:
-        print(json.dumps({"machine": machine(), "live": live, "asked": asked, "rule": rule}))
+        found = {"live": live, "asked": asked, "rule": rule, "menus_over_infida": menus}
+        print(json.dumps({"machine": machine(), **found}))
         return
     print(machine())
     print(f"{'kind':<10}{'letters/slot':>14}{'bytes/slot':>12}")
@@ -101,6 +105,7 @@ def main() -> None:
         f"live over rule: letters {asked['letters'] / rule['letters']:.2f}, "
         f"bytes {asked['bytes'] / rule['bytes']:.2f}"
     )
+    print(f"menus over INFIDA's letters: bytes {menus:.2f}")
 
 
 if __name__ == "__main__":
