@@ -126,7 +126,7 @@ class Node:
         self.seen: list[tuple[str, str, bool, str]] = []
         self.relay = Relay(
             name,
-            lambda to: self.hops.get(self.ways.get(to, to)),
+            lambda to, been: self.hops.get(self.ways.get(to, to)),
             passed=lambda *told: self.seen.append(told),
             spans=spans,
         )

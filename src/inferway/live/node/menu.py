@@ -23,6 +23,7 @@ from typing import Final
 
 from inferway.dispatch.offers import Offer, Own, passed_on
 from inferway.live.control.control import ControlPlane
+from inferway.live.hops.headers import encoded
 from inferway.live.node.heard import Heard, MissedError
 from inferway.live.node.listing import EMPTY, Listing, differ, listed
 from inferway.live.node.telling import RUN_BITS, Ask, packed, unpacked
@@ -139,17 +140,28 @@ class Menu:
         (self._shut.discard if works else self._shut.add)(neighbor)
         self._look()
 
-    def next_hop(self, destination: str) -> str | None:
-        """Name the neighbor by which a node is reached; None where none is known."""
+    def next_hop(self, destination: str, been: Set[bytes] = frozenset()) -> str | None:
+        """Name the neighbor by which a node is reached; None where none is known.
+
+        Parameters
+        ----------
+        destination
+            The node.
+        been
+            Nodes that a request has come through, as headers have them. A way that leads there
+            again is the last resort.
+        """
         if destination in self._heard and self._answers(destination):
             return destination
-        ways = [
-            (offer.rtt_s, len(offer.path), neighbor)
+        ways = sorted(
+            (offer.rtt_s, len(offer.path), neighbor, offer.path)
             for neighbor in self._live()
             for offer in self._heard[neighbor].offers
             if offer.node == destination
-        ]
-        return min(ways)[2] if ways else None
+        )
+        ahead = (way for way in ways if been.isdisjoint(map(encoded, way[3])))
+        best = next(ahead, ways[0] if ways else None)
+        return None if best is None else best[2]
 
     @property
     def degraded(self) -> str:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Set
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -393,8 +393,8 @@ class Node:
     def _broken(self, error: BaseException) -> None:
         self.log.error("a hop failed", exc_info=error)
 
-    def _next_hop(self, destination: str) -> Hop | None:
-        neighbor = self.menu.next_hop(destination)
+    def _next_hop(self, destination: str, been: Set[bytes]) -> Hop | None:
+        neighbor = self.menu.next_hop(destination, been)
         return None if neighbor is None else self.hops[neighbor]
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -54,7 +54,8 @@ class Relay:
     node
         This node's name.
     next_hop
-        The way towards a node; None where there is none now.
+        The way towards a node, given the nodes, as headers have them, that a request has come
+        through; None where there is none now.
     limits
         Caps on requests.
     passed
@@ -70,7 +71,7 @@ class Relay:
     def __init__(
         self,
         node: str,
-        next_hop: Callable[[str], Hop | None],
+        next_hop: Callable[[str, Set[bytes]], Hop | None],
         *,
         limits: Limits | None = None,
         passed: Passed | None = None,
@@ -152,7 +153,7 @@ class Relay:
         relayed = None
         if self._spans is not None:
             relayed = self._relayed(task, exchange, heading, received_s)
-        hop = self._next_hop(heading.node)
+        hop = self._next_hop(heading.node, heading.nodes)
         # Back to where it has been it would only be refused as a loop.
         if hop is None or encoded(hop.name) in heading.nodes:
             reason = f"node {self.node} has no way to node {heading.node} now"
@@ -226,7 +227,7 @@ class Relay:
             return
         nodes = exchange.path.split(b",") if exchange.path else []
         name = unquote_to_bytes(to).decode("utf-8", "replace")
-        hop = self._next_hop(name) if len(nodes) < MOST_NODES else None
+        hop = self._next_hop(name, set(nodes)) if len(nodes) < MOST_NODES else None
         if hop is None or self._own in nodes or encoded(hop.name) in nodes:
             reason = f"node {self.node} has no way to node {name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)

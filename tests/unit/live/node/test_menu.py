@@ -208,6 +208,40 @@ def test_another_path_is_taken_where_there_is_one() -> None:
     asyncio.run(main())
 
 
+def test_a_request_goes_by_no_neighbor_that_it_has_come_through_where_another_leads_on() -> None:
+    async def main() -> None:
+        # Around the link from left to the cloud there are two ways: by edge and right, and by far
+        # and away.
+        wires = Wires(
+            *(("edge", "left"), ("left", "cloud"), ("cloud", "right"), ("right", "edge")),
+            *(("left", "far"), ("far", "away"), ("away", "cloud")),
+        )
+        upstream = {"edge": "left", "left": "cloud", "right": "cloud", "far": "away"}
+        menus = {
+            node: wires.menu(node, upstream.get(node, "cloud")) for node in (*upstream, "away")
+        }
+        menus["cloud"] = wires.menu("cloud", None)
+        for menu in menus.values():
+            menu.begin()
+        menus["cloud"].offer([WIDE])
+        wires.join(*menus)
+        await wires.settle()
+        wires.planes["left"].sees("cloud", False)
+        wires.planes["cloud"].sees("left", False)
+        await wires.settle()
+        left = menus["left"]
+        assert left.next_hop("cloud") == "edge"
+        assert left.next_hop("cloud", {b"edge"}) == "far"
+        # Nor by one that would go back there.
+        assert left.next_hop("cloud", {b"right"}) == "far"
+        assert left.next_hop("cloud", {b"edge", b"away"}) == "edge"
+        assert left.next_hop("nowhere", {b"edge"}) is None
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())
+
+
 def test_one_that_answers_no_requests_is_no_way_though_it_writes_letters() -> None:
     async def main() -> None:
         wires = Wires(("edge", "left"), ("left", "cloud"), ("cloud", "right"), ("right", "edge"))

@@ -58,13 +58,13 @@ class Peer:
 
 @contextlib.asynccontextmanager
 async def metro(script: Any = None) -> AsyncIterator[Peer]:
-    """A node that serves nothing and knows one way, to `cloud`."""
+    """A node that serves nothing and knows one way, to `cloud`, but back to `café`."""
     neighbor = await Neighbor(script).start()
     hop = Hop("cloud", "127.0.0.1", neighbor.port)
     seen: list[Any] = []
     relay = Relay(
         "metro",
-        lambda to: hop if to == "cloud" else None,
+        lambda to, been: hop if to == "cloud" and b"caf%C3%A9" not in been else None,
         passed=lambda *told: seen.append(told),
     )
     errors: list[BaseException] = []
@@ -148,6 +148,11 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
         ),
         (
             f"{TO_CLOUD}Inferway-Path: edge,cloud\r\n",
+            503,
+            "node metro has no way to node cloud now",
+        ),
+        (
+            f"{TO_CLOUD}Inferway-Path: edge,caf%C3%A9\r\n",
             503,
             "node metro has no way to node cloud now",
         ),
