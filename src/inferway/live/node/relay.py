@@ -93,12 +93,17 @@ class Relay:
 
     def serve(self, sites: Iterable[Site]) -> None:
         """Serve these tasks' own variants from now on; called again whenever they change."""
-        self._infers = {
-            (site.task, variant): Infer(Intake(site, variant, self._limits, own=True))
-            for site in sites
-            for variant in site.versions
-            if site.own_mask(variant)
-        }
+        before = self._infers
+        self._infers = {}
+        for site in sites:
+            for variant in site.versions:
+                if site.own_mask(variant):
+                    key = site.task, variant
+                    infer = before.get(key)
+                    # One task's site changes at a time, and there may be hundreds.
+                    if infer is None or infer.site is not site:
+                        infer = Infer(Intake(site, variant, self._limits, own=True))
+                    self._infers[key] = infer
 
     def find(self, method: bytes, target: bytes) -> Handler:
         """Find who answers a request."""

@@ -7,14 +7,19 @@ import math
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any
 
+import numpy as np
 import pytest
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
+from inferway.dispatch import Dispatcher
 from inferway.live.hops.headers import MOST_NODES, Trail, encoded, heading_of
 from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
 from inferway.live.http.refusal import RefusalError
 from inferway.live.node.relay import Relay
+from inferway.live.site import Site
+from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.site import Fleet
 
 BODY = b"\x00\x01not JSON at all\xff"
 TO_CLOUD = "Inferway-Node: cloud\r\nInferway-Variant: tiny\r\n"
@@ -255,3 +260,23 @@ def test_names_of_any_kind_fit_into_headers() -> None:
             },
             encoded(strange),
         )
+
+
+def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
+    signature = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+
+    def site(task: str) -> Site:
+        fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
+        dispatcher = Dispatcher(fleet, "fastest-only", target=None)
+        return Site(task, signature, dispatcher, [NullRuntime(signature)], node="metro")
+
+    relay = Relay("metro", lambda to, been: None)
+    one, other, again = site("one"), site("other"), site("other")
+    relay.serve([one, other])
+    before = dict(relay._infers)
+    assert [infer.site for infer in before.values()] == [one, other]
+    relay.serve([one, again])
+    assert relay._infers["one", "tiny"] is before["one", "tiny"]
+    assert relay._infers["other", "tiny"].site is again
+    relay.serve([again])
+    assert list(relay._infers) == [("other", "tiny")]
