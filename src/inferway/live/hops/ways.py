@@ -158,11 +158,16 @@ class Link:
         self.odd.clear()
 
 
-class _Follower(NamedTuple):
-    """Who wants to know of a way."""
+class _Way(NamedTuple):
+    """Links of a way, and who wants to know of it, in the order in which they came."""
 
     links: tuple[Link, ...]
-    told: Told
+    followers: dict[Told, None]
+
+    @property
+    def round_trip_s(self) -> float:
+        """As told, s; NaN where a link is not known."""
+        return sum(link.told_s for link in self.links)
 
 
 class Ways:
@@ -186,7 +191,7 @@ class Ways:
         self.followed = False
         self._links: dict[tuple[bytes, bytes], Link] = {}
         self._behind: dict[bytes, tuple[Link, ...]] = {}
-        self._followers: dict[tuple[tuple[str, ...], Told], _Follower] = {}
+        self._ways: dict[tuple[str, ...], _Way] = {}
 
     def follow(self, path: tuple[str, ...], told: Told) -> None:
         """Have somebody told when a way takes longer, or less.
@@ -199,19 +204,23 @@ class Ways:
             Called with the difference, s, and with the round trip of the whole way as it is told
             now, s.
         """
-        links = []
-        for pair in _pairs([encoded(node) for node in path]):
-            if pair not in self._links:
-                self._links[pair] = Link(self._turned, self._now())
-                self._behind.clear()
-            links.append(self._links[pair])
-        self._followers[path, told] = _Follower(tuple(links), told)
+        if path not in self._ways:
+            links = []
+            for pair in _pairs([encoded(node) for node in path]):
+                if pair not in self._links:
+                    self._links[pair] = Link(self._turned, self._now())
+                    self._behind.clear()
+                links.append(self._links[pair])
+            self._ways[path] = _Way(tuple(links), {})
+        self._ways[path].followers[told] = None
         self.followed = True
 
     def unfollow(self, path: tuple[str, ...], told: Told) -> None:
         """Tell somebody no more. What is known of the links stays."""
-        del self._followers[path, told]
-        self.followed = bool(self._followers)
+        del self._ways[path].followers[told]
+        if not self._ways[path].followers:
+            del self._ways[path]
+        self.followed = bool(self._ways)
 
     def round_trip_s(self, path: tuple[str, ...]) -> float | None:
         """Round trip of a way as it was told last, s; None where that of a link is not known."""
@@ -254,8 +263,8 @@ class Ways:
         """Ways on which a link is to be asked now, no way twice as part of another."""
         late = {
             path
-            for (path, _), follower in self._followers.items()
-            if any(link.due_s <= now_s for link in follower.links)
+            for path, way in self._ways.items()
+            if any(link.due_s <= now_s for link in way.links)
         }
         return [
             path
@@ -271,13 +280,17 @@ class Ways:
     @property
     def due_s(self) -> float:
         """When the next link is to be asked."""
-        links = {link for follower in self._followers.values() for link in follower.links}
+        links = {link for way in self._ways.values() for link in way.links}
         return min((link.due_s for link in links), default=math.inf)
 
     def _turned(self, link: Link, by_s: float) -> None:
-        for (path, _), follower in tuple(self._followers.items()):
-            if link in follower.links:
-                follower.told(by_s, self.round_trip_s(path) or link.told_s)
+        for way in tuple(self._ways.values()):
+            if link not in way.links:
+                continue
+            rtt_s = way.round_trip_s
+            least_s = link.told_s if math.isnan(rtt_s) else rtt_s
+            for told in tuple(way.followers):
+                told(by_s, least_s)
 
     def _find(self, answer: Answer) -> tuple[Link, ...]:
         # The path begins at the entry; as many nodes as say a time are on the way from here.

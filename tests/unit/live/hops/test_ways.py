@@ -146,10 +146,12 @@ class Edge:
         self.ways = Ways(lambda: 0.0)
         self.now_s = 0.0
         self.told: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+        self.followers: dict[tuple[str, ...], Any] = {}
 
     def follow(self, *path: str) -> None:
         told = self.told[path] = []
-        self.ways.follow(path, lambda by_s, now_s: told.append((by_s, now_s)))
+        self.followers[path] = lambda by_s, now_s: told.append((by_s, now_s))
+        self.ways.follow(path, self.followers[path])
 
     def hear(self, path: str, took_s: float, times_ms: str, count: int = 1) -> bool:
         strayed = False
@@ -189,12 +191,13 @@ def test_only_what_is_followed_is_kept() -> None:
     assert edge.ways.round_trip_s(("metro",)) is None  # part of a way that nobody follows
     edge.hear("edge,metro", 0.050, "42.00", 10)
     assert edge.ways.round_trip_s(("metro",)) == pytest.approx(0.008)
-    told = edge.told["metro",]
-    follower = next(iter(edge.ways._followers))
-    edge.ways.unfollow(*follower)
+    edge.ways.unfollow(("metro",), edge.followers["metro",])
     assert not edge.ways.followed
+    assert edge.ways.due(100.0) == []
     edge.hear("edge,metro", 0.500, "42.00", 10)
-    assert told == []
+    assert edge.told["metro",] == []
+    # What was learned is not forgotten.
+    assert edge.ways.round_trip_s(("metro",)) == pytest.approx(0.458)
 
 
 @pytest.mark.parametrize(
@@ -366,3 +369,16 @@ def test_questions_that_are_lost_count_for_nothing(
         hop.close()
 
     run(main())
+
+
+def test_all_who_follow_a_way_are_told() -> None:
+    edge = Edge()
+    edge.follow("metro")
+    told: list[float] = []
+    edge.ways.follow(("metro",), lambda by_s, _: told.append(by_s))
+    edge.hear("edge,metro", 0.050, "42.00", FIRST)
+    edge.hear("edge,metro", 0.350, "42.00", ENOUGH)
+    edge.ways.unfollow(("metro",), edge.followers["metro",])
+    edge.hear("edge,metro", 0.050, "42.00", ENOUGH)
+    assert [by_s for by_s, _ in edge.told["metro",]] == pytest.approx([0.3])
+    assert told == pytest.approx([0.3, -0.3])
