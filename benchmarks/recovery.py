@@ -125,7 +125,9 @@ def main() -> int:
     """Measure and print; the status says whether a test failed."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", help="words of the tests' names, as pytest's -k")
+    parser.add_argument(
+        "--only", help="words of the tests' names, as pytest's -k; all are marked as slow"
+    )
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if (reason := obstacle()) is not None:
