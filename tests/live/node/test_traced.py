@@ -14,6 +14,7 @@ from test_node import world
 
 from inferway.live import Outcome
 from inferway.live.hops.spans import Spans
+from inferway.live.http.identity import Identity
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -266,6 +267,21 @@ def test_a_client_that_goes_ends_the_spans_of_all_nodes(run: Any) -> None:
         assert root.attributes["inferway.outcome"] == "canceled"
         assert [one.name for one in found][: len(parts)] == parts
         assert root.status.is_unset
+
+
+def test_a_share_of_the_traces_that_begin_here_can_be_sampled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.2")
+    tracer = Tracer(InMemorySpanExporter())
+    begun = [tracer.begin("infer task", Identity(None, None)) for _ in range(2_000)]
+    tracer.close()
+    assert 390 <= sum(one is not None for one in begun) <= 410
+    # And all of one trace, or nothing.
+    (first, *_) = [one for one in begun if one is not None]
+    again = f"00-{first.own.trace_id:032x}-{SPAN}-01".encode()
+    assert tracer.begin("relay task", Identity(None, again)) is not None
 
 
 def test_a_node_is_traced(tmp_path: Path, run: Any) -> None:

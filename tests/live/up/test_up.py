@@ -279,6 +279,17 @@ def test_nodes_do_not_outlive_a_killed_owner(deployment: Deployment, tmp_path: P
     assert over == [True, True, True]
 
 
+def test_each_node_has_a_folder_to_record_in(deployment: Deployment, tmp_path: Path) -> None:
+    up = Up(deployment, run=tmp_path / "run", record=tmp_path / "recorded")
+    up._prepare()
+    for name in ("edge", "metro", "cloud"):
+        command = up.nodes[name].command
+        assert command[command.index("--record") + 1] == str(tmp_path / "recorded" / name)
+    plain = Up(deployment, run=tmp_path / "other")
+    plain._prepare()
+    assert "--record" not in plain.nodes["edge"].command
+
+
 def test_addresses_are_written_for_others(raised: Raise) -> None:
     up = raised()
     up._prepare()

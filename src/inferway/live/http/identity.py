@@ -50,7 +50,9 @@ class Identity:
         number = b"%016x" % _next()
         self.id = _PROCESS + b"-" + number
         self.span = _PROCESS + number[8:]
-        self.trace = _TRACE + number
+        # Samplers take a share of the traces by the last half of their ids, read as a number: from
+        # the end to the front a counter is spread evenly over all numbers.
+        self.trace = _TRACE + number[::-1]
         self.parent, self.flags = b"", b"00"
         if given is not None and _ID.fullmatch(given):
             self.id = given

@@ -19,7 +19,7 @@ from inferway.live.site import Site
 
 __all__ = ["Sections"]
 
-KEPT: Final = 64
+KEPT: Final = 256
 """Sections of a task; the oldest go, as files within a recording do."""
 
 
