@@ -63,8 +63,8 @@ class Recording:
     """A dispatcher whose every call is written down.
 
     It takes the dispatcher's place: the same calls, with the same results. One call costs one to
-    two microseconds more. Where the disk refuses a write, the recording ends there, `error` says why,
-    and the dispatcher goes on.
+    two microseconds more. Where the disk refuses a write, the recording ends there, `error` says
+    why, and the dispatcher goes on.
 
     Parameters
     ----------
