@@ -88,7 +88,7 @@ async def _relay(port: int, stub: int) -> None:
     from inferway.live.pauses import settle
 
     hop = Hop("cloud", "127.0.0.1", stub)
-    relay = Relay("metro", lambda _: hop)
+    relay = Relay("metro", lambda *_: hop)
     await Listener(relay.find, _broken, hops=True).start("127.0.0.1", port)
     settle()
     await asyncio.Event().wait()

@@ -127,7 +127,7 @@ class Forwarder:
         now: Callable[[], float] = time.monotonic,
         budget: RetryBudget | None = None,
     ) -> None:
-        self.name = name
+        self.name, self.node = name, node
         self.runtime = self.forwarding = forwarding
         self._hop, self._spans, self._task = forwarding.hop, forwarding.spans, task
         self._signature = signature

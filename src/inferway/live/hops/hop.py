@@ -10,7 +10,7 @@ from time import monotonic
 from typing import Final
 
 from inferway.live.hops.breaker import Breaker
-from inferway.live.hops.headers import live_head
+from inferway.live.hops.headers import encoded, live_head
 from inferway.live.hops.pool import Pool, Sending
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
@@ -75,7 +75,7 @@ class Hop:
         self.at = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         """The address, as Host lines have it."""
         self._question = live_head(self.at)
-        self._ways = Ways(monotonic)
+        self._ways, self._me = Ways(monotonic), b""
         self._next_look: asyncio.TimerHandle | None = None
         self._looks: dict[tuple[str, ...], Sending] = {}
         self._sent_before = 0
@@ -130,8 +130,17 @@ class Hop:
         """Tell somebody no more."""
         self._watchers.remove(watcher)
 
-    def follow(self, path: tuple[str, ...], told: Told) -> None:
-        """Have somebody told when a way takes longer, or less, as `Ways.follow` does it."""
+    def follow(self, path: tuple[str, ...], told: Told, *, me: str = "") -> None:
+        """Have somebody told when a way takes longer, or less, as `Ways.follow` does it.
+
+        Parameters
+        ----------
+        path, told
+            As there.
+        me
+            This node, to which no question is to come back.
+        """
+        self._me = encoded(me)
         self._ways.follow(path, told)
         if self._next_look is None and not self._closed:
             self._look_later()
@@ -294,7 +303,7 @@ class Hop:
             self._ways.asked(path, now_s, used)
             if path in self._looks:
                 continue
-            head = live_head(self.at, path[-1] if len(path) > 1 else "")
+            head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
             sending = Sending(self._pool, head, b"", partial(self._looked, path))
             self._looks[path] = sending
             self._pool.send(sending)

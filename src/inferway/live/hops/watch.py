@@ -95,7 +95,7 @@ class Watch:
             if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
                 told(rtt_s - counted_s, rtt_s)
             self._following.append((forwarding, told))
-            hop.follow(path, told)
+            hop.follow(path, told, me=self._instances[low].node)
 
     def withdraw(self, classes: Collection[int]) -> None:
         """Have servers of these classes take nothing, and those of others as their hops do."""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Set
 from typing import Any
 
 import pytest
@@ -266,18 +266,27 @@ def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def chain() -> AsyncIterator[tuple[Hop, Hop]]:
-    """The hop from edge to metro, and that from metro to cloud; two nodes that serve nothing."""
+async def chain() -> AsyncIterator[tuple[Hop, Hop, set[bytes]]]:
+    """The hop from edge to metro, and that from metro to cloud; two nodes that serve nothing.
+
+    The set takes the nodes that what metro passes on has come through.
+    """
+    came: set[bytes] = set()
+
+    def onwards(to: str, been: Set[bytes]) -> Hop | None:
+        came.update(been)
+        return onward if to == "cloud" else None
+
     errors: list[BaseException] = []
     cloud = Listener(Relay("cloud", lambda to, been: None).find, errors.append, hops=True)
     await cloud.start("127.0.0.1", 0)
     onward = Hop("cloud", "127.0.0.1", cloud.port)
-    relay = Relay("metro", lambda to, been: onward if to == "cloud" else None)
+    relay = Relay("metro", onwards)
     metro = Listener(relay.find, errors.append, hops=True)
     await metro.start("127.0.0.1", 0)
     hop = Hop("metro", "127.0.0.1", metro.port)
     try:
-        yield hop, onward
+        yield hop, onward, came
     finally:
         hop.close()
         onward.close()
@@ -295,11 +304,12 @@ def test_ways_that_nobody_uses_are_asked_to_their_end(
         monkeypatch.setattr(estimates, name, 0.005)
 
     async def main() -> None:
-        async with chain() as (hop, onward):
+        async with chain() as (hop, onward, came):
             told: dict[str, list[float]] = {"metro": [], "cloud": []}
-            hop.follow(("metro",), lambda by_s, _: told["metro"].append(by_s))
-            hop.follow(("metro", "cloud"), lambda by_s, _: told["cloud"].append(by_s))
+            for path in (("metro",), ("metro", "cloud")):
+                hop.follow(path, lambda by_s, _, to=path[-1]: told[to].append(by_s), me="edge")
             await until(lambda: hop.round_trip_s(("metro", "cloud")) is not None)
+            assert came == {b"edge"}  # it does not go back there
             onward.rtt_s = 0.2
             await until(lambda: sum(told["cloud"]) > 0.15)
             assert sum(told["metro"]) < 0.15
