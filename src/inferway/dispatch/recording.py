@@ -165,6 +165,7 @@ class Recording:
     def set_lasting(self, lasting: int) -> None:
         """As `Dispatcher.set_lasting`."""
         if lasting != self._dispatcher.lasting:
+            self._look()
             self._dispatcher.set_lasting(lasting)
             self._write(LASTING, 0, 0, 0, 0, 0.0, 0.0, 0, 0.0, lasting)
 
@@ -181,6 +182,7 @@ class Recording:
 
     def adopt(self, plan: Plan) -> None:
         """As `Dispatcher.adopt`."""
+        self._look()
         self._dispatcher.adopt(plan)
         self._write(RETUNE, 0, 0, 0, 0, 0.0, 0.0, 0, plan.rate_per_s, 0)
 
@@ -191,6 +193,7 @@ class Recording:
         largest: Ints | None = None,
     ) -> None:
         """As `Dispatcher.route`."""
+        self._look()
         self._dispatcher.route(probabilities, smallest, largest)
         if probabilities is None:
             self._write(ROUTE, 1, 0, 0, -1, 0.0, 0.0, 0, 0.0, 0)
@@ -274,6 +277,8 @@ class Recording:
 
     def _next_file(self) -> None:
         self.close()
+        if self.error is not None:
+            return
         self._number += 1
         self._in_file = 0
         self._seen_held, self._seen_balance = self._held[0], self._balance[0]

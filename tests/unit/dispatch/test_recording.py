@@ -216,6 +216,27 @@ def test_what_others_add_to_the_balance_is_part_of_what_is_recorded(tmp_path: Pa
     assert replay(tmp_path / "run", requests=None).differences == ()
 
 
+@pytest.mark.parametrize("call", ["set_lasting", "retune", "route"])
+def test_the_balance_is_looked_at_before_calls_that_do_not_move_it(
+    tmp_path: Path, call: str
+) -> None:
+    policy = "hw-e" if call == "route" else "tad-op"
+    recording = Recording(Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0), tmp_path / "run")
+    recording.arrive(0.0, 1)
+    balance = recording.site.balance[0] + 25.0
+    recording.site.balance[0] = balance
+    if call == "set_lasting":
+        recording.set_lasting(0b100)
+    elif call == "retune":
+        recording.retune(7.0)
+    else:
+        recording.route(None)
+    recording.arrive(1.0, 2)
+    recording.close()
+    ((_, rows),) = events(tmp_path / "run")
+    assert rows["value"][rows["kind"] == BALANCE].tolist() == [balance]
+
+
 def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
@@ -224,6 +245,18 @@ def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> No
     assert recording.arrive(0.0, 1) >= 0
     recording.close()
     assert isinstance(recording.error, IsADirectoryError)
+
+
+def test_no_file_follows_a_state_that_could_not_be_written(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "000001.state.npz").mkdir()
+    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder, rows=10)
+    for step in range(30):
+        recording.finish(recording.arrive(float(step), step), step + 0.5, 0.1)
+    recording.close()
+    assert isinstance(recording.error, IsADirectoryError)
+    assert not (folder / "000002.events").exists()
 
 
 def test_a_disk_that_refuses_ends_the_recording_and_not_the_dispatcher(tmp_path: Path) -> None:
