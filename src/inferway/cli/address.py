@@ -31,13 +31,18 @@ def checked(url: str) -> str:
 
 
 def key(file: Path | None) -> str | None:
-    """Read the first key of a file, or else of the environment; None where neither is given."""
+    """Read the first key of a file, or else of the environment; None where neither is given.
+
+    The file may be the server's own (`inferway.live.keys.keys_from`), with its comments.
+    """
     if file is None:
         return os.environ.get("INFERWAY_KEY")
     try:
-        words = file.read_text(encoding="utf-8").split()
+        lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise CommandError(f"{file} cannot be read: {error}", REFUSED) from error
-    if not words:
+    words = (word for line in lines if not line.lstrip().startswith("#") for word in line.split())
+    found = next(words, None)
+    if found is None:
         raise CommandError(f"{file} holds no key", REFUSED)
-    return words[0]
+    return found
