@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Final
 
 from inferway.dispatch.offers import Offer, received
@@ -54,6 +54,9 @@ class Heard:
         Those of it that can be, with round trips from the reader.
     takes
         What tasks take and give, where that can be.
+    ways
+        By node that serves any of `offers`: round trips, s, and the paths that take them. There are
+        few, and many offers; whoever passes requests on looks here for each.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Heard:
         self.listing: Listing | None = None
         self.offers: tuple[Offer, ...] = ()
         self.takes: Mapping[str, Signature] = {}
+        self.ways: Mapping[str, Set[tuple[float, tuple[str, ...]]]] = {}
         self._run = self._serial = 0
         self._until_s = -math.inf
         self._parts: list[Tell] = []
@@ -145,6 +149,10 @@ class Heard:
         if len(sound) < len(listing.takes):
             self._refused[self._neighbor, "no signature"] += 1
         self.offers, self.takes = tuple(offers), sound
+        ways: dict[str, set[tuple[float, tuple[str, ...]]]] = {}
+        for offer in offers:
+            ways.setdefault(offer.node, set()).add((offer.rtt_s, offer.path))
+        self.ways = ways
 
 
 def _of(letter: Tell) -> tuple[int, int, int, int]:

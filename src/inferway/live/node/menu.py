@@ -154,10 +154,9 @@ class Menu:
         if destination in self._heard and self._answers(destination):
             return destination
         ways = sorted(
-            (offer.rtt_s, len(offer.path), neighbor, offer.path)
+            (rtt_s, len(path), neighbor, path)
             for neighbor in self._live()
-            for offer in self._heard[neighbor].offers
-            if offer.node == destination
+            for rtt_s, path in self._heard[neighbor].ways.get(destination, ())
         )
         ahead = (way for way in ways if been.isdisjoint(map(encoded, way[3])))
         best = next(ahead, ways[0] if ways else None)
