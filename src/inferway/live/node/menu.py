@@ -270,7 +270,9 @@ class Menu:
             self._gathering = loop.call_later(_GATHER_S, self._tell)
 
     def _tell(self) -> None:
-        self._gathering = None
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
         for neighbor, told in self._told.items():
             if neighbor not in self._plane.alive:
                 continue

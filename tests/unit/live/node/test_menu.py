@@ -296,6 +296,25 @@ def test_offers_expire_and_garbage_is_counted() -> None:
     asyncio.run(main())
 
 
+def test_what_has_ended_tells_nothing_more() -> None:
+    async def main() -> None:
+        wires = Wires(("edge", "metro"))
+        menu = wires.menu("metro", None)
+        plane = wires.planes["metro"]
+        plane.sees("edge", True)
+        menu.begin()
+        menu.offer([TINY])
+        await asyncio.sleep(0.0)  # a refresh tells what was gathered
+        assert "edge" in plane.sent
+        plane.sent.clear()
+        menu.offer([WIDE])
+        menu.end()
+        await wires.told()
+        assert plane.sent == []
+
+    asyncio.run(main())
+
+
 def test_small_changes_wait_for_the_next_refresh() -> None:
     async def main() -> None:
         wires, menus, _ = await line()
