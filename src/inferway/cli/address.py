@@ -22,7 +22,8 @@ KeyFile = Annotated[
 
 def checked(url: str) -> str:
     """Return a server's address with scheme and port, or say that it is none."""
-    from inferway.drive.address import DriveError, parse
+    from inferway.drive.address import parse
+    from inferway.drive.error import DriveError
 
     try:
         return parse(url).url

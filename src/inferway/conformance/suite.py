@@ -15,7 +15,8 @@ from inferway.conformance.outcome import (
 )
 from inferway.conformance.report import Report
 from inferway.conformance.target import ConformanceError, Target, find
-from inferway.drive.address import DriveError, parse
+from inferway.drive.address import parse
+from inferway.drive.error import DriveError
 
 CHECKS: Final[tuple[Check, ...]] = (
     *health.CHECKS,

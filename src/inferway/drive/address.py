@@ -64,15 +64,15 @@ def parse(url: str) -> Address:
     DriveError
         When it is no such address.
     """
-    parts = urlsplit(url if "://" in url else f"http://{url}")
     try:
-        port = parts.port
-    except ValueError:
-        port = -1
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == -1:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a bracket or a port that is none
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
         raise DriveError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
     tls = parts.scheme == "https"
-    return Address(parts.hostname, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+    return Address(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
 
 class _TensorMetadata(msgspec.Struct):

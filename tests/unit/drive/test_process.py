@@ -204,7 +204,7 @@ def test_not_ready_and_unknown(serve, images):
         drive(server.url, "t", [0.0], images)
 
 
-@pytest.mark.parametrize("url", ["ftp://here", "http://", "http://here:port"])
+@pytest.mark.parametrize("url", ["ftp://here", "http://", "http://here:port", "http://[::1"])
 def test_bad_addresses(url, images):
     with pytest.raises(DriveError, match="is no server address"):
         drive(url, "t", [0.0], images)

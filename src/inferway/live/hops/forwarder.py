@@ -277,10 +277,10 @@ class Forwarder:
         request.passed = answer
         if request.raw is not None:
             return
-        length = None if answer.json_length is None else int(answer.json_length)
         try:
+            length = None if answer.json_length is None else int(answer.json_length)
             job.outputs = decode(self._signature, request.rows, answer.body, length)
-        except RemoteError as error:
+        except (RemoteError, ValueError) as error:
             job.outcome, request.passed, request.status = Outcome.FAILED, None, BAD_GATEWAY
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {error}"
 

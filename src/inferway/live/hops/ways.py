@@ -205,6 +205,8 @@ class Ways:
             now, s.
         """
         if path not in self._ways:
+            if len(self._links) >= _LONGEST_MEMORY:
+                self._forget()
             links = []
             for pair in _pairs([encoded(node) for node in path]):
                 if pair not in self._links:
@@ -221,6 +223,12 @@ class Ways:
         if not self._ways[path].followers:
             del self._ways[path]
         self.followed = bool(self._ways)
+
+    def _forget(self) -> None:
+        """Neighbors can tell of ever new nodes: know only of links that somebody follows."""
+        kept = {link for way in self._ways.values() for link in way.links}
+        self._links = {pair: link for pair, link in self._links.items() if link in kept}
+        self._behind.clear()
 
     def round_trip_s(self, path: tuple[str, ...]) -> float | None:
         """Round trip of a way as it was told last, s; None where that of a link is not known."""
@@ -251,12 +259,14 @@ class Ways:
                 spent_s = float(time) * 1e-3
             except ValueError:
                 return
+            if not 0.0 <= spent_s < math.inf:
+                return
             rtt_s = left_s - spent_s
             left_s = spent_s
             # Nearly all end here: each request pays for it.
             if link.low_s <= rtt_s <= link.high_s and not link.odd:
                 link.since_s = now_s
-            elif 0.0 <= spent_s < math.inf and link.hear(max(_LEAST_S, rtt_s), sent_s, now_s):
+            elif link.hear(max(_LEAST_S, rtt_s), sent_s, now_s):
                 answer.strayed = True
 
     def due(self, now_s: float) -> list[tuple[str, ...]]:

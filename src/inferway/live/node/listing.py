@@ -15,7 +15,7 @@ __all__ = ["EMPTY", "MOST", "PARTS", "Change", "Listing", "applied", "changes", 
 MOST: Final = 500
 """Most of each kind of news in a part: a letter has a limit in bytes, and an offer has names of up
 to 16 nodes."""
-PARTS: Final = 1000
+PARTS: Final = 100
 """Most parts of what is told at once."""
 # Spare rates change all the time; what changes by less is told with the next refresh.
 _WORTH: Final = 0.2

@@ -17,7 +17,8 @@ __all__ = ["RUN_BITS", "Ask", "Letter", "Same", "Tell", "packed", "unpacked"]
 
 RUN_BITS: Final = 32
 """Bits of a run's number."""
-_UNPACKED_BYTES: Final = 16 << 20
+# A reader keeps all parts until the last has come.
+_UNPACKED_BYTES: Final = 4 << 20
 
 _Run = Annotated[int, msgspec.Meta(ge=0, le=(1 << RUN_BITS) - 1)]
 _Serial = Annotated[int, msgspec.Meta(ge=0, le=1 << 62)]

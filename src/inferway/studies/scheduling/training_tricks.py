@@ -48,7 +48,7 @@ def points(settings: Settings) -> list[Point]:
 
 
 def figure(settings: Settings, results: Results) -> Figure:
-    """Goodput by variant, overall and by state."""
+    """Goodput by variant, overall and by state; a line where it is as trained."""
     from inferway.studies.scheduling.look import Dots, dots, half_width
 
     shown = [
@@ -65,7 +65,11 @@ def figure(settings: Settings, results: Results) -> Figure:
     ]
     runs = f"{settings.trials} training{'s' * (settings.trials > 1)} each"
     title = f"RL-PO after {settings.slots / 1e6:g} million slots of training ({runs})"
-    return dots(list(settings.variants), shown, title=title)
+    drawn = dots(list(settings.variants), shown, title=title)
+    for axes, column in zip(drawn.axes, shown, strict=True):
+        whole = column.measured[settings.variants.index(AS_TRAINED)]
+        axes.axvline(whole, color="#555555", linewidth=0.9, linestyle=":", zorder=0.5)
+    return drawn
 
 
 def ahead(results: Results, variant: str) -> tuple[float, float]:

@@ -497,10 +497,11 @@ def test_a_connection_that_dies_in_mid_answer_is_told(run: Any) -> None:
     run(main())
 
 
-def test_an_answer_that_does_not_fit_is_an_error_and_no_answer(run: Any) -> None:
+@pytest.mark.parametrize("header", [b"", b"Inference-Header-Content-Length: two\r\n"])
+def test_an_answer_that_does_not_fit_is_an_error_and_no_answer(run: Any, header: bytes) -> None:
     async def main() -> None:
         async def script(visit: Visit) -> None:
-            visit.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+            visit.answer(b"HTTP/1.1 200 OK\r\n%bContent-Length: 2\r\n\r\n{}" % header)
 
         neighbor, hop, site = await begin(script)
         one = One(1.0)

@@ -211,11 +211,28 @@ def test_nonsense_teaches_nothing(path: str, times: str) -> None:
     for times in ("nan", "inf", "-1.0"):
         assert not edge.hear("edge,metro", 0.05, times, 10)
     assert edge.ways.round_trip_s(("metro",)) is None
+    # What an impossible time would leave for the links behind it is no sample either.
+    edge.follow("metro", "cloud")
+    for times in ("nan,1.00", "inf,1.00", "-1.0,1.00"):
+        assert not edge.hear("edge,metro,cloud", 0.05, times, 10)
+    assert edge.ways.round_trip_s(("metro", "cloud")) is None
     # One that says that it took longer than it did is at no distance, and not behind us.
     edge.hear("edge,metro", 0.05, "60.00", FIRST)
     rtt_s = edge.ways.round_trip_s(("metro",))
     assert rtt_s is not None
     assert 0.0 < rtt_s < 1e-4
+
+
+def test_ever_new_nodes_are_forgotten_when_nobody_follows_them() -> None:
+    edge = Edge()
+    edge.follow("metro", "cloud")
+    for number in range(5000):
+        edge.follow("metro", f"new-{number}")
+        path = "metro", f"new-{number}"
+        edge.ways.unfollow(path, edge.followers[path])
+    assert len(edge.ways._links) <= 1024
+    edge.hear("edge,metro,cloud", 0.5, "440.00,400.00", FIRST)
+    assert edge.ways.round_trip_s(("metro", "cloud")) == pytest.approx(0.1)
 
 
 def test_a_way_is_asked_once_for_all_of_its_links() -> None:
