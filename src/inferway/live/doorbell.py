@@ -27,7 +27,7 @@ class Doorbell:
     def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
         self._loop = loop
         self._answer = answer
-        self._rung = False
+        self._rung = self._closed = False
         self._ends: tuple[socket.socket, ...] = ()
         if hasattr(os, "eventfd"):
             self._out = self._in = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -48,8 +48,14 @@ class Doorbell:
             os.write(self._out, b"\1\0\0\0\0\0\0\0")
 
     def close(self) -> None:
-        """Let go of the file; no thread may ring from now on, for its number may be used again."""
+        """Let go of the file; no thread may ring from now on, for its number may be used again.
+
+        A second call does nothing.
+        """
         self.mute()
+        if self._closed:
+            return
+        self._closed = True
         if self._ends:
             for end in self._ends:
                 end.close()
@@ -58,7 +64,8 @@ class Doorbell:
 
     def mute(self) -> None:
         """Answer no more, though threads may go on ringing."""
-        self._loop.remove_reader(self._in)
+        if not self._closed:
+            self._loop.remove_reader(self._in)
 
     def _open(self) -> None:
         os.read(self._in, 8)

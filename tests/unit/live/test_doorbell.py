@@ -51,6 +51,28 @@ def test_rings_from_threads_reach_the_loop(eventfd: bool, monkeypatch: pytest.Mo
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("eventfd", [True, False])
+def test_a_second_close_takes_no_file_from_anybody(
+    eventfd: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not eventfd:
+        monkeypatch.delattr(os, "eventfd", raising=False)
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        bell = Doorbell(loop, lambda: None)
+        bell.close()
+        heard = asyncio.Event()
+        other = Doorbell(loop, heard.set)  # its file has the number that has become free
+        bell.mute()
+        bell.close()
+        other.ring()
+        await asyncio.wait_for(heard.wait(), 10)
+        other.close()
+
+    asyncio.run(main())
+
+
 def test_a_ring_while_the_loop_looks_is_answered() -> None:
     async def main() -> None:
         answers: list[int] = []
