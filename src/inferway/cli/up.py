@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -105,12 +105,12 @@ def up(
         )
     except UpError as error:
         raise CommandError(str(error), REFUSED) from error
-    with _sigterm_as_ctrl_c():
+    with _interrupted() as interrupted:
         try:
             _begin(nodes)
             try:
                 (_document if json else _say)(nodes)
-                _watch(nodes, board, for_)
+                _watch(nodes, board, for_, interrupted)
             except KeyboardInterrupt:
                 if not json:
                     print("stopping", flush=True)
@@ -123,15 +123,28 @@ def up(
 
 
 @contextmanager
-def _sigterm_as_ctrl_c() -> Iterator[None]:
+def _interrupted() -> Iterator[Callable[[], bool]]:
+    """Have SIGTERM interrupt as Ctrl-C does; tell whether either has come.
+
+    An exception in the middle of anything may come in the middle of a finalizer, and is lost there.
+    """
+    came = False
+
     def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        came = True
         raise KeyboardInterrupt
 
-    before = signal.signal(signal.SIGTERM, interrupt)
+    before = {
+        one: signal.signal(one, interrupt)
+        for one in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(one) is not signal.SIG_IGN
+    }
     try:
-        yield
+        yield lambda: came
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for one, handler in before.items():
+            signal.signal(one, handler)
 
 
 def _begin(nodes: Up) -> None:
@@ -187,7 +200,9 @@ def _say(nodes: Up) -> None:
     print(f"addresses and logs are in {nodes.run}; Ctrl-C stops", flush=True)
 
 
-def _watch(nodes: Up, board: Console | None, for_s: float | None) -> None:
+def _watch(
+    nodes: Up, board: Console | None, for_s: float | None, interrupted: Callable[[], bool]
+) -> None:
     """Show how the nodes are until time is up, or none is left."""
     from rich.live import Live
 
@@ -195,20 +210,24 @@ def _watch(nodes: Up, board: Console | None, for_s: float | None) -> None:
 
     end_s = None if for_s is None else time.monotonic() + for_s
 
-    def left_s() -> float | None:
-        return None if end_s is None else max(0.0, end_s - time.monotonic())
+    def ended() -> bool:
+        left_s = _REFRESH_S if end_s is None else min(end_s - time.monotonic(), _REFRESH_S)
+        if left_s <= 0.0 or nodes.wait(left_s):
+            return True
+        if interrupted():
+            raise KeyboardInterrupt
+        return False
 
     if board is None:
-        nodes.wait(left_s())
+        while not ended():
+            pass
         return
     watch = Watch(nodes)
     try:
         with Live(console=board, auto_refresh=False) as live:
-            while left_s() != 0.0:
+            live.update(_table(nodes, watch.look()), refresh=True)
+            while not ended():
                 live.update(_table(nodes, watch.look()), refresh=True)
-                left = left_s()
-                if nodes.wait(_REFRESH_S if left is None else min(left, _REFRESH_S)):
-                    return
     finally:
         watch.close()
 

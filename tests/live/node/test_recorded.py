@@ -36,7 +36,7 @@ nodes:
 network:
   max_wait: 5 ms
   links: [{between: [cloud, edge], rtt: 20 ms}]
-placement: {policy: repository-only, slot: 1 s}
+placement: {policy: repository-only, slot: 1 h}
 workload:
   digits: {arrivals: {process: poisson, rate: 20/s}, entries: {nodes: [edge]}}
 """

@@ -21,10 +21,18 @@ from inferway.deployment import Deployment
 LIMIT_S = 60.0
 STAND_IN = Path(__file__).parent / "stand_in.py"
 PROGRAM = """\
-import json, os, sys
+import json, os, signal, sys
 from inferway.cli.app import main
 from inferway.live.up import Up
 whims = json.loads(os.environ.get("WHIMS", "{}"))
+class Last:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+def wait(self, timeout_s=None, wait=Up.wait):
+    Last()
+    return wait(self, timeout_s)
+if "up" in whims:
+    Up.wait = wait
 Up._node = lambda self, name, file, own: [
     sys.executable, "-S", "-u", os.environ["STAND_IN"], name, str(file), whims.get(name, "")
 ]
@@ -124,6 +132,14 @@ def test_a_lost_node_is_an_error_in_the_end(start: Start) -> None:
     _, errors = process.communicate(timeout=LIMIT_S)
     assert errors.startswith("inferway: not all nodes ran to the end")
     assert process.returncode == 1
+
+
+def test_an_interruption_that_is_lost_in_a_finalizer_ends_it_all_the_same(start: Start) -> None:
+    process = start(whims={"up": "is interrupted there"})
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert "KeyboardInterrupt" in errors
+    assert out.endswith("\nstopping\n")
+    assert process.returncode == 0
 
 
 def test_a_node_that_cannot_start_is_one_sentence(start: Start) -> None:
