@@ -36,7 +36,7 @@ QUICK = settings(
     derandomize=True,
     phases=[Phase.explicit, Phase.generate],
 )
-WIDE = settings(QUICK, max_examples=250)
+WIDE = settings(QUICK, max_examples=150)
 seeds = st.integers(0, 2**31)
 
 
