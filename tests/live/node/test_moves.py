@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import shutil
 import ssl
-import subprocess
 import threading
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
@@ -25,7 +22,6 @@ from inferway.live.store.store import ModelStore
 from inferway.runtime import Runtime
 
 LIMIT_S = 60.0
-DISK_BYTES = 1_000_000
 BARE = "{accuracy: 0.8, size: 1 MB, service: {mean: 1 ms}}"
 LARGE = zoo.model_path("digits", "large").read_bytes()
 FAR, TINY = ("digits", "far"), ("digits", "tiny")
@@ -37,24 +33,6 @@ def server(tmp_path: Path) -> Iterator[ModelServer]:
     server.replies["/model"] = whole(LARGE)
     yield server
     server.close()
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a disk of its own needs root: a tmpfs is mounted")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)
 
 
 class Node:
