@@ -67,9 +67,13 @@ async def planes(
     addresses: dict[str, str] | None = None,
     make: type[ControlPlane] = ControlPlane,
     only: tuple[str, ...] | None = None,
+    before: Callable[[str, ControlPlane], object] | None = None,
     **options: Any,
 ) -> AsyncIterator[dict[str, Heard]]:
-    """Open a plane per node; of two neighbors, the one that is named later connects."""
+    """Open a plane per node; of two neighbors, the one that is named later connects.
+
+    Who must hear the first letter registers in `before`, which is called ahead of each opening.
+    """
     names = tuple(neighbors)
     addresses = addresses_of(names) if addresses is None else addresses
     opened: dict[str, Heard] = {}
@@ -87,6 +91,8 @@ async def planes(
                 **{"kinds": (*LETTERS, "probe"), **options},
             )
             opened[name] = Heard(plane)
+            if before is not None:
+                before(name, plane)
             await plane.open()
         yield opened
     finally:

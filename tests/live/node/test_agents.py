@@ -279,24 +279,26 @@ def test_letters_that_come_late_cost_precision_and_nothing_else(world: World, ce
 
 def test_a_node_that_restarts_is_told_what_was_said_before(world: World, certs: Path) -> None:
     network = world.network
+    data = dict(zip(network.nodes, data_of(network), strict=True))
 
     async def main() -> None:
         addresses = addresses_of(network.nodes)
         others = tuple(name for name in network.nodes if name != "office")
-        async with planes(world.neighbors, certs, addresses=addresses, only=others) as rest:
-            posts = {
-                name: Post(Agent(data_of(network)[v], seed=SEED), rest[name].plane, network.nodes)
-                for v, name in enumerate(network.nodes)
-                if name != "office"
-            }
+        posts: dict[str, Post] = {}
+
+        def join(name: str, plane: ControlPlane) -> None:
+            posts[name] = Post(Agent(data[name], seed=SEED), plane, network.nodes)
+
+        async with planes(
+            world.neighbors, certs, addresses=addresses, only=others, before=join
+        ) as rest:
             for post in posts.values():
                 post.open()
-            v = network.nodes.index("office")
             for _ in range(2):
                 async with planes(
-                    world.neighbors, certs, addresses=addresses, only=("office",)
+                    world.neighbors, certs, addresses=addresses, only=("office",), before=join
                 ) as one:
-                    office = Post(Agent(data_of(network)[v]), one["office"].plane, network.nodes)
+                    office = posts["office"]
                     office.open()
                     # Of 40 types each: from the data center, and on to where requests enter.
                     offers = office.agent._offers

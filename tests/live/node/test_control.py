@@ -65,7 +65,8 @@ async def reached(other: zenoh.Session, node: str, name: str) -> Any:
     )
     assert await asyncio.to_thread(seen.wait, LIMIT_S)
     watched.undeclare()
-    return functools.partial(other.put, congestion_control=zenoh.CongestionControl.BLOCK)
+    block = zenoh.CongestionControl.BLOCK
+    return functools.partial(other.put, congestion_control=block, attachment="0")
 
 
 @pytest.mark.parametrize("encrypted", [True, False])
@@ -95,16 +96,17 @@ def test_one_that_closes_is_gone_at_once_and_back_when_it_opens_again(certs: Pat
         async with planes(PAIR, certs, addresses=addresses, only=("a",)) as of:
             assert not of["a"].plane.send("b", "probe", b"nobody there")
             assert of["a"].plane.cut().refused == {("b", "gone"): 1}
-            for _ in range(2):
+            for count in (1, 2):
                 async with planes(PAIR, certs, addresses=addresses, only=("b",)) as again:
                     await of["a"].met("b")
                     await again["b"].met("a")
                     # Who has seen the other may write at once.
                     assert again["b"].plane.send("a", "probe", b"here")
-                count = len(of["a"].seen)
+                    await of["a"].letter(count)
+                seen = len(of["a"].seen)
                 await of["a"].until(lambda: not of["a"].plane.alive)
             assert of["a"].seen == [("b", True), ("b", False)] * 2
-            assert count >= 3
+            assert seen >= 3
             assert await of["a"].letter(2) == [("b", "probe", b"here")] * 2
 
     asyncio.run(main())
@@ -194,8 +196,11 @@ def test_a_node_that_is_no_neighbor_is_not_heard_under_any_name(certs: Path, nam
                 overheard: list[Any] = []
                 remote = zenoh.Locality.REMOTE
                 other.declare_subscriber("inferway/**", overheard.append, allowed_origin=remote)
+                # Named as the process that is the true one at this moment.
+                (true,) = of["a"].plane._tokens["b"]
+                process = true.rpartition("/")[2]
                 for sender in (name, "b", "*"):
-                    other.put(f"inferway/test/{sender}/a/probe", b"forged")
+                    other.put(f"inferway/test/{sender}/a/probe", b"forged", attachment=process)
                 # What it is answered shows that all of this has been read.
                 replies = other.liveliness().get("inferway/test/a/*/alive/*", timeout=2.0)
                 assert [one for one in replies if one.ok] == []
@@ -250,11 +255,13 @@ def test_what_no_node_would_send_is_counted_and_harmless(certs: Path) -> None:
                 put(f"{at}/virus", b"x")
                 put(f"{at}/*", b"x")
                 put(f"{at}/probe/deeper", b"x")
+                put(f"{at}/probe", b"whose?", attachment=None)
                 put(f"{at}/probe", b"")
                 put(f"{at}/probe", b"good")
                 letters = await of["a"].letter(2)
                 assert letters == [("b", "probe", b""), ("b", "probe", b"good")]
-                assert a.cut().refused == {("b", "large"): 1, ("b", "kind"): 2}
+                refused = {("b", "large"): 1, ("b", "kind"): 2, ("b", "anonymous"): 1}
+                assert a.cut().refused == refused
                 del token
             finally:
                 other.close()
@@ -282,6 +289,55 @@ def test_who_comes_again_before_it_was_seen_to_go_has_come_anew(certs: Path) -> 
             assert [alive for _, alive in of["a"].seen] == [k % 2 == 0 for k in range(17)]
             assert of["a"].plane.alive == {"b"}
             other.close()
+
+    asyncio.run(main())
+
+
+def test_a_letter_counts_with_the_process_that_wrote_it(certs: Path) -> None:
+    async def main() -> None:
+        async with planes(PAIR, certs, only=("a",)) as of:
+            a = of["a"]
+            config = intruder("b", a.plane.listen, Credentials.of("b", certs))
+            other = await session(config)
+            try:
+                put = functools.partial(await reached(other, "a", "b"), "inferway/test/b/a/probe")
+
+                async def read(*letters: bytes) -> None:
+                    await a.until(lambda: [data for _, _, data in a.letters] == list(letters))
+
+                async def refused(count: int) -> None:
+                    while a.plane._refused["b", "gone"] < count:
+                        await asyncio.sleep(0.01)
+
+                # Before it is seen: kept, in order, until it is.
+                for k in range(3):
+                    put(b"%d" % k, attachment="1")
+                put(b"of nobody", attachment="9")
+                await asyncio.sleep(0.3)
+                assert a.letters == []
+                first = other.liveliness().declare_token("inferway/test/b/a/alive/1")
+                await read(b"0", b"1", b"2")
+                await refused(1)
+                # The next one's, while the first still counts.
+                put(b"next", attachment="2")
+                put(b"first", attachment="1")
+                await read(b"0", b"1", b"2", b"first")
+                second = other.liveliness().declare_token("inferway/test/b/a/alive/2")
+                await read(b"0", b"1", b"2", b"first", b"next")
+                # After it has gone: nobody's.
+                first.undeclare()
+                put(b"late", attachment="1")
+                await refused(2)
+                put(b"last", attachment="2")
+                await read(b"0", b"1", b"2", b"first", b"next", b"last")
+                second.undeclare()
+                await a.until(lambda: not a.plane.alive)
+                put(b"late", attachment="2")
+                await refused(3)
+                assert len(a.letters) == 6
+                assert [alive for _, alive in a.seen] == [True, False, True, False]
+            finally:
+                other.close()
 
     asyncio.run(main())
 

@@ -17,6 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from inferway.live.assembly import ServeError
 from inferway.live.control.credentials import Credentials
+from inferway.live.control.incarnation import Early, Incarnation
 from inferway.live.control.outbox import Outbox
 from inferway.live.control.session import ALIVE, Keys, settings
 from inferway.live.doorbell import Doorbell
@@ -34,6 +35,8 @@ _INBOX: Final = 10_000
 # A neighbor holds one token, and two for a moment when it restarts.
 _TOKENS: Final = 4
 _OUTBOX_BYTES: Final = 64 << 20
+# Of letters whose writer has not been seen yet.
+_EARLY_BYTES: Final = 16 << 20
 _CLOSE_S: Final = 2.0
 
 
@@ -46,13 +49,22 @@ class Traffic(NamedTuple):
         Letters and bytes, by (neighbor, kind); the bytes are the letters' own.
     refused
         Letters that were dropped, by (neighbor, reason): ``gone`` and ``full`` before they were
-        sent, ``large``, ``kind`` and ``flood`` when they came, ``failed`` where whoever took them
-        raised.
+        sent; ``large``, ``kind``, ``anonymous`` (names no process), ``flood`` and ``gone`` (its
+        process has) when they came; ``failed`` where whoever took them raised.
     """
 
     sent: dict[tuple[str, str], tuple[int, int]]
     received: dict[tuple[str, str], tuple[int, int]]
     refused: dict[tuple[str, str], int]
+
+
+class _Arrival(NamedTuple):
+    """A letter, or a process of a neighbor that comes (True) or goes (False)."""
+
+    neighbor: str
+    process: str
+    kind: str | None
+    content: bytes | bool
 
 
 class ControlPlane:
@@ -109,11 +121,12 @@ class ControlPlane:
         self._loop: asyncio.AbstractEventLoop | None = None
         # Guards what Zenoh's threads share with the loop's.
         self._lock = threading.Lock()
-        self._inbox: deque[tuple[str, str | None, bytes | bool]] = deque()
+        self._inbox: deque[_Arrival] = deque()
         self._pending: Counter[str] = Counter()
         # Of each neighbor's processes, the last to come being the one that counts.
         self._tokens: dict[str, list[str]] = {neighbor: [] for neighbor in neighbors}
         self._alive: set[str] = set()
+        self._processes = {neighbor: Incarnation(_EARLY_BYTES) for neighbor in neighbors}
         self._cleared()
 
     def on_letter(self, callback: Callable[[str, str, bytes], None]) -> None:
@@ -124,7 +137,7 @@ class ControlPlane:
         """Call with (neighbor, alive) on the loop when one comes or goes.
 
         One that has restarted goes and comes, even where its going was not noticed. From its coming
-        on, letters reach it.
+        on, letters reach it, and its own are handed over; after its going, none of them is.
         """
         self._on_neighbor.append(callback)
 
@@ -251,7 +264,7 @@ class ControlPlane:
             }
             self._outboxes[neighbor] = Outbox(
                 neighbor,
-                lambda kind, data, of=publishers: of[kind].put(data),  # type: ignore[misc]
+                lambda kind, data, of=publishers: of[kind].put(data, attachment=incarnation),  # type: ignore[misc]
                 lambda kind, size, to=neighbor: self._unsent(to, kind, size),  # type: ignore[misc]
                 _OUTBOX_BYTES,
             )
@@ -289,11 +302,15 @@ class ControlPlane:
                     self._refused[neighbor, "kind"] += 1
                 elif size > self.limit_bytes:
                     self._refused[neighbor, "large"] += 1
+                elif sample.attachment is None:
+                    self._refused[neighbor, "anonymous"] += 1
                 elif self._pending[neighbor] >= _INBOX:
                     self._refused[neighbor, "flood"] += 1
                 else:
                     self._pending[neighbor] += 1
-                    self._inbox.append((neighbor, kind, sample.payload.to_bytes()))
+                    writer = sample.attachment.to_bytes().decode(errors="replace")
+                    data = sample.payload.to_bytes()
+                    self._inbox.append(_Arrival(neighbor, writer, kind, data))
                     self._ring()
 
         return hear
@@ -317,10 +334,11 @@ class ControlPlane:
                 if held[-1:] == last:
                     return
                 # Another one than before: it came again before it was seen to have gone.
-                if last:
-                    self._inbox.append((neighbor, None, False))
-                if held:
-                    self._inbox.append((neighbor, None, True))
+                for tokens, alive in ((last, False), (held[-1:], True)):
+                    self._inbox += [
+                        _Arrival(neighbor, token.rpartition("/")[2], None, alive)
+                        for token in tokens
+                    ]
                 self._ring()
 
         return see
@@ -334,18 +352,47 @@ class ControlPlane:
         # Not more than is there now: a neighbor that never stops must not keep the loop.
         for _ in range(len(self._inbox)):
             with self._lock:
-                neighbor, kind, content = self._inbox.popleft()
-                if isinstance(content, bytes):
-                    assert kind is not None
+                neighbor, process, kind, content = self._inbox.popleft()
+                if kind is not None:
                     self._pending[neighbor] -= 1
-                    _count(self._received, neighbor, kind, len(content))
-            if kind is None:
-                (self._alive.add if content else self._alive.discard)(neighbor)
-                for told in self._on_neighbor:
-                    self._guarded(neighbor, told, neighbor, content)
+            if isinstance(content, bytes):
+                assert kind is not None
+                self._take(neighbor, process, kind, content)
             else:
-                for taker in self._on_letter:
-                    self._guarded(neighbor, taker, neighbor, kind, content)
+                self._turn(neighbor, process, alive=content)
+
+    def _turn(self, neighbor: str, process: str, *, alive: bool) -> None:
+        """Tell that a neighbor comes or goes, and hand over what it wrote before it was seen."""
+        early: list[Early] = []
+        if alive:
+            early, strays = self._processes[neighbor].comes(process)
+            self._alive.add(neighbor)
+            if strays:
+                with self._lock:
+                    self._refused[neighbor, "gone"] += strays
+        else:
+            self._processes[neighbor].goes(process)
+            self._alive.discard(neighbor)
+        for told in self._on_neighbor:
+            self._guarded(neighbor, told, neighbor, alive)
+        for letter in early:
+            self._read(neighbor, letter.kind, letter.data)
+
+    def _take(self, neighbor: str, process: str, kind: str, data: bytes) -> None:
+        match self._processes[neighbor].takes(process, kind, data):
+            case None:
+                self._read(neighbor, kind, data)
+            case "early":
+                pass
+            case reason:
+                with self._lock:
+                    self._refused[neighbor, reason] += 1
+
+    def _read(self, neighbor: str, kind: str, data: bytes) -> None:
+        with self._lock:
+            _count(self._received, neighbor, kind, len(data))
+        for taker in self._on_letter:
+            self._guarded(neighbor, taker, neighbor, kind, data)
 
     def _guarded(self, neighbor: str, callback: Callable[..., None], *given: object) -> None:
         """Call what is not ours: what it raises is the loop's to report, and no letter is held."""
