@@ -67,6 +67,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
     return ByFile(config, log)
 
 
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Show why tests ran a second time, so that nothing is hidden by it."""
+    for report in terminalreporter.stats.get("rerun", ()):
+        terminalreporter.write_sep("_", f"{report.nodeid} failed, and ran again")
+        terminalreporter.write_line(report.longreprtext)
+
+
 @pytest.fixture(scope="session")
 def root() -> Path:
     """Give the folder of the project."""

@@ -33,6 +33,14 @@ START_S = 120.0
 """A first start compiles its policies, beside whatever else the machine does."""
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give what looks at real clocks a second try: on shared machines, processes stand still."""
+    here = Path(__file__).parent
+    for item in items:
+        if item.path.is_relative_to(here):
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
 class Response(NamedTuple):
     """One response; header names in lower case."""
 
