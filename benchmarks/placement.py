@@ -79,10 +79,11 @@ def measure(copies: int, tasks_per_base: float, alpha: float, slots: int) -> dic
     built = peak_mib()
     policy = build_policy("infida", network)
     serving, steps = [], []
+    load = np.empty(len(network.options.pair))  # kept from slot to slot, as the twin keeps it
     for slot in range(slots):
         requests = demand.counts(slot).astype(np.float64)
         start = time.thread_time()
-        load = serve(network, requests, policy.allocation)
+        serve(network, requests, policy.allocation, out=load)
         served = time.thread_time()
         policy.step(Observation(requests, load))
         steps.append(time.thread_time() - served)

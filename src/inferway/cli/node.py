@@ -29,6 +29,15 @@ def node(
             show_default=False,
         ),
     ] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Where to listen, such as 0.0.0.0, if not at its own address; the ports are the "
+            "file's.",
+            show_default=False,
+        ),
+    ] = None,
     state: Annotated[
         Path | None,
         typer.Option(
@@ -104,6 +113,7 @@ def node(
             deployment,
             name,
             at,
+            bind=bind,
             folder=state or _state_of(name),
             credentials=certs,
             emulate_rtt=emulate_rtt,
@@ -140,10 +150,12 @@ def _state_of(name: str) -> Path:
 
 
 def _tell(one: Node) -> None:
+    from inferway.deployment.hosts import joined
+
     server = one.server
-    grpc = "" if server.grpc_port is None else f"grpc={server.host}:{server.grpc_port} "
+    grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "
     print(
-        f"ready {one.name} http={server.host}:{server.http_port} {grpc}peer={one.peer} "
-        f"admin={server.admin_host}:{server.admin_port}",
+        f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
+        f"admin={joined(server.admin_host, server.admin_port)}",
         flush=True,
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -76,6 +77,8 @@ class Recording:
         Events per file.
     keep
         Files kept.
+    told
+        Called when another file has begun, and when the recording has ended.
 
     Raises
     ------
@@ -84,11 +87,17 @@ class Recording:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, folder: Path, *, rows: int = 1_000_000, keep: int = 16
+        self,
+        dispatcher: Dispatcher,
+        folder: Path,
+        *,
+        rows: int = 1_000_000,
+        keep: int = 16,
+        told: Callable[[], None] | None = None,
     ) -> None:
         self._dispatcher = dispatcher
         self._folder = folder
-        self._rows, self._keep = rows, keep
+        self._rows, self._keep, self._told = rows, keep, told
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
         self._file: BinaryIO | None = None
@@ -110,6 +119,11 @@ class Recording:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dispatcher, name)
+
+    @property
+    def writing(self) -> bool:
+        """Whether anything may still be written to the folder."""
+        return self._file is not None or not (self._packing is None or self._packing.done())
 
     def arrive(
         self,
@@ -222,6 +236,11 @@ class Recording:
 
     def close(self) -> None:
         """Write the last rows; later calls are decided and no longer written."""
+        self._end()
+        if self._told is not None:
+            self._told()
+
+    def _end(self) -> None:
         self.flush()
         file, self._file = self._file, None
         if file is not None:
@@ -267,6 +286,8 @@ class Recording:
                 self._next_file()
             except OSError as error:
                 self._give_up(error)
+            if self._told is not None:
+                self._told()
 
     def _pack(self, *row: float) -> None:
         _ROW.pack_into(self._buffer, self._used * _ROW.size, *row)
@@ -276,7 +297,7 @@ class Recording:
             self.flush()
 
     def _next_file(self) -> None:
-        self.close()
+        self._end()
         if self.error is not None:
             return
         self._number += 1

@@ -280,8 +280,13 @@ class Site:
         self._upkeep.begin()
         return [self.instances[server].name for server in cold]
 
-    def record(self, folder: Path) -> None:
+    def record(self, folder: Path, told: Callable[[], None] | None = None) -> None:
         """Write down from now on what the dispatcher is given and what it decides.
+
+        Parameters
+        ----------
+        folder, told
+            As of `Recording`.
 
         Raises
         ------
@@ -290,7 +295,7 @@ class Site:
         OSError
             When nothing can be written there.
         """
-        self.dispatcher = self._upkeep.record(self.dispatcher, folder)
+        self.dispatcher = self._upkeep.record(self.dispatcher, folder, told)
 
     @property
     def dispatcher(self) -> Decisions:

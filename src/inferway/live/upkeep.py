@@ -45,11 +45,11 @@ class Upkeep:
         if self._remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
 
-    def record(self, dispatcher: Any, folder: Path) -> Any:
+    def record(self, dispatcher: Any, folder: Path, told: Callable[[], None] | None = None) -> Any:
         """Make what takes the dispatcher's place and writes down its calls."""
         from inferway.dispatch.recording import Recording
 
-        self._recording = Recording(dispatcher, folder)
+        self._recording = Recording(dispatcher, folder, told=told)
         self._tasks.append(asyncio.create_task(self._flush(self._recording)))
         return self._recording
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+from inferway.deployment.hosts import joined, split
 from inferway.live.control.credentials import Credentials
 
 __all__ = ["ALIVE", "Keys", "settings"]
@@ -68,7 +70,7 @@ def settings(
     keys
         The node's.
     listen
-        Address, as HOST:PORT.
+        Address, as HOST:PORT; a name stands for each of its addresses.
     neighbors
         Address of each that the node connects to; None for those that connect to it.
     credentials
@@ -109,7 +111,7 @@ def settings(
         {
             "mode": "peer",
             "listen": {
-                "endpoints": [f"{scheme}/{listen}"],
+                "endpoints": [f"{scheme}/{address}" for address in _each(listen)],
                 "exit_on_failure": True,
                 "timeout_ms": 0,
             },
@@ -133,6 +135,16 @@ def settings(
             "access_control": _rules(keys, neighbors, known=credentials is not None),
         }
     )
+
+
+def _each(address: str) -> list[str]:
+    """Write out a name's addresses, of which Zenoh would listen at the first alone."""
+    try:
+        host, port = split(address)
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, ValueError):
+        return [address]  # what is wrong with it Zenoh says
+    return list(dict.fromkeys(joined(str(one[4][0]), port or 0) for one in found))
 
 
 def _rules(keys: Keys, neighbors: Mapping[str, str | None], *, known: bool) -> dict[str, Any]:

@@ -64,8 +64,12 @@ class Listener:
             When the address is in use or not this machine's.
         """
         self.loop = asyncio.get_running_loop()
+        place: dict[str, Any] = {"host": host, "port": port}
+        if host == "::":
+            # As gRPC's and Zenoh's: asyncio would leave IPv4 out.
+            place = {"sock": _of_both_families(port)}
         self._server = await self.loop.create_server(
-            lambda: Connection(self), host, port, backlog=1024, **options
+            lambda: Connection(self), **place, backlog=1024, **options
         )
         bound: socket.socket = self._server.sockets[0]
         self.port = bound.getsockname()[1]
@@ -91,3 +95,9 @@ class Listener:
         for connection in list(self.connections):
             connection.expire()
         self._timer = self.loop.call_later(1.0, self._tick)
+
+
+def _of_both_families(port: int) -> socket.socket:
+    return socket.create_server(
+        ("::", port), family=socket.AF_INET6, dualstack_ipv6=socket.has_dualstack_ipv6()
+    )

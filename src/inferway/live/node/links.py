@@ -68,13 +68,14 @@ def plane_of(
     addresses: Mapping[str, Addresses],
     mine: Credentials | None,
     *,
+    listen: str,
     emulate_rtt: bool,
 ) -> ControlPlane:
-    """Make the control plane, which is not open yet; parameters as of `hops_of`."""
+    """Make the control plane, which is not open yet, with its own address; else as `hops_of`."""
     node = position.node
     options: dict[str, Any] = {
         "network": _name_of(topology.nodes),
-        "listen": addresses[node].control,
+        "listen": listen,
         "neighbors": neighbors_of(
             topology, node, {one: at.control for one, at in addresses.items()}
         ),

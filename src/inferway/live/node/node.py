@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import uvloop
 
+from inferway.deployment.hosts import joined
 from inferway.live.applying import is_loopback
 from inferway.live.assembly import ServeError
 from inferway.live.certificate import Certificate
@@ -30,6 +31,7 @@ from inferway.live.http.listener import Listener
 from inferway.live.keys import Keys
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.addresses import Addresses
+from inferway.live.node.binding import bound
 from inferway.live.node.links import hops_of, host_and_port, plane_of
 from inferway.live.node.menu import Menu
 from inferway.live.node.mover import Mover
@@ -55,7 +57,6 @@ from inferway.placement.deployed import policy_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.deployment.nodes import Store
     from inferway.runtime import Signature
 
 __all__ = ["Node"]
@@ -80,6 +81,8 @@ class Node:
         The node's.
     addresses
         Of this node and, at least, of its neighbors.
+    bind
+        At which host it listens, as of `bound`; None for that of its addresses.
     folder
         Where it keeps its models and its state.
     credentials
@@ -101,6 +104,7 @@ class Node:
         name: str,
         addresses: Mapping[str, Addresses],
         *,
+        bind: str | None = None,
         folder: Path,
         credentials: Path | None = None,
         emulate_rtt: bool = False,
@@ -125,7 +129,7 @@ class Node:
                 f"node {name} has no address; say its `address` in the deployment file, or give a "
                 "file of addresses"
             )
-        own = addresses[name]
+        here = bound(name, addresses[name], bind)
         self.name = name
         self._deployment, self._member, self._now = deployment, member, now
         mine = None if credentials is None else Credentials.of(name, credentials)
@@ -133,17 +137,17 @@ class Node:
             mine.check(name)
         # Everything on disk is the node's own.
         folder.mkdir(parents=True, exist_ok=True)
-        self.store = ModelStore(
-            folder / "models",
-            limit_bytes=member.store.limit,
-            allowed=_allowed(member.store),
-        )
+        kept = member.store
+        allowed = Allowed(kept.schemes, kept.hosts, kept.loopback, kept.private)
+        self.store = ModelStore(folder / "models", limit_bytes=kept.limit, allowed=allowed)
         self.memory = NodeState(
             folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
         )
         self._told_after_s = position.reach_s + TOLD_S
         self.hops = hops_of(position, addresses, mine, emulate_rtt=emulate_rtt)
-        self.plane = plane_of(topology, position, addresses, mine, emulate_rtt=emulate_rtt)
+        self.plane = plane_of(
+            topology, position, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
+        )
         self.menu = Menu(
             name,
             self.plane,
@@ -157,8 +161,9 @@ class Node:
         for neighbor, hop in self.hops.items():
             hop.watch(partial(self._reached, neighbor))
         self.accounts = Accounts(name, position.types)
-        http_host, http_port = host_and_port(own.http)
-        admin_host, admin_port = host_and_port(own.admin)
+        http_host, http_port = host_and_port(here.http)
+        admin_host, admin_port = host_and_port(here.admin)
+        self._peer_at = host_and_port(here.peer)
         self.server = Server(
             (),
             host=http_host,
@@ -176,7 +181,7 @@ class Node:
             pages={"/v2/node": self._page},
         )
         self.log = self.server.log.bind(node=name)
-        if mine is None and not is_loopback(host_and_port(own.peer)[0]):
+        if mine is None and not is_loopback(self._peer_at[0]):
             self.log.warning(
                 "without certificates the peer port and the control plane believe whoever reaches "
                 "them; `inferway certs` makes some"
@@ -217,7 +222,6 @@ class Node:
             name, self._next_hop, passed=self.accounts.came, spans=self._spans, now=now
         )
         self._peers = Listener(self.relay.find, self._broken, hops=True)
-        self._peer_at = host_and_port(own.peer)
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
         self.rounds = rounds_of(
@@ -244,7 +248,7 @@ class Node:
     @property
     def peer(self) -> str:
         """Where it listens for hops."""
-        return f"{self._peer_at[0]}:{self._peers.port}"
+        return joined(self._peer_at[0], self._peers.port)
 
     async def start(self) -> None:
         """Listen, connect to the neighbors, load what is to run; returns when that was tried once.
@@ -258,8 +262,7 @@ class Node:
         """
         try:
             await self.server.start()
-            host, port = self._peer_at
-            await self._peers.start(host, port, **self._peer_tls)
+            await self._peers.start(*self._peer_at, **self._peer_tls)
             await self.plane.open()
             self.menu.begin()
             await self.rounds.begin()
@@ -465,10 +468,6 @@ class Node:
         """Describe the node, for people and scripts."""
         self.totals.add(self.plane.cut())
         return described(self)
-
-
-def _allowed(store: Store) -> Allowed:
-    return Allowed(store.schemes, store.hosts, store.loopback, store.private)
 
 
 def _listed(
