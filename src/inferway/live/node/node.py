@@ -262,7 +262,8 @@ class Node:
         """
         try:
             await self.server.start()
-            await self._peers.start(*self._peer_at, **self._peer_tls)
+            host, port = self._peer_at
+            await self._peers.start(host, port, **self._peer_tls)
             await self.plane.open()
             self.menu.begin()
             await self.rounds.begin()
