@@ -5,12 +5,14 @@
     deployment = inferway.load("examples/paper-fleet.yaml")
     inferway.bound(deployment)["recognise"].least_response_time_s
 
-Names are imported when they are first used, so that ``import inferway`` costs a millisecond.
+Names are imported when they are first used, so that ``import inferway`` costs a millisecond. Where
+Gymnasium is imported already, ``gymnasium.make("inferway/EdgeSite-v0")`` works from then on.
 """
 
 from __future__ import annotations
 
 import importlib
+import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -56,3 +58,7 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+if sys.modules.get("gymnasium") is not None:
+    importlib.import_module("inferway.learning.registration")

@@ -1,9 +1,10 @@
 """A site under slotted control as a Gymnasium environment, `inferway/EdgeSite-v0`.
 
-Importing this module registers it; Gymnasium since 1.0 looks at no entry points of packages.
+Gymnasium since 1.0 looks at no entry points of packages; importing `inferway` after it, or this
+module at any time, registers the environment.
 
     import gymnasium
-    import inferway.learning.edge_site
+    import inferway
 
     env = gymnasium.make("inferway/EdgeSite-v0", max_episode_steps=1000)
     envs = gymnasium.make_vec("inferway/EdgeSite-v0", num_envs=512)  # natively, one call a slot
@@ -24,6 +25,8 @@ from inferway.learning.site import Control, Sites
 
 try:
     import gymnasium
+
+    from inferway.learning.registration import ID, SLOTS
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
         "environments need gymnasium, which is in the extra `learn`: pip install 'inferway[learn]'",
@@ -31,10 +34,6 @@ except ModuleNotFoundError as error:
     ) from error
 
 __all__ = ["ID", "SLOTS", "EdgeSite", "counted", "gymnasium", "spaces"]
-
-ID = "inferway/EdgeSite-v0"
-SLOTS = 1000
-"""Length of an episode that `gymnasium.make` and `gymnasium.make_vec` give by default."""
 
 
 class EdgeSite(gymnasium.Env):  # type: ignore[misc]
@@ -131,12 +130,3 @@ def counted(sites: Sites) -> dict[str, NDArray[Any]]:
         "late": late.copy(),
         "goodput": timely.astype(np.float64) @ sites.control.scenario.fleet.accuracy,
     }
-
-
-if ID not in gymnasium.registry:
-    gymnasium.register(
-        id=ID,
-        entry_point="inferway.learning.edge_site:EdgeSite",
-        vector_entry_point="inferway.learning.vector:EdgeSites",
-        max_episode_steps=SLOTS,
-    )

@@ -16,7 +16,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 from inferway.deployment.workloads import PoissonArrivals  # noqa: E402
-from inferway.learning import edge_site  # noqa: E402
+from inferway.learning import registration  # noqa: E402
 from inferway.learning.decisions import Decisions  # noqa: E402
 from inferway.learning.edge_site import ID, EdgeSite  # noqa: E402
 from inferway.learning.setting import setting  # noqa: E402
@@ -243,10 +243,23 @@ def test_without_gymnasium_it_says_what_to_install(module: str) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import gymnasium, inferway; gymnasium.make(ID)",
+        "import inferway, gymnasium, inferway.learning.edge_site; gymnasium.make(ID)",
+        "import gymnasium; gymnasium.make('inferway.learning.edge_site:' + ID)",
+        "import gymnasium, inferway; gymnasium.make_vec(ID, num_envs=3)",
+    ],
+)
+def test_it_is_made_by_its_name(code: str) -> None:
+    subprocess.run([sys.executable, "-W", "error", "-c", f"ID = {ID!r}; {code}"], check=True)
+
+
 def test_it_registers_once() -> None:
     spec = gymnasium.registry[ID]
-    code = edge_site.__spec__.loader.get_code(edge_site.__name__)  # type: ignore[union-attr]
-    exec(code, {**vars(edge_site)})
+    code = registration.__spec__.loader.get_code(registration.__name__)  # type: ignore[union-attr]
+    exec(code, {**vars(registration)})
     assert gymnasium.registry[ID] is spec
 
 
