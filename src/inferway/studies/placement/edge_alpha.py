@@ -6,18 +6,19 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.placement.alpha_cost import wrong_way
+from inferway.studies.placement import alpha_cost
+from inferway.studies.placement.alpha_cost import points, wrong_way
 from inferway.studies.placement.look import POLICIES, curves
-from inferway.studies.placement.trial import CODE, point
+from inferway.studies.placement.trial import CODE
 from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
+from inferway.studies.study import Claim, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
-class Settings:
+class Settings(alpha_cost.Settings):
     """The paper's, but for the slots, which it does not say."""
 
     system: str = "conference, smaller"
@@ -25,27 +26,6 @@ class Settings:
     policies: tuple[str, ...] = ("infida", "infida-coupled", "greedy", "olag")
     rate_per_s: float = 5000.0
     copies: int = 5
-    slots: int = 480
-    trials: int = 5
-
-
-def points(settings: Settings) -> list[Point]:
-    """Every policy at every alpha."""
-    return [
-        point(
-            settings.system,
-            alpha,
-            settings.rate_per_s,
-            False,
-            policy,
-            settings.slots,
-            trial,
-            copies=settings.copies,
-        )
-        for policy in settings.policies
-        for alpha in settings.alphas
-        for trial in range(settings.trials)
-    ]
 
 
 def figure(settings: Settings, results: Results) -> Figure:

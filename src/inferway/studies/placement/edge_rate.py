@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.placement.look import curves
+from inferway.studies.placement.request_rate import gains
 from inferway.studies.placement.trial import CODE, point
 from inferway.studies.results import Results
 from inferway.studies.study import Claim, Point, Study
@@ -50,25 +50,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A panel for each popularity."""
-    from inferway.report.curves import Panel, panels
-
-    shown = [
-        Panel(
-            title,
-            "requests per second",
-            "NTAG, ms",
-            curves(
-                results,
-                settings.policies,
-                "rate_per_s",
-                settings.rates_per_s,
-                "ntag_ms",
-                sliding=sliding,
-            ),
-        )
-        for title, sliding in (("fixed popularity", False), ("sliding popularity", True))
-    ]
-    return panels(shown, columns=2, title="Gain against the request rate, 86 nodes")
+    return gains(settings.policies, settings.rates_per_s, results, "86 nodes")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
+
+__all__ = ["Settings", "figure", "gains", "points"]
 
 _READ = ("olag", "olag-forgets", "greedy")
 _ENDED = ("static-greedy", "static-greedy-served")
@@ -45,6 +48,13 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A panel for each popularity."""
+    return gains(settings.policies, settings.rates_per_s, results, "Topology I")
+
+
+def gains(
+    policies: Sequence[str], rates_per_s: Sequence[float], results: Results, where: str
+) -> Figure:
+    """Draw gain against rate, with popularity fixed and sliding."""
     from inferway.report.curves import Panel, panels
 
     shown = [
@@ -52,18 +62,11 @@ def figure(settings: Settings, results: Results) -> Figure:
             title,
             "requests per second",
             "NTAG, ms",
-            curves(
-                results,
-                settings.policies,
-                "rate_per_s",
-                settings.rates_per_s,
-                "ntag_ms",
-                sliding=sliding,
-            ),
+            curves(results, policies, "rate_per_s", rates_per_s, "ntag_ms", sliding=sliding),
         )
         for title, sliding in (("fixed popularity", False), ("sliding popularity", True))
     ]
-    return panels(shown, columns=2, title="Gain against the request rate, Topology I")
+    return panels(shown, columns=2, title=f"Gain against the request rate, {where}")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
