@@ -104,6 +104,12 @@ def test_every_command_has_json_and_help(capsys: pytest.CaptureFixture[str]) -> 
         assert "--json" in capsys.readouterr().out, words
 
 
+def test_help_says_what_defaults_stand_for(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--help"]) == 0
+    shown = " ".join(capsys.readouterr().out.replace("│", "").split())
+    assert "Such as 120/s. [default: (the file's workload)]" in shown
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"inferway {inferway.__version__}\n"

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import quantity, terminal
 from inferway.cli.file import File, opened
 from inferway.cli.network_twin import known
 
@@ -21,36 +21,24 @@ def _policies(incomplete: str) -> list[str]:
     return [name for name in POLICIES if name.startswith(incomplete)]
 
 
-def _time(text: str) -> float:
-    """Read a time such as 60s."""
-    from inferway.deployment.quantities import TIME, QuantityError
-
-    try:
-        value = TIME.parse(text)
-    except QuantityError as error:
-        raise typer.BadParameter(str(error)) from None
-    if value <= 0:
-        raise typer.BadParameter(f"{text} is not above 0")
-    return value
-
-
 def place(
     file: File,
     policy: Annotated[
         str | None,
         typer.Option(
             metavar="NAME",
-            help="infida, static-greedy, exact, olag, greedy or repository-only.  "
-            "[default: the file's]",
+            help="infida, static-greedy, exact, olag, greedy or repository-only.",
             autocompletion=_policies,
-            show_default=False,
+            show_default="the file's",
         ),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Slots that the placement is for.")] = 60,
     seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
     time_limit: Annotated[
         float,
-        typer.Option(parser=_time, metavar="TIME", help="When `exact` stops with what it has."),
+        typer.Option(
+            parser=quantity.time, metavar="TIME", help="When `exact` stops with what it has."
+        ),
     ] = "60s",  # type: ignore[assignment]  # Typer parses defaults, too
     bound: Annotated[
         bool, typer.Option("--bound", help="Bound every placement's gain, by the LP relaxation.")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferway.cli import failure, terminal
+from inferway.cli import failure, quantity, terminal
 from inferway.cli.file import File, opened
 
 if TYPE_CHECKING:
@@ -15,46 +15,24 @@ if TYPE_CHECKING:
     from inferway.twin.plan import TaskPlan
 
 
-def _rate(text: str) -> float:
-    """Read a rate such as 120/s."""
-    from inferway.deployment.quantities import RATE, QuantityError
-
-    try:
-        value = RATE.parse(text)
-    except QuantityError as error:
-        raise typer.BadParameter(str(error)) from None
-    if value <= 0:
-        raise typer.BadParameter(f"{text} is not above 0")
-    return value
-
-
-def _time(text: str) -> float:
-    """Read a time such as 300ms."""
-    from inferway.deployment.quantities import TIME, QuantityError
-
-    try:
-        value = TIME.parse(text)
-    except QuantityError as error:
-        raise typer.BadParameter(str(error)) from None
-    if value <= 0:
-        raise typer.BadParameter(f"{text} is not above 0")
-    return value
-
-
 def plan(
     file: File,
     rate: Annotated[
         float | None,
         typer.Option(
-            parser=_rate, metavar="RATE", help="Such as 120/s.  [default: the file's workload]"
+            parser=quantity.rate,
+            metavar="RATE",
+            help="Such as 120/s.",
+            show_default="the file's workload",
         ),
     ] = None,
     latency: Annotated[
         float | None,
         typer.Option(
-            parser=_time,
+            parser=quantity.time,
             metavar="TIME",
-            help="Greatest mean response time, such as 300ms.  [default: the task's deadline]",
+            help="Greatest mean response time, such as 300ms.",
+            show_default="the task's deadline",
         ),
     ] = None,
     node: Annotated[

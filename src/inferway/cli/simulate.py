@@ -55,19 +55,17 @@ def simulate(
         typer.Option(
             parser=_count,
             metavar="NUMBER",
-            help=f"Requests per task and replication.  [default: {_QUERIES}]",
-            show_default=False,
+            help="Requests per task and replication.",
+            show_default=f"{_QUERIES}",
         ),
     ] = None,
     replications: Annotated[
         int | None,
-        typer.Option(
-            min=1, help="Independent runs.  [default: 1; 16 of a trace]", show_default=False
-        ),
+        typer.Option(min=1, help="Independent runs.", show_default="1; 16 of a trace"),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
     warmup: Annotated[
-        int | None, typer.Option(min=0, help="Requests left out first.  [default: found]")
+        int | None, typer.Option(min=0, help="Requests left out first.", show_default="found")
     ] = None,
     policy: Policy = None,
     node: Annotated[
@@ -94,23 +92,20 @@ def simulate(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for a sweep's Parquet file and figure, or a network's figures.  "
-            "[default: out/sweep-FILE for a sweep]",
-            show_default=False,
+            help="Folder for a sweep's Parquet file and figure, or a network's figures.",
+            show_default="out/sweep-FILE for a sweep",
         ),
     ] = None,
     records: Annotated[
         Path | None, typer.Option(help="Folder for a Parquet file per task, a row per request.")
     ] = None,
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Threads.  [default: as many as cores]")
+        int | None, typer.Option(min=1, help="Threads.", show_default="as many as cores")
     ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
-            min=1,
-            help="Slots of a file with `network`.  [default: 240; 20 with --events]",
-            show_default=False,
+            min=1, help="Slots of a file with `network`.", show_default="240; 20 with --events"
         ),
     ] = None,
     regret: Annotated[
@@ -132,8 +127,8 @@ def simulate(
         typer.Option(
             parser=_size,
             metavar="SIZE",
-            help="With --events: what a node fetches of models per second.  [default: 125 MB]",
-            show_default=False,
+            help="With --events: what a node fetches of models per second.",
+            show_default="125 MB",
         ),
     ] = None,
     json: terminal.Json = False,

@@ -47,7 +47,7 @@ def run(
     scale: Scale = "quick",
     out: Out = Path("out/studies"),
     workers: Annotated[
-        int | None, typer.Option(min=1, help="Processes.  [default: as many as cores]")
+        int | None, typer.Option(min=1, help="Processes.", show_default="as many as cores")
     ] = None,
     json: terminal.Json = False,
 ) -> None:

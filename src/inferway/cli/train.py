@@ -40,9 +40,8 @@ def train(
     policy: Annotated[
         Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"] | None,
         typer.Option(
-            help="fo sees the workload's phase, po does not; b sets batch sizes, too.  "
-            "[default: the file's, else rl-po]",
-            show_default=False,
+            help="fo sees the workload's phase, po does not; b sets batch sizes, too.",
+            show_default="the file's, else rl-po",
         ),
     ] = None,
     slots: Annotated[
@@ -50,8 +49,8 @@ def train(
         typer.Option(
             parser=_slots,
             metavar="NUMBER",
-            help="To train for.  [default: 25e6; 250e6 with --paper]",
-            show_default=False,
+            help="To train for.",
+            show_default="25e6; 250e6 with --paper",
         ),
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
@@ -59,8 +58,8 @@ def train(
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Folder for policy, checkpoint and curves.  [default: out/train/POLICY]",
-            show_default=False,
+            help="Folder for policy, checkpoint and curves.",
+            show_default="out/train/POLICY",
         ),
     ] = None,
     task: Annotated[

@@ -20,7 +20,7 @@ app = typer.Typer(
 
 Out = Annotated[
     Path | None,
-    typer.Option("--out", help="Folder to write to.  [default: the user's data folder]"),
+    typer.Option("--out", help="Folder to write to.", show_default="the user's data folder"),
 ]
 
 
