@@ -93,6 +93,8 @@ def settings(
         },
     }
     if credentials is not None:
+        # Before the port Zenoh looks for a server's name, of which brackets are no part.
+        dialed = [address.replace("[", "").replace("]", "") for address in dialed]
         link["tls"] = {
             "root_ca_certificate": str(credentials.authority),
             "listen_certificate": str(credentials.certificate),
