@@ -502,6 +502,20 @@ def test_a_call_is_named_and_can_be_explained(gated: Any, gates: list[Any]) -> N
     assert {"x-request-id", "retry-after"} <= {key for key, _ in error.trailing_metadata()}
 
 
+def test_a_calls_tracestate_is_the_requests(gated: Any, gates: list[Any]) -> None:
+    speaking, site, wait = gated
+    parent = ("traceparent", "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    states = [("tracestate", "b=2"), ("tracestate", "a=1, c=3")]
+    calls = []
+    for count, named in enumerate(((parent, *states), states), start=1):
+        calls.append(speaking.stub.ModelInfer.future(raw_request(), metadata=named))
+        wait(count)
+    assert [request.identity.state for request in site.queues[0]] == [b"b=2,a=1, c=3", b""]
+    gates[0].opened.set()
+    for call in calls:
+        call.result(LIMIT_S)
+
+
 def test_the_calls_deadline_is_the_requests(gated: Any, gates: list[Any]) -> None:
     speaking, site, wait = gated
     patient = speaking.stub.ModelInfer.future(raw_request())

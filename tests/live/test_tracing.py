@@ -71,6 +71,20 @@ def test_a_refused_request_ends_with_its_dispatch(traced: Any) -> None:
     assert [part.name for part in parts] == PARTS[:2]
 
 
+def test_spans_have_the_clients_tracestate(traced: Any) -> None:
+    client = f"traceparent: 00-{TRACE}-{SPAN}-01\r\n"
+    for state in ("tracestate: b=2\r\nTraceState: a@x=1, c=3\r\n", "tracestate: b\r\n", ""):
+        assert "tracestate" not in traced.infer(ONE, client + state).headers
+    assert traced.infer(ONE, "tracestate: b=2\r\n").status == 200
+    spans = traced.spans()
+    first, *others = [spans[i : i + 6] for i in range(0, 24, 6)]
+    for one in (*first, first[0].parent):
+        context = getattr(one, "context", one)
+        assert list(context.trace_state.items()) == [("b", "2"), ("a@x", "1"), ("c", "3")]
+    assert not any(span.context.trace_state for one in others for span in one)
+    assert [f"{one[0].context.trace_id:032x}" == TRACE for one in others] == [True, True, False]
+
+
 def test_what_the_client_does_not_sample_makes_no_spans(traced: Any) -> None:
     traced.infer(ONE, f"traceparent: 00-{TRACE}-{SPAN}-00\r\n")
     assert traced.spans() == []

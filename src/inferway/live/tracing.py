@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from inferway.live.assembly import ServeError
 from inferway.live.http.identity import Identity
+from inferway.live.http.tracestate import members_of
 from inferway.live.request import Outcome, Request
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -166,6 +167,7 @@ class Tracer:
         self._sampler = sdk.TracerProvider(resource=self._resource).sampler
         self._processor = _module("sdk.trace.export").BatchSpanProcessor(exporter)
         self._span, self._context = sdk.ReadableSpan, api.SpanContext
+        self._state = api.TraceState
         self._server, self._client = api.SpanKind.SERVER, api.SpanKind.CLIENT
         self._internal = api.SpanKind.INTERNAL
         self._failed, self._unset = api.Status(api.StatusCode.ERROR), api.Status()
@@ -177,14 +179,16 @@ class Tracer:
         """Decide whether a request has spans: its own, or None where it is not sampled."""
         trace = int(identity.trace, 16)
         parent = None
-        around = None
+        around = state = None
         if identity.parent:
             flags = self._flags(int(identity.flags, 16))
-            parent = self._context(trace, int(identity.parent, 16), True, flags)
+            if identity.state:
+                state = self._state(list(members_of(identity.state).items()))
+            parent = self._context(trace, int(identity.parent, 16), True, flags, state)
             around = self._carry(self._parent(parent))
         if not self._sampler.should_sample(around, trace, name).decision.is_sampled():
             return None
-        own = self._context(trace, int(identity.span, 16), False, self._sampled)
+        own = self._context(trace, int(identity.span, 16), False, self._sampled, state)
         return Begun(self, own, parent)
 
     def request(self, task: str, request: Request) -> None:
@@ -267,7 +271,8 @@ class Tracer:
         own, parent, kind = begun.own, begun.parent, self._server
         if place:
             parent, kind = own, self._client if forward else self._internal
-            own = self._context(own.trace_id, begun.number(place), False, self._sampled)
+            number = begun.number(place)
+            own = self._context(own.trace_id, number, False, self._sampled, own.trace_state)
         self._processor.on_end(
             self._span(
                 name=name,

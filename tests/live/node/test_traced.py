@@ -155,6 +155,42 @@ def test_a_trace_that_begins_at_the_entry_is_followed(run: Any) -> None:
     assert served.parent.trace_flags.sampled
 
 
+@pytest.mark.parametrize("having", [("edge", "metro", "cloud"), ("edge", "cloud"), ("cloud",)])
+@pytest.mark.parametrize(("flags", "given"), [("01", "tracestate: b=2\r\n"), ("00", "")])
+def test_a_clients_tracestate_goes_through_all_nodes(
+    run: Any, having: tuple[str, ...], flags: str, given: str
+) -> None:
+    told = Exported(*having)
+    found: list[Any] = []
+
+    async def main() -> None:
+        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "metro"))
+            cloud.site.trace(lambda task, request: found.append(request.identity))
+            parent = f"traceparent: 00-{TRACE}-{SPAN}-{flags}\r\n"
+            client = await edge.client()
+            for state in (f"{given}tracestate: a@x=1 , c=3\r\n", "tracestate: B=2\r\n"):
+                assert (await client.ask(headers=parent + state)).status == 200
+            assert (await client.ask(headers="tracestate: b=2\r\n")).status == 200
+
+    run(main())
+    whole = b"b=2,a@x=1 , c=3" if given else b"a@x=1 , c=3"
+    assert [one.state for one in found] == [whole, b"", b""]
+    assert found[1].trace == TRACE.encode()
+    for name, parts in (("edge", AT_ENTRY), ("metro", ["receive", "forward", "reply"])):
+        if name not in having or flags == "00":
+            continue
+        told.tracers[name].close()
+        spans = told.exporters[name].get_finished_spans()
+        first, others = spans[: 1 + len(parts)], spans[1 + len(parts) :]
+        mine = [("b", "2"), ("a@x", "1"), ("c", "3")]
+        assert list(first[0].parent.trace_state.items()) == mine
+        assert [list(one.context.trace_state.items()) for one in first] == [mine] * len(first)
+        assert len(others) == 2 * len(first)
+        assert not any(one.context.trace_state for one in others)
+
+
 def test_an_entry_without_an_exporter_passes_the_clients_span_on(run: Any) -> None:
     told = Exported("metro")
 

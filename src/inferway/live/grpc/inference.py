@@ -18,7 +18,7 @@ from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.runtime import Tensor
 
-_NAMES: Final = frozenset({"x-request-id", "traceparent"})
+_NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
 _PARAMETER: Final[dict[type, str]] = {
     bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
 }  # fmt: skip
@@ -90,8 +90,11 @@ def _identity(context: Any) -> Identity:
     given: dict[str, bytes] = {}
     for key, value in context.invocation_metadata() or ():
         if key in _NAMES:
-            given[key] = value.encode() if isinstance(value, str) else value
-    return Identity(given.get("x-request-id"), given.get("traceparent"))
+            one = value.encode() if isinstance(value, str) else value
+            if key == "tracestate" and key in given:
+                one = b"%s,%s" % (given[key], one)
+            given[key] = one
+    return Identity(given.get("x-request-id"), given.get("traceparent"), given.get("tracestate"))
 
 
 def _arrays(message: Any, intake: Intake) -> Arrays:

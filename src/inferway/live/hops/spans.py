@@ -2,7 +2,7 @@
 
 A forward is a span of kind client. The next node is told of it in `traceparent`, so that what it
 does is its child: one request is one trace, through all nodes that have an exporter. A node that
-has none passes on what it was told.
+has none passes on what it was told. The client's `tracestate` goes along.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class Spans:
         self, task: str, exchange: Exchange, heading: Heading, received_s: float
     ) -> Relayed | None:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
-        identity = Identity(exchange.given_id, exchange.traceparent)
+        identity = Identity(exchange.given_id, exchange.traceparent, exchange.tracestate)
         begun = self._tracer.begin(f"relay {task}", identity)
         if begun is None:
             return None

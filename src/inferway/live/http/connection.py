@@ -175,6 +175,10 @@ class Connection(asyncio.Protocol):
         elif length == 11:
             if name.lower() == b"traceparent":
                 exchange.traceparent = value
+        elif length == 10:
+            if name.lower() == b"tracestate":
+                before = exchange.tracestate
+                exchange.tracestate = value if before is None else b"%s,%s" % (before, value)
         elif length == 4:
             if name.lower() == b"host":
                 exchange.host = value
@@ -310,6 +314,7 @@ class Connection(asyncio.Protocol):
         (
             exchange.given_id,
             exchange.traceparent,
+            exchange.tracestate,
             exchange.content_type,
             exchange.encoding,
             exchange.header_length,

@@ -67,6 +67,7 @@ class Exchange:
         "size",
         "tick",
         "traceparent",
+        "tracestate",
         "withdraw",
     )
 
@@ -89,6 +90,8 @@ class Exchange:
         """Nodes that it has come through, as a hop header has them."""
         self.given_id: bytes | None = None
         self.traceparent: bytes | None = None
+        self.tracestate: bytes | None = None
+        """Of several lines, joined by commas."""
         self.identity: Identity | None = None
         """Its names; made when they are first needed."""
         self.authorization: bytes | None = None
@@ -162,7 +165,7 @@ class Exchange:
 
     def name(self) -> Identity:
         """Give the request its names."""
-        self.identity = Identity(self.given_id, self.traceparent)
+        self.identity = Identity(self.given_id, self.traceparent, self.tracestate)
         return self.identity
 
     def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:

@@ -1,4 +1,4 @@
-"""What a request is called: X-Request-Id, and W3C Trace Context's traceparent.
+"""What a request is called: X-Request-Id, and W3C Trace Context's traceparent and tracestate.
 
 Source: https://www.w3.org/TR/trace-context/ (version 00).
 """
@@ -9,6 +9,8 @@ import os
 import re
 from itertools import count
 from typing import Final
+
+from inferway.live.http.tracestate import carried
 
 _TRACEPARENT: Final = re.compile(
     rb"(?!ff)[0-9a-f]{2}-((?!0{32})[0-9a-f]{32})-((?!0{16})[0-9a-f]{16})-([0-9a-f]{2})(?:-.*)?"
@@ -31,6 +33,8 @@ class Identity:
         characters is not taken over: it would end up in headers and logs.
     parent
         The client's traceparent, or None; ignored where it is malformed.
+    state
+        The client's tracestate, or None; ignored where it is malformed, or where `parent` is.
 
     Attributes
     ----------
@@ -42,22 +46,28 @@ class Identity:
         Hexadecimal id of the client's span, empty without one.
     flags
         Hexadecimal trace flags, ``00`` without a client's.
+    state
+        What goes on of the client's tracestate; empty without one.
     """
 
-    __slots__ = ("flags", "id", "parent", "span", "trace")
+    __slots__ = ("flags", "id", "parent", "span", "state", "trace")
 
-    def __init__(self, given: bytes | None, parent: bytes | None) -> None:
+    def __init__(
+        self, given: bytes | None, parent: bytes | None, state: bytes | None = None
+    ) -> None:
         number = b"%016x" % _next()
         self.id = _PROCESS + b"-" + number
         self.span = _PROCESS + number[8:]
         # Samplers take a share of the traces by the last half of their ids, read as a number: from
         # the end to the front a counter is spread evenly over all numbers.
         self.trace = _TRACE + number[::-1]
-        self.parent, self.flags = b"", b"00"
+        self.parent, self.flags, self.state = b"", b"00", b""
         if given is not None and _ID.fullmatch(given):
             self.id = given
         if parent is not None and (match := _TRACEPARENT.fullmatch(parent)):
             self.trace, self.parent, self.flags = match.groups()
+            if state is not None:
+                self.state = carried(state)
 
     def headers(self) -> bytes:
         """Lines for the response: our span is the parent of what the client does with it."""
@@ -77,9 +87,10 @@ class Identity:
             Hexadecimal id of the span that the forward is, and flags. Where there is none the
             client's goes on, so that what follows hangs on a span that somebody has made.
         """
-        return b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
+        lines = b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
             self.id,
             self.trace,
             span or self.parent or self.span,
             flags or self.flags,
         )
+        return lines + b"tracestate: %s\r\n" % self.state if self.state else lines

@@ -48,6 +48,7 @@ _NAMES: Final = [
     for name, text in (
         ("X-Request-Id", "Comes back with the answer; made where it is absent."),
         ("traceparent", "W3C Trace Context."),
+        ("tracestate", "The same; only beside a traceparent."),
     )
 ]
 

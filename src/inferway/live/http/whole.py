@@ -22,7 +22,8 @@ _HEAD: Final = re.compile(
     rb"POST (/[!-~]*) HTTP/1\.1\r\nHost: [!-~]*\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
     rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
-    rb"((?:X-Request-Id: " + _WORD + rb"\r\n)?(?:traceparent: " + _WORD + rb"\r\n)?"
+    rb"((?:X-Request-Id: " + _WORD + rb"\r\n)?(?:traceparent: " + _WORD + rb"\r\n"
+    rb"(?:tracestate: " + _TEXT + rb"\r\n)?)?"
     rb"(?:Content-Type: " + _TEXT + rb"\r\n)?(?:Content-Encoding: " + _WORD + rb"\r\n)?"
     rb"(?:Inference-Header-Content-Length: " + _WORD + rb"\r\n)?"
     rb"(?:Accept-Encoding: " + _TEXT + rb"\r\n)?)"
@@ -34,9 +35,9 @@ def whole(data: bytes) -> re.Match[bytes] | None:
     """Match a request that `data` holds, and nothing else.
 
     Its groups are the target, the four hop headers (the last one may be missing), the lines that go
-    on as they came, their six values, and the body's length; its end is where the body begins.
+    on as they came, their seven values, and the body's length; its end is where the body begins.
     """
     found = _HEAD.match(data)
-    if found is None or len(data) - found.end() != int(found[13]):
+    if found is None or len(data) - found.end() != int(found[14]):
         return None
     return found

@@ -176,6 +176,8 @@ class Relay:
         elif carried is None:
             carried = body_lines(exchange)
             if exchange.traceparent is not None:
+                if exchange.tracestate is not None:
+                    carried = b"tracestate: %s\r\n%s" % (exchange.tracestate, carried)
                 carried = b"traceparent: %s\r\n%s" % (exchange.traceparent, carried)
             if exchange.given_id is not None:
                 carried = b"X-Request-Id: %s\r\n%s" % (exchange.given_id, carried)

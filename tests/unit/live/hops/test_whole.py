@@ -20,6 +20,7 @@ from inferway.live.http.whole import whole
 
 BODY = b'{"inputs": []}\r\n\r\n\x00\xff'
 NAMES = b"X-Request-Id: mine\r\ntraceparent: 00-1-2-01\r\n"
+STATE = b"tracestate: b=2 , a@x=1 2\r\n"
 KINDS = b"Content-Type: application/json; charset=utf-8\r\nContent-Encoding: gzip\r\n"
 REST = b"Inference-Header-Content-Length: 4\r\nAccept-Encoding: gzip, br\r\n"
 SEEN = (
@@ -35,6 +36,7 @@ SEEN = (
     "method",
     "size",
     "traceparent",
+    "tracestate",
 )
 
 
@@ -58,6 +60,8 @@ ODD = {
     "another header": written(NAMES + b"X-Else: 1\r\n"),
     "another case": written().replace(b"Inferway-Path", b"inferway-path"),
     "spaces around": written().replace(b"Id: mine", b"Id:   mine "),
+    "a state in two lines": written(NAMES + STATE + b"tracestate: c=3\r\n"),
+    "a state without a parent": written(STATE),
     "closing": written(b"Connection: close\r\n"),
     "in chunks": written(b"Transfer-Encoding: chunked\r\n", body=b"2\r\nab\r\n0\r\n\r\n").replace(
         b"Content-Length: 12\r\n", b""
@@ -102,7 +106,9 @@ async def exchanged(pieces: list[bytes], limits: Limits | None = None) -> tuple[
 
 @pytest.mark.parametrize("left_s", [math.inf, 0.25])
 @pytest.mark.parametrize(
-    "carried", [b"", NAMES, NAMES + KINDS, KINDS, NAMES + KINDS + REST], ids=len
+    "carried",
+    [b"", NAMES, NAMES + KINDS, KINDS, NAMES + KINDS + REST, NAMES + STATE, NAMES + STATE + REST],
+    ids=len,
 )
 def test_a_request_that_is_whole_is_what_it_is_in_pieces(
     run: Any, carried: bytes, left_s: float

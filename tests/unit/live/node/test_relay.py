@@ -104,6 +104,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
                 f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Deadline-Ms: 250.5\r\n"
                 "X-Request-Id: mine\r\nContent-Type: x/y\r\nContent-Encoding: br\r\n"
                 "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
+                "tracestate: b=2\r\nTraceState: a=1\r\n"
                 "Inference-Header-Content-Length: 4\r\nAccept-Encoding: gzip\r\nX-Else: 1\r\n"
             )
             assert (status, body) == (200, b"\x1f\x8b\x00")
@@ -124,6 +125,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
             assert 0.0 < float(visit.headers["inferway-deadline-ms"]) < 250.5
             assert visit.headers["x-request-id"] == "mine"
             assert visit.headers["traceparent"].endswith("b7ad6b7169203331-01")
+            assert visit.headers["tracestate"] == "b=2,a=1"
             assert visit.headers["content-type"] == "x/y"
             assert visit.headers["content-encoding"] == "br"
             assert visit.headers["inference-header-content-length"] == "4"
