@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from inferway.live.assembly import times_file
+from inferway.live.node.addresses import CONTROL_PORT, PEER_PORT
 from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
 from inferway.scheduling.fixed import Fixed
 from inferway.site import Fleet
@@ -103,7 +104,14 @@ def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:
 
     commands: Any = get_command(app)
     lines = [shlex.split(unit(deploy / "inferway.service")["Service"]["ExecStart"])[1:]]
+    words = shlex.split(unit(deploy / "inferway-node@.service")["Service"]["ExecStart"])[1:]
+    # Unquoted at the end, where it is as many words as it has, or none.
+    assert words.pop() == "$INFERWAY_NODE_OPTIONS"
+    lines.append(words)
     container = (deploy / "Containerfile").read_text()
+    said = re.sub(r"^# *", "", container, flags=re.MULTILINE).replace("\\\n", "")
+    lines += [shlex.split(one) for one in re.findall(r" inferway ((?:serve|node) .*)$", said, re.M)]
+    assert [name for name, *_ in lines] == ["serve", "node", "serve", "node"]
     (command,) = re.findall(r"^CMD (\[.*\])$", container, re.MULTILINE)
     lines.append(json.loads(command))
     for name, *arguments in lines:
@@ -116,7 +124,7 @@ def test_the_image_is_not_root_and_shows_the_ports(deploy: Path, root: Path) -> 
     (user,) = [line.split()[1] for line in lines if line.startswith("USER")]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     (exposed,) = [line.split()[1:] for line in lines if line.startswith("EXPOSE")]
-    assert str(HTTP_PORT) in exposed
+    assert {str(port) for port in (HTTP_PORT, PEER_PORT, CONTROL_PORT)} <= set(exposed)
     assert str(ADMIN_PORT) not in exposed
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:

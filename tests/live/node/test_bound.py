@@ -103,6 +103,17 @@ def inside(tmp_path: Path) -> Iterator[Path]:
     namespace.remove(path)
 
 
+def needs_ipv6(inside: Path) -> None:
+    def bind() -> None:
+        with socket.socket(socket.AF_INET6) as one:
+            one.bind(("::1", 0))
+
+    try:
+        namespace.within(inside, bind)
+    except OSError as error:
+        pytest.skip(f"this machine has no IPv6: {error}")
+
+
 class Pair:
     """Both nodes, each a process."""
 
@@ -205,6 +216,8 @@ def test_nodes_are_reached_by_name_and_listen_at_an_address(file: Path, certs: P
 def test_nodes_listen_at_every_address(
     file: Path, certs: Path | None, inside: Path, cloud: str, edge: str, bind: tuple[str, str]
 ) -> None:
+    if "::" in bind:
+        needs_ipv6(inside)
     addresses = {
         name: Addresses(*(f"{host}:{port}" for port in PORTS[name][:3]), ADMIN[name])
         for name, host in (("cloud", cloud), ("edge", edge))
@@ -229,6 +242,7 @@ def test_nodes_listen_at_every_address(
 
 @pytest.mark.slow
 def test_a_name_of_several_addresses_is_listened_at_with_all(file: Path, inside: Path) -> None:
+    needs_ipv6(inside)
     addresses = {
         "cloud": Addresses("both.test:8100", "both.test:8101", "both.test:8102"),
         "edge": Addresses("edge.test:8200", "edge.test:8201", "edge.test:8202"),
