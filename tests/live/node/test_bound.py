@@ -228,6 +228,9 @@ def test_nodes_listen_at_every_address(
         lines = pair.ready()
         at = "0.0.0.0" if bind[0] == "0.0.0.0" else "[::]"
         assert lines[0] == f"ready cloud http={at}:8100 peer={at}:8101 admin=127.0.0.1:8103"
+        # Reached at the loopback only, it can be reached from elsewhere.
+        warned = "without certificates" in (file.parent / "cloud.log").read_text()
+        assert warned == (certs is None)
 
         def look() -> str:
             reached("127.0.0.77" if cloud != "[::1]" else "::1", PORTS["cloud"])
