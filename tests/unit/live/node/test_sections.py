@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.recording import EVENT, Recording
+from inferway.dispatch.recording import _PACKING, EVENT, Recording
 from inferway.dispatch.replay import replay
 from inferway.live.node.sections import Sections
 from inferway.site import Fleet
@@ -51,6 +51,7 @@ class Busy:
 
     def record(self, folder: Path, told: Callable[[], None] | None = None) -> None:
         self.dispatcher = Recording(self.dispatcher, folder, rows=ROWS, keep=2, told=told)
+        _PACKING.submit(int).result(LIMIT_S)  # behind the state that the first file begins with
 
     def decide(self, count: int) -> None:
         for _ in range(count):
