@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,7 +11,17 @@ import typer
 
 from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, Policy, opened
-from inferway.cli.serve import LogLevel
+from inferway.cli.serving import (
+    DrainDelay,
+    Grace,
+    Keys,
+    LogLevel,
+    Record,
+    TlsCert,
+    TlsKey,
+    certificate,
+    leave,
+)
 
 if TYPE_CHECKING:
     from inferway.live.node.node import Node
@@ -67,35 +76,17 @@ def node(
             show_default=False,
         ),
     ] = None,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Certificate chain for clients, PEM."),
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Keys that clients must send, one a line; else INFERWAY_KEYS.",
-            show_default=False,
-        ),
-    ] = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
-    ] = None,
-    drain_delay: Annotated[
-        float, typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready.")
-    ] = 2.0,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")
-    ] = 10.0,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    keys: Keys = None,
+    record: Record = None,
+    drain_delay: DrainDelay = 2.0,
+    grace: Grace = 10.0,
     policy: Policy = None,
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
 ) -> None:
     """Run one node: serve its clients, forward upstream, and load what placement decides."""
-    from inferway.live import Certificate, ServeError
-    from inferway.live.aside import working
+    from inferway.live import ServeError
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.node import Node
@@ -104,8 +95,7 @@ def node(
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
 
-    if (tls_cert is None) != (tls_key is None):
-        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
+    shown = certificate(tls_cert, tls_key)
     deployment = opened(file, policy)
     try:
         at = addresses_of(deployment, topology_of(deployment), addresses)
@@ -120,7 +110,7 @@ def node(
             record=record,
             tracer=tracer_from_environment(name),
             grpc_port=grpc_port,
-            certificate=None if not (tls_cert and tls_key) else Certificate(tls_cert, tls_key),
+            certificate=shown,
             keys=keys_from(keys),
             drain_delay_s=drain_delay,
             grace_s=grace,
@@ -137,11 +127,7 @@ def node(
             "give them by --addresses",
             REFUSED,
         ) from error
-    if working():
-        # What still compiles for nobody would be minutes of waiting, or a crash at the end.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    leave()
 
 
 def _state_of(name: str) -> Path:

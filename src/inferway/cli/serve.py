@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from enum import StrEnum
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -14,18 +10,20 @@ import typer
 from inferway.cli import terminal
 from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, Policy, opened
+from inferway.cli.serving import (
+    DrainDelay,
+    Grace,
+    Keys,
+    LogLevel,
+    Record,
+    TlsCert,
+    TlsKey,
+    certificate,
+    leave,
+)
 
 if TYPE_CHECKING:
     from inferway.live import Server
-
-
-class LogLevel(StrEnum):
-    """How much the server writes to standard error."""
-
-    debug = "debug"
-    info = "info"
-    warning = "warning"
-    error = "error"
 
 
 def serve(
@@ -49,32 +47,18 @@ def serve(
     admin_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")
     ] = 8002,
-    drain_delay: Annotated[
-        float,
-        typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready."),
-    ] = 2.0,
-    grace: Annotated[
-        float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")
-    ] = 10.0,
+    drain_delay: DrainDelay = 2.0,
+    grace: Grace = 10.0,
     admin_host: Annotated[
         str, typer.Option(help="Address of the metrics and admin listener.")
     ] = "127.0.0.1",
-    keys: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Keys that clients must send, one a line; else INFERWAY_KEYS.",
-            show_default=False,
-        ),
-    ] = None,
+    keys: Keys = None,
     allow_apply: Annotated[
         bool,
         typer.Option("--allow-apply", help="Let `apply` in without keys, from this machine."),
     ] = False,
-    tls_cert: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Certificate chain, PEM.")
-    ] = None,
-    tls_key: Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.")] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
     max_body: Annotated[
         int, typer.Option(min=1, help="Largest body of a request, MiB, as sent and unpacked.")
     ] = 64,
@@ -95,10 +79,7 @@ def serve(
         int, typer.Option(min=1, help="Seconds that an unused connection stays open.")
     ] = 300,
     policy: Policy = None,
-    record: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
-    ] = None,
+    record: Record = None,
     forget: Annotated[
         bool,
         typer.Option("--forget", help="Neither recall nor keep measured service times."),
@@ -108,11 +89,9 @@ def serve(
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
     from inferway import live
-    from inferway.live.aside import working
     from inferway.live.grpc import GRPC_PORT
 
-    if (tls_cert is None) != (tls_key is None):
-        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
+    shown = certificate(tls_cert, tls_key)
     if no_grpc and grpc_port is not None:
         raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
     if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
@@ -151,7 +130,7 @@ def serve(
             admin_host=admin_host,
             keys=keys,
             allow_apply=allow_apply,
-            certificate=None if not (tls_cert and tls_key) else live.Certificate(tls_cert, tls_key),
+            certificate=shown,
             limits=live.Limits(
                 body_bytes=max_body * 1024**2,
                 elements=max_elements,
@@ -169,8 +148,4 @@ def serve(
         )
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error
-    if working():
-        # What still compiles for nobody would be minutes of waiting, or a crash at the end.
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
+    leave()
