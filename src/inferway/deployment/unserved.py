@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from inferway.deployment.deployment import Deployment, Node, Task, Variant
+    from inferway.deployment.nodes import WrittenNode
 
 __all__ = ["sentences", "unserved_at_node"]
 
@@ -52,7 +53,8 @@ def sentences(deployment: Deployment) -> list[str]:
             )
         if not running and task.catalog is None and deployment.nodes:
             found.append(f"tasks.{task.name}: no node has an instance of any of its variants")
-        found += _of_variants(deployment, task, running)
+        nodes = {f"node {node.name}": node for node in deployment.nodes.values()}
+        found += _of_variants(nodes, task, running)
         found += [
             f"tasks.{task.name}.variants.{variant.name}.model: {variant.model.uri} is on another "
             "host, from where the nodes of a network fetch it; `serve` takes a file that is here"
@@ -74,22 +76,25 @@ def unserved_at_node(deployment: Deployment) -> list[str]:
             "the nodes of a network forward as well; give a `dispatch` policy instead"
         )
     network = deployment.network
-    described = {f"nodes.{node.name}": node.queue for node in deployment.nodes.values()}
+    described: dict[str, Node | WrittenNode] = {
+        f"nodes.{node.name}": node for node in deployment.nodes.values()
+    }
     if network is not None:
         for k, tier in enumerate(network.tree or ()):
-            described[f"network.tree[{k}]"] = tier.queue
+            described[f"network.tree[{k}]"] = tier
         if network.others is not None:
-            described["network.others"] = network.others.queue
+            described["network.others"] = network.others
     found += [
         f"{field}.queue: requests wait at the instances of a network's nodes, not in one queue; "
         "leave it out"
-        for field, queue in described.items()
-        if queue == "central"
+        for field, node in described.items()
+        if node.queue == "central"
     ]
     for task in deployment.tasks.values():
         found += _of_catalog(task)
         # Placement may bring any variant to any node, and a repository holds them all.
-        found += _of_variants(deployment, task, task.variants.values())
+        members = {field: node for field, node in described.items() if node.queue != "central"}
+        found += _of_variants(members, task, task.variants.values())
         found += _of_policy(deployment, task)
     return found
 
@@ -100,7 +105,9 @@ def _of_catalog(task: Task) -> list[str]:
     return [f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"]
 
 
-def _of_variants(deployment: Deployment, task: Task, needed: Collection[Variant]) -> list[str]:
+def _of_variants(
+    nodes: Mapping[str, Node | WrittenNode], task: Task, needed: Collection[Variant]
+) -> list[str]:
     """Say which variants cannot run, or not as they are described."""
     field, found = f"tasks.{task.name}.variants", []
     bare = [variant.name for variant in needed if not variant.runnable]
@@ -108,13 +115,13 @@ def _of_variants(deployment: Deployment, task: Task, needed: Collection[Variant]
         names = ", ".join(bare)
         has = "have" if len(bare) > 1 else "has"
         found.append(f"{field}: {names} {has} no `model`, so nothing can answer requests")
-    found += [
+    unfilled = [
         f"{field}.{variant.name}.batch: {reason}"
-        for node in deployment.nodes.values()
+        for name, node in nodes.items()
         for variant in needed
-        if (reason := _unfilled(node, variant))
+        if (reason := _unfilled(name, node, variant))
     ]
-    return found
+    return found + list(dict.fromkeys(unfilled))
 
 
 def _of_policy(deployment: Deployment, task: Task) -> list[str]:
@@ -124,13 +131,13 @@ def _of_policy(deployment: Deployment, task: Task) -> list[str]:
     return []
 
 
-def _unfilled(node: Node, variant: Variant) -> str:
+def _unfilled(name: str, node: Node | WrittenNode, variant: Variant) -> str:
     """Why the batches of a variant would never come about at a node; empty where they would."""
     if variant.batch is None:
         return ""
     if node.queue == "central":
         return (
-            f"node {node.name} has a central queue, so that each instance holds one request and "
+            f"{name} has a central queue, so that each instance holds one request and "
             "forms no batches; leave out the one or the other"
         )
     if node.buffer is not None and variant.batch.min > node.buffer:

@@ -45,6 +45,29 @@ def rule_of(batch: Batch | None) -> Rule:
     return Rule(tuple(sorted({1, *batch.sizes})), batch.min, batch.max)
 
 
+def least_s(site: Site, k: int, rule: Rule) -> float:
+    """Predict the service time of the smallest run that servers of class k begin, s.
+
+    That of a lone request, but where these wait for more.
+    """
+    return rule.smallest * _row_s(site, k, rule.smallest)
+
+
+def most_per_s(site: Site, k: int, rule: Rule) -> float:
+    """Predict how many requests a second a server of class k takes that is never idle.
+
+    In the batches that pay most, of those that its rule forms.
+    """
+    formed = [size for size in rule.sizes if rule.smallest <= size <= rule.largest]
+    return max(1.0 / _row_s(site, k, size) for size in formed)
+
+
+def _row_s(site: Site, k: int, rows: int) -> float:
+    """Mean over the servers of class k, s for each of so many rows in one run."""
+    servers = slice(int(site.first[k]), int(site.first[k + 1]))
+    return float(np.mean(site.row_s[servers, size_class(rows)]))
+
+
 def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
     """Have a site predict the times of batches as the file says them.
 

@@ -70,6 +70,9 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
         From the neighbor that tells of it to `node`, both included.
     repository
         Whether `node` is a repository, the last resort.
+    together
+        Requests that all its copies take in one run each, at most, where they form batches: so
+        many more may have to be under way at once. 0 where each request is run by itself.
     """
 
     task: str
@@ -81,6 +84,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True):
     spare_per_s: float
     path: tuple[str, ...]
     repository: bool
+    together: int = 0
 
     @property
     def response_s(self) -> float:
@@ -97,6 +101,7 @@ class Own(NamedTuple):
     service_s: float
     spare_per_s: float
     repository: bool = False
+    together: int = 0
 
 
 def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offer:
@@ -139,12 +144,13 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
         and 0 < offer.service_s < math.inf
         and 0 <= offer.rtt_s < math.inf
         and 0 <= offer.spare_per_s < math.inf
+        and offer.together >= 0
     )
     if not sound:
         raise ValueError(
             f"{neighbor} offers {offer.variant} at {offer.node} with impossible numbers: accuracy "
             f"{offer.accuracy:g}, service {offer.service_s:g} s, round trip {offer.rtt_s:g} s, "
-            f"spare {offer.spare_per_s:g}/s"
+            f"spare {offer.spare_per_s:g}/s, {offer.together} in one run"
         )
     return msgspec.structs.replace(offer, rtt_s=offer.rtt_s + rtt_s)
 
@@ -201,6 +207,7 @@ def passed_on(
             spare_per_s=one.spare_per_s,
             path=(me,),
             repository=one.repository,
+            together=one.together,
         )
         for one in mine
     ]
@@ -220,7 +227,9 @@ def servers_for(offer: Offer, rate_per_s: float | None = None) -> int:
 
     Those that its spare rate keeps under way (Little's law), rounded up, and one more, so that an
     offer with nothing to spare can still be tried; all that there may be for a repository. Never
-    more than twice what all expected requests would keep under way.
+    more than twice what all expected requests would keep under way. Where batches are formed, as
+    many more as all its copies take in one run each: they have to be there at the same time, and
+    fewer than a copy waits for would wait until their deadlines pass.
 
     Parameters
     ----------
@@ -233,10 +242,10 @@ def servers_for(offer: Offer, rate_per_s: float | None = None) -> int:
     if rate_per_s is not None:
         all_of_them = 2.0 * rate_per_s * offer.response_s
         most = max(FEW_SERVERS, math.ceil(min(all_of_them, MANY_SERVERS)))
-    if offer.repository:
-        return most
-    under_way = offer.spare_per_s * offer.response_s
-    return min(most, 1 + math.ceil(min(under_way, MANY_SERVERS)))
+    if not offer.repository:
+        under_way = offer.spare_per_s * offer.response_s
+        most = min(most, 1 + math.ceil(min(under_way, MANY_SERVERS)))
+    return min(most + offer.together, MANY_SERVERS)
 
 
 def fleet_at(

@@ -54,6 +54,8 @@ class Ended(msgspec.Struct, gc=False):
     service_s: float
     outcome: Outcome
     reason: str
+    elsewhere: bool
+    """Whether another node answered."""
 
 
 class Memory:
@@ -104,6 +106,7 @@ class Memory:
                 request.service_s,
                 request.outcome,
                 request.reason,
+                request.passed is not None,
             )
         )
 
@@ -130,7 +133,7 @@ class Memory:
             "variant": None if chosen is None else self._variants[chosen],
             "instance": None if chosen is None else ended.server - self._first[chosen],
             "rows": ended.rows,
-            "batch": _batch(ended) if outcome is Outcome.ANSWERED else None,
+            "batch": _batch(ended),
             "pinned": not ended.counted,
             "accuracy_floor": ended.floor or None,
             "priority": ended.priority or None,
@@ -220,8 +223,10 @@ class Memory:
         return next(k for k in range(len(self._variants)) if server < self._first[k + 1])
 
 
-def _batch(ended: Ended) -> dict[str, int]:
-    """What was run at once, the request included."""
+def _batch(ended: Ended) -> dict[str, int] | None:
+    """What was run at once, the request included; None where that was not here."""
+    if ended.outcome is not Outcome.ANSWERED or ended.elsewhere:
+        return None
     if not ended.requests_together:
         return {"requests": 1, "rows": ended.rows}
     return {"requests": ended.requests_together, "rows": ended.rows_together}

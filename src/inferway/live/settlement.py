@@ -108,7 +108,8 @@ class Settlement:
             request.latency_s = now_s - request.received_s
             request.late = now_s > request.deadline_s
             request.balance = self._balance.item()
-            if measured >= 0:
+            passed = request.passed
+            if measured >= 0 and passed is None:  # runs are counted where they are
                 self._departures.counters.ran(k, measured or request.rows)
             # Sent before it is counted: what cannot be sent does not count.
             try:
@@ -122,7 +123,6 @@ class Settlement:
                     self._report(error)
             else:
                 self._queues[server].popleft()
-                passed = request.passed
                 # What was out of the ordinary on the way is the hop's to learn, for all servers.
                 if passed is not None and passed.strayed:
                     measured = -1

@@ -58,7 +58,13 @@ def test_the_answer_names_variant_node_path_and_time(run: Any) -> None:
             found = edge.site.memory.explain(b"mine")
             assert found is not None
             assert found["variant"] == "tiny@cloud"
-            assert cloud.site.memory.explain(b"mine") is not None
+            # Who ran it knows with how many others, and counts the run.
+            assert found["batch"] is None
+            assert edge.site.counters.batch_rows == [0, 0]
+            there = cloud.site.memory.explain(b"mine")
+            assert there is not None
+            assert there["batch"] == {"requests": 1, "rows": 1}
+            assert cloud.site.counters.batch_rows == [1]
 
     run(main())
 

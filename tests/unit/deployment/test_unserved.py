@@ -140,6 +140,32 @@ def test_what_nodes_do_not_run(write: Write, text: str, reason: str) -> None:
     assert any(sentence.startswith(reason) for sentence in found), found
 
 
+@pytest.mark.parametrize(
+    "network",
+    [
+        "nodes: {cloud: {repository: true, buffer: 2}, shop: {budget: 1 GB, buffer: 2}}\n"
+        "network: {links: [{between: [shop, cloud], rtt: 30 ms}]}\n",
+        "network: {tree: [{tier: top, nodes: 1, repository: true}, "
+        "{tier: low, nodes: 2, rtt: 5 ms, buffer: 2}]}\n",
+        "nodes: {cloud: {repository: true}}\nnetwork: "
+        "{links: [{between: [shop, cloud], rtt: 30 ms}], others: {buffer: 2}}\n",
+    ],
+)
+def test_batches_that_never_fill_at_a_node_are_refused_once(
+    write: Write, model: Callable[..., Path], network: str
+) -> None:
+    model("own.onnx")
+    text = (
+        "tasks: {t: {variants: {a: {model: own.onnx, accuracy: 0.8, batch: "
+        "{sizes: [1, 3], service: [1 s, 2 s], min: %d}}}}}\n"
+    )
+    assert load(write(text % 3 + network)).unserved_at_node() == [
+        "tasks.t.variants.a.batch: instances wait for 3 requests and have room for 2; lower its "
+        "`min` or raise the node's `buffer`"
+    ]
+    assert load(write(text % 1 + network)).unserved_at_node() == []
+
+
 def test_serve_takes_models_that_are_here(write: Write) -> None:
     (reason,) = load(write(f"tasks: {{t: {{variants: {{b: {ELSEWHERE}}}}}}}\n")).unserved()
     assert reason.startswith("tasks.t.variants.b.model: https://models.example.org/a.onnx is on")

@@ -115,6 +115,7 @@ def test_offers_end_after_so_many_hops() -> None:
         ({"service_s": float("inf")}, "service inf s"),
         ({"rtt_s": -1.0}, "round trip -1 s"),
         ({"spare_per_s": -1.0}, "spare -1/s"),
+        ({"together": -1}, "-1 in one run"),
     ],
 )
 def test_offers_that_cannot_be_meant_are_refused(changes: dict[str, object], reason: str) -> None:
@@ -131,6 +132,20 @@ def test_servers_follow_what_is_under_way() -> None:
     assert servers_for(replace(offer, spare_per_s=0.0)) == 1
     assert servers_for(replace(offer, spare_per_s=1e300)) == 64
     assert servers_for(replace(offer, repository=True)) == 64
+
+
+def test_where_batches_are_formed_so_many_more_may_be_under_way() -> None:
+    offer = replace(SMALL, rtt_s=0.045, together=8)
+    assert servers_for(offer) == 3 + 8
+    assert servers_for(replace(offer, spare_per_s=0.0)) == 1 + 8
+    assert servers_for(offer, 0.001) == 3 + 8
+    assert servers_for(replace(offer, repository=True), 100.0) == 10 + 8
+    assert servers_for(replace(offer, together=10**30)) == 1024
+    # It is told as it is, from node to node.
+    (told,) = passed_on("metro", [TINY._replace(together=4)], [])
+    assert told.together == 4
+    (further,) = passed_on("edge", [], [received(told, "metro", 0.006)])
+    assert further.together == 4
 
 
 def test_a_fleet_of_own_instances_and_offers() -> None:

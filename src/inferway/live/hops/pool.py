@@ -206,6 +206,7 @@ class Pool:
             self._unreachable(f"node {self._name} cannot be reached: {said}")
             return
         self.opened += 1
+        self._made()
         if self._closed:
             wire.abort()
         elif self._waiting:
@@ -213,9 +214,12 @@ class Pool:
         else:
             self._keep(wire, monotonic())
 
-    def _unreachable(self, reason: str) -> None:
+    def _made(self) -> None:
         # Whoever waits next needs a task of its own; this one is about to end.
         self._opening.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _unreachable(self, reason: str) -> None:
+        self._made()
         if self._waiting:
             self._failed(self._waiting.popleft(), Failure(reason, unserved=True), True)
         if self._waiting and not self._closed:

@@ -158,7 +158,14 @@ def _name(offer: Offer) -> tuple[str, str, str]:
 
 
 def _fixed(one: Own | Offer) -> tuple[object, ...]:
-    return (one.task, one.variant, getattr(one, "path", ()), one.accuracy, one.repository)
+    return (
+        one.task,
+        one.variant,
+        getattr(one, "path", ()),
+        one.accuracy,
+        one.repository,
+        one.together,
+    )
 
 
 def _by_signature(

@@ -317,5 +317,5 @@ def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:
     return [offer for offers in used.values() for offer in offers]
 
 
-def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...]]]:
-    return {(offer.variant, offer.node, offer.path) for offer in offers}
+def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:
+    return {(offer.variant, offer.node, offer.path, offer.together) for offer in offers}

@@ -241,7 +241,7 @@ class Node:
         """Tasks whose sites are to be made anew."""
         self._leaving: dict[tuple[str, str], float] = {}
         """Variants that are about to go, and since when nobody is offered them."""
-        self._supply = Supply(self.sites, self.accounts, repository=position.repository, now=now)
+        self._supply = Supply(self.sites, self.accounts, position, now=now)
         self.totals = Totals()
         self._begun = asyncio.Event()
 

@@ -159,11 +159,13 @@ class Sites:
         Returns
         -------
         bool
-            Whether there are others, for which the site has to be made anew.
+            Whether there are others, or batches need more of them under way at once than the site
+            has servers for, so that it has to be made anew.
         """
         if task not in self._position.tasks:
             return False  # of another file's
-        made, ways = self._made_of.get(task, _NOTHING), _ways(self._offers(task))
+        offers = tuple(self._offers(task))
+        made, ways = self._made_of.get(task, _NOTHING), _ways(offers)
         site = self.by_task.get(task)
         if site is not None:
             gone = made.ways - ways
@@ -171,7 +173,9 @@ class Sites:
             site.withdraw({(variant, node) for variant, node, _ in gone})
             assert isinstance(site.dispatcher, Dispatcher | Recording)
             site.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
-        return not ways <= made.ways
+        room = {_way(offer): offer.together for offer in made.stands_for if offer is not None}
+        grown = any(offer.together > room.get(_way(offer), math.inf) for offer in offers)
+        return grown or not ways <= made.ways
 
     async def refresh(self, task: str) -> asyncio.Task[None] | None:
         """Make a task's site anew where its own copies have changed or there are new offers.

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container
 
+from inferway.dispatch.batching import least_s, most_per_s, rule_of
 from inferway.dispatch.offers import Own
 from inferway.live.node.accounts import Accounts
+from inferway.live.node.position import Position
 from inferway.live.node.sites import Sites
 
 __all__ = ["Supply"]
@@ -20,17 +22,17 @@ class Supply:
         Where the copies run.
     accounts
         What was served for clients of the node.
-    repository
-        Whether the node is one.
+    position
+        The node's: its tasks, and whether it is a repository.
     now
         The clock, s.
     """
 
     def __init__(
-        self, sites: Sites, accounts: Accounts, *, repository: bool, now: Callable[[], float]
+        self, sites: Sites, accounts: Accounts, position: Position, *, now: Callable[[], float]
     ) -> None:
         self._sites, self._accounts = sites, accounts
-        self._repository, self._now = repository, now
+        self._position, self._now = position, now
         self._taken_per_s: dict[tuple[str, str], float] = {}
         self._seen_s, self._seen = now(), accounts.for_clients.copy()
 
@@ -46,24 +48,30 @@ class Supply:
         self._seen_s, self._seen = now_s, counted
 
     def own(self, *, but: Container[tuple[str, str]] = ()) -> list[Own]:
-        """List what runs here, as it is offered, but for some (task, variant)."""
+        """List what runs here, as it is offered, but for some (task, variant).
+
+        A request's service time is that of the smallest run, alone where the file's `batch` does
+        not say more; what can be spared is counted in the batches that pay most.
+        """
         found = []
         for (task, variant), copies in self._sites.running.items():
             site = self._sites.by_task.get(task)
             if (task, variant) in but or site is None or variant not in site.variants:
                 continue
             k = site.variants.index(variant)
-            rate = float(site.dispatcher.site.rate[k])
-            healthy = sum(site.health.healthy[site.first[k] : site.first[k + 1]])
-            spare = min(copies, healthy) * rate - self._taken_per_s.get((task, variant), 0.0)
+            view = site.dispatcher.site
+            rule = rule_of(self._position.tasks[task].variants[variant].batch)
+            healthy = min(copies, sum(site.health.healthy[site.first[k] : site.first[k + 1]]))
+            taken_per_s = self._taken_per_s.get((task, variant), 0.0)
             found.append(
                 Own(
                     task,
                     variant,
                     site.accuracy[k],
-                    1.0 / rate,
-                    max(0.0, spare),
-                    self._repository,
+                    least_s(view, k, rule),
+                    max(0.0, healthy * most_per_s(view, k, rule) - taken_per_s),
+                    self._position.repository,
+                    healthy * rule.largest if rule.largest > 1 else 0,
                 )
             )
         return found

@@ -74,6 +74,25 @@ def test_bytes_go_out_and_come_back_as_they_are_and_connections_are_kept(run: An
     run(main())
 
 
+def test_a_request_that_comes_as_a_connection_is_made_gets_one_of_its_own(run: Any) -> None:
+    async def never(visit: Visit) -> None:
+        await visit.writer.wait_closed()
+
+    async def main() -> None:
+        neighbor = await Neighbor(never).start()
+        hop = hop_to(neighbor)
+        ask(hop)
+        # Not a step later: who made the connection has taken the first, and has not ended.
+        async with asyncio.timeout(LIMIT_S):
+            while hop.opened == 0:
+                await asyncio.sleep(0)
+        ask(hop)
+        await until(lambda: len(neighbor.visits) == 2)
+        await end(hop, neighbor)
+
+    run(main())
+
+
 def test_half_of_an_emulated_latency_passes_on_each_way(run: Any) -> None:
     async def main() -> None:
         came: list[float] = []

@@ -528,3 +528,21 @@ def test_a_neighbor_that_restarts_unseen_is_not_taken_for_what_it_was() -> None:
             menu.end()
 
     asyncio.run(main())
+
+
+def test_larger_batches_are_told_at_once_and_change_what_it_goes_by() -> None:
+    async def main() -> None:
+        wires, menus, told = await line()
+        menus["metro"].offer([TINY])
+        await wires.settle()
+        told.clear()
+        menus["metro"].offer([TINY._replace(together=4)])
+        await wires.settle()
+        assert told == [{"digits"}]
+        assert [one.together for one in menus["edge"].offers("digits") if one.node == "metro"] == [
+            4
+        ]
+        for menu in menus.values():
+            menu.end()
+
+    asyncio.run(main())

@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from neighbor import Neighbor, Visit
@@ -367,3 +368,27 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
 
     batch = "{sizes: [1, 2, 4], service: [1 ms, 1.5 ms, 2 ms], min: 1, max: 4}"
     run(work, task="dispatch: {policy: fastest-only}", mini=f", batch: {batch}")
+
+
+def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..., None]) -> None:
+    async def work(world: World) -> None:
+        def servers() -> int:
+            k = world.site.variants.index("small@metro")
+            return world.site.first[k + 1] - world.site.first[k]
+
+        await world.load("mini")
+        world.offers = [CLOUD, METRO]
+        await world.sites.run({("digits", "mini"): 1})
+        few, first = servers(), world.site
+        world.offers = [CLOUD, msgspec.structs.replace(METRO, together=6)]
+        # Until then the offer is taken as before.
+        assert world.sites.heed("digits")
+        assert all(first.health.healthy)
+        await world.sites.refresh("digits")
+        assert world.site is not first
+        assert servers() == few + 6
+        for together in (6, 2):
+            world.offers = [CLOUD, msgspec.structs.replace(METRO, together=together)]
+            assert not world.sites.heed("digits")
+
+    run(work)

@@ -227,6 +227,13 @@ def test_central_queues_and_bad_numbers_are_refused(small) -> None:
         inferway.simulate(deployment, slots=1, fetch_rate=1e6)
 
 
+def test_batches_are_refused_for_nodes_form_them_and_it_does_not(small) -> None:
+    batch = "batch: {sizes: [1, 4], service: [8 ms, 16 ms]}"
+    told = "tasks.quiet.variants.large.batch: the nodes of a network form batches, and its event "
+    with pytest.raises(ValueError, match=told):
+        simulate_events(small(("mean: 8 ms}", f"mean: 8 ms}}, {batch}")), slots=1)
+
+
 def test_the_python_api_gives_what_the_command_prints(small) -> None:
     told: list[tuple[str, int]] = []
     result = inferway.simulate(
