@@ -3,6 +3,8 @@
 It reads the plan, sends it, writes the outcome, and prints `due ended` now and then. With `-`, what
 gives access to the servers is the first line of its standard input. It stops early on SIGINT,
 SIGTERM, or when its standard input is closed, as it is when its parent is gone.
+Who starts it with SIGINT blocked may send that at any time: it waits until there is something to
+stop.
 """
 
 from __future__ import annotations
@@ -32,10 +34,13 @@ async def _run(plan: Plan, access: Access) -> Outcome:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, stop)
         loop.add_reader(sys.stdin.fileno(), stop)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
     try:
         return await generate(plan, access, report=_report, started=started)
     finally:
+        # Without the loop it would be an exception, and what was measured lost.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         loop.remove_reader(sys.stdin.fileno())
 
 

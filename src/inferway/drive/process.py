@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -82,6 +82,8 @@ def replay(
     DriveError
         When no server answers there, it is not ready, lacks a task, asks for a key or has a
         certificate that is not trusted, or when inputs do not fit.
+    KeyboardInterrupt
+        Where Ctrl-C comes before any request is due.
     """
     merged = merge(
         url, streams, access=access, binary=binary, connections=connections, grace_s=grace_s
@@ -130,30 +132,51 @@ def carry_out(plan: Plan, access: Access = OPEN, progress: Progress | None = Non
     with tempfile.TemporaryDirectory(prefix="inferway-drive-") as folder:
         there, back = Path(folder, "plan.npz"), Path(folder, "outcome.npz")
         plan.save(there)
-        # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
-        process = subprocess.Popen(
-            [sys.executable, "-m", "inferway.drive", str(there), str(back), "-"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            start_new_session=True,
-            text=True,
-        )
-        with process:
-            try:
-                _tell(process, access)
-                _follow(process, len(plan.due_s), progress)
-            except KeyboardInterrupt:
-                process.send_signal(signal.SIGINT)
-                _follow(process, len(plan.due_s), None)
-            except BaseException:
-                process.kill()
-                raise
+        # It inherits that SIGINT waits, until it can handle it.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
+            with subprocess.Popen(
+                [sys.executable, "-m", "inferway.drive", str(there), str(back), "-"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                start_new_session=True,
+                text=True,
+            ) as process:
+                _accompany(process, before, access, len(plan.due_s), progress)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if process.returncode == -signal.SIGINT:
+            raise KeyboardInterrupt
         if process.returncode != 0 or not back.exists():
             raise DriveError(f"the generator's process ended with status {process.returncode}")
         outcome = Outcome.load(back)
+    if outcome.interrupted and not len(outcome):
+        raise KeyboardInterrupt
     if outcome.refused:
         raise DriveError(f"no connection to {outcome.refused}")
     return outcome
+
+
+def _accompany(
+    process: subprocess.Popen[str],
+    mask: Iterable[int],
+    access: Access,
+    planned: int,
+    progress: Progress | None,
+) -> None:
+    """See a process through to its end, from when signals come as before."""
+    try:
+        try:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _tell(process, access)
+            _follow(process, planned, progress)
+        except KeyboardInterrupt:
+            process.send_signal(signal.SIGINT)
+            _follow(process, planned, None)
+    except BaseException:
+        process.kill()
+        raise
 
 
 def _tell(process: subprocess.Popen[str], access: Access) -> None:

@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -186,6 +187,40 @@ def test_ctrl_c_keeps_what_is_known(serve, images):
     assert record.interrupted
     assert 10 <= len(record) < 5000
     assert (record.status == 200).sum() >= 10
+
+
+def generators() -> list[str]:
+    """Find the generators' processes that this one has started."""
+    return [
+        child
+        for thread in Path("/proc/self/task").glob("*/children")
+        for child in thread.read_text().split()
+        if b"inferway.drive" in Path("/proc", child, "cmdline").read_bytes().split(b"\0")
+    ]
+
+
+@pytest.mark.skipif(not Path("/proc/thread-self/children").exists(), reason="children by /proc")
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_before_the_generator_has_begun_is_silent(serve, images, presses, capfd):
+    server = serve()
+
+    def press() -> None:
+        deadline = time.monotonic() + 20
+        while not generators() and time.monotonic() < deadline:
+            threading.Event().wait(0.001)
+        for _ in range(presses):
+            os.kill(os.getpid(), signal.SIGINT)
+            threading.Event().wait(0.05)
+
+    finger = threading.Thread(target=press)
+    finger.start()
+    with pytest.raises(KeyboardInterrupt):
+        drive(server.url, "t", np.arange(6000) * 0.01, images)
+    finger.join()
+    assert generators() == []
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+    assert capfd.readouterr() == ("", "")
+    assert [path for path, _ in server.requests if path.endswith("/infer")] == []
 
 
 def test_nobody_there(images):
