@@ -44,7 +44,7 @@ class Curve:
     dash
         matplotlib's line style.
     markers
-        Whether points are marked; dense curves are not.
+        Whether points are marked; dense curves are not. A point alone always is, as it has no line.
     """
 
     label: str
@@ -71,8 +71,8 @@ class Panel:
         Horizontal lines by name, such as a target.
     scale_across, scale_up
         Linear or logarithmic.
-    limits_up
-        Ends of the vertical axis, where the data should not choose them.
+    limits_up, limits_across
+        Ends of the vertical and the horizontal axis, where the data should not choose them.
     ticks_across
         Where to write numbers on the horizontal axis; empty for matplotlib's choice.
     """
@@ -85,6 +85,7 @@ class Panel:
     scale_across: Axis = "linear"
     scale_up: Axis = "linear"
     limits_up: tuple[float, float] | None = None
+    limits_across: tuple[float, float] | None = None
     ticks_across: Sequence[float] = field(default=())
 
 
@@ -165,6 +166,8 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
     axes.set_ylabel(panel.up)
     if panel.limits_up is not None:
         axes.set_ylim(*panel.limits_up)
+    if panel.limits_across is not None:
+        axes.set_xlim(*panel.limits_across)
     plain = FuncFormatter(lambda value, _: f"{value:g}")
     for scale, axis in ((panel.scale_across, axes.xaxis), (panel.scale_up, axes.yaxis)):
         if scale == "linear":
@@ -181,12 +184,21 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
 def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> None:
     theory = curve.color < 0
     color = _THEORY if theory else COLORS[curve.color % len(COLORS)]
-    marker = "" if theory or not curve.markers else MARKERS[curve.color % len(MARKERS)]
     x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)
     hollow = np.asarray(curve.hollow, bool) if len(curve.hollow) else np.zeros(len(x), bool)
     solid = ~hollow & np.isfinite(y)
+    alone = solid.sum() == 1
+    marked = alone or (curve.markers and not theory)
+    marker = MARKERS[curve.color % len(MARKERS)] if marked else ""
     look = {"color": color, "linestyle": curve.dash, "linewidth": 1.5, "markersize": 4.5}
-    axes.plot(x[solid], y[solid], marker=marker, zorder=2 if theory else 3, **look)  # type: ignore[arg-type]
+    axes.plot(
+        x[solid],
+        y[solid],
+        marker=marker,
+        zorder=2 if theory else 3,
+        clip_on=not alone,  # at 0 it would be half a marker
+        **look,  # type: ignore[arg-type]
+    )
     if len(curve.error):
         error = np.asarray(curve.error, float)[solid]
         error = np.where(np.isfinite(error), error, 0.0)

@@ -60,7 +60,9 @@ def latencies(result: EventResult, *, title: str = "") -> Figure:
 
     hours = [(slot + 0.5) * result.slot_s / 3600 for slot in range(result.slots)]
     line = Curve(result.policy, hours, (1e3 * result.latency_in).tolist(), color=0, markers=False)
-    return panels([Panel("latency", "time, h", "mean latency, ms", [line])], columns=1, title=title)
+    across = slots.hours_of(result)
+    panel = Panel("latency", "time, h", "mean latency, ms", [line], limits_across=across)
+    return panels([panel], columns=1, title=title)
 
 
 def figures(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-__all__ = ["figures", "over_time", "served_at", "tables"]
+__all__ = ["figures", "hours_of", "over_time", "served_at", "tables"]
 
 MOST_ROWS = 40
 """Tasks that are shown; the JSON document has all."""
@@ -104,14 +104,30 @@ def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     gain = np.add.reduceat(result.gain, edges) / np.where(requests > 0, requests, np.nan)
     length = np.diff(np.append(edges, result.slots))
     moved = np.add.reduceat(result.moved, edges) / length / _GIB
-    hours = (edges + (length - 1) / 2) * result.slot_s / 3600
-    shown = [Panel("gain", "time, h", "gain per request, ms", [_line(result, hours, gain)])]
+    hours = (edges + length / 2) * result.slot_s / 3600
+    across = hours_of(result)
+    gains = [_line(result, hours, gain)]
     if result.regret is not None:
         best = np.add.reduceat(result.regret.best, edges) / np.where(requests > 0, requests, np.nan)
-        theirs = Curve("best static allocation", hours.tolist(), best.tolist())
-        shown = [Panel(one.title, one.across, one.up, [*one.curves, theirs]) for one in shown]
-    shown.append(Panel("models fetched", "time, h", "GiB per slot", [_line(result, hours, moved)]))
+        gains.append(Curve("best static allocation", hours.tolist(), best.tolist()))
+    most = float(moved.max(initial=0.0))
+    shown = [
+        Panel("gain", "time, h", "gain per request, ms", gains, limits_across=across),
+        Panel(
+            "models fetched",
+            "time, h",
+            "GiB per slot",
+            [_line(result, hours, moved)],
+            limits_up=(0.0, 1.05 * most or 1.0),
+            limits_across=across,
+        ),
+    ]
     return panels(shown, columns=2, title=title)
+
+
+def hours_of(result: NetworkResult) -> tuple[float, float]:
+    """Begin and end of what was simulated, h."""
+    return 0.0, max(result.slots, 1) * result.slot_s / 3600
 
 
 def _line(result: NetworkResult, x: Float, y: Float) -> Curve:

@@ -10,6 +10,7 @@ import pytest
 import inferway
 from inferway.network import Tier, Topology, network_of, topology_of, tree
 from inferway.report.allocation import by_tier, heat_maps
+from inferway.report.events import latencies
 from inferway.report.figure import save
 from inferway.report.network_map import MOST_NODES, network_map
 from inferway.report.slots import figures, over_time, served_at
@@ -94,6 +95,29 @@ def test_gain_over_time_is_the_frame_s(result) -> None:
     frame = result.to_frame()
     assert gain == pytest.approx(frame.gain_ms.to_numpy())
     assert moved == pytest.approx(frame.moved_bytes.to_numpy() / 2**30)
+
+
+def test_one_slot_is_a_point_between_its_begin_and_end(deployment) -> None:
+    alone = inferway.simulate(deployment, slots=1, policy="static-greedy").network
+    assert alone is not None
+    assert alone.moved.sum() == 0
+    hour = alone.slot_s / 3600
+    for axes in over_time(alone).axes:
+        (line,) = axes.lines
+        assert line.get_marker() == "o"
+        assert line.get_xdata() == pytest.approx([hour / 2])
+        assert axes.get_xlim() == pytest.approx((0.0, hour))
+    assert axes.get_ylim() == (0.0, 1.0)  # of what was fetched, which was nothing
+
+
+def test_latency_of_one_slot_is_a_point(tmp_path: Path) -> None:
+    file = tmp_path / "links.yaml"
+    file.write_text(LINKS)
+    found = inferway.simulate(inferway.load(file), slots=1, events=True).network
+    (axes,) = latencies(found).axes
+    (line,) = axes.lines
+    assert line.get_marker() == "o"
+    assert axes.get_xlim() == pytest.approx((0.0, found.slot_s / 3600))
 
 
 def test_all_figures_are_written(deployment, result, tmp_path: Path) -> None:

@@ -68,3 +68,19 @@ def test_levels_scales_and_ticks_are_set():
     assert axes.get_xscale() == axes.get_yscale() == "log"
     assert axes.get_xticks().tolist() == [0.1, 0.9]
     assert [text.get_text() for text in axes.texts] == ["target"]
+
+
+def test_a_point_alone_is_marked_and_a_dense_curve_is_not():
+    x = (0.1, 0.5, 0.9)
+    curves = [
+        Curve("one", (0.5,), (1.0,), color=0, markers=False),
+        Curve("one is a number", x, (math.nan, 2.0, math.nan), color=1, markers=False),
+        Curve("theory's one", (0.5,), (3.0,)),
+        Curve("dense", x, x, color=2, markers=False),
+        Curve("theory", x, x),
+    ]
+    figure = panels([Panel("title", "load", "time, s", curves, limits_across=(0.0, 2.0))])
+    (axes,) = figure.axes
+    marked = [line.get_marker() not in ("", "None") for line in axes.lines]
+    assert marked == [True, True, True, False, False]
+    assert axes.get_xlim() == (0.0, 2.0)
