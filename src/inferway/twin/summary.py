@@ -198,9 +198,13 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tup
     if crowded:
         notes.append(f"unstable: {crowded[0]}, so it was ended there")
     elif grows:
+        # A reader compares with one workload, or with one recording.
+        runs = len(outcomes)
+        among = f"in the mean of {runs} replications, " if runs > 1 else ""
         notes.append(
-            f"unstable: {growth:,.0f} more requests were in the system at the end than at the "
-            f"start, {growth / arrivals:.2%} of the arrivals; its means depend on how long it ran"
+            f"unstable: {among}{growth / runs:,.0f} more requests were in the system at the end "
+            f"than at the start, {growth / arrivals:.2%} of the arrivals; its means depend on how "
+            "long it ran"
         )
     if not all(outcome.complete for outcome in outcomes) and not crowded:
         notes.append(f"ended early: {arrivals:,} requests counted")

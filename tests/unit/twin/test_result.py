@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 
+from inferway.deployment.workloads import PoissonArrivals
 from inferway.twin import Result, Scenario, run
 
 
@@ -50,3 +52,18 @@ def test_where_no_one_is_answered_there_is_no_mean(scenario: Scenario) -> None:
     found = json.loads(json.dumps(result.to_json(), allow_nan=False))
     assert found["response_time_s"]["mean"] is None
     assert found["shares"] == {"quick": None, "good": None}
+
+
+@pytest.mark.parametrize(("replications", "among"), [(1, ""), (4, "in the mean of 4 replications")])
+def test_growth_is_told_of_one_replication(
+    scenario: Scenario, replications: int, among: str
+) -> None:
+    """So that it compares with the requests of a recording, which every replication replays."""
+    fast = PoissonArrivals.model_validate({"process": "poisson", "rate": "9/s"})
+    over = replace(scenario, arrivals=fast)
+    result = run(over, queries=2000, replications=replications, warmup=0, seed=3)
+    (note,) = result.notes
+    found = re.match(r"unstable: (?:(.+), )?(\d+) more .+, ([\d.]+)% of the arrivals", note)
+    assert found is not None
+    assert (found[1] or "") == among
+    assert int(found[2]) / 2000 == pytest.approx(float(found[3]) / 100, abs=5e-4)
