@@ -11,7 +11,7 @@ from inferway.cli import terminal
 from inferway.cli.file import File, existing
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment
+    from inferway.deployment import Caution, Deployment
 
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
 
@@ -22,26 +22,27 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     from inferway.deployment import reachability
 
     errors: list[dict[str, Any]] = []
-    warnings: list[dict[str, Any]] = []
+    cautions: list[Caution] = []
     deployment = None
     found = None
     path = existing(file)
     try:
         deployment = inferway.load(path)
-        cautions = [*inferway.check(deployment), *reachability.check(deployment)]
+        cautions += [*inferway.check(deployment), *reachability.check(deployment)]
         if deployment.workload:
             from inferway.dispatch import feasibility
 
-            cautions = [*cautions, *feasibility.check(deployment)]
+            cautions += feasibility.check(deployment)
         if deployment.network is not None:
             from inferway.network.cautions import check as check_network
 
             found = check_network(deployment)
-            cautions = [*cautions, *(found.cautions if found is not None else ())]
-        cautions.sort(key=lambda one: one.line)
-        warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
+            cautions += found.cautions if found is not None else []
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
+    # Those found before an error may explain it.
+    cautions.sort(key=lambda one: one.line)
+    warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
     unserved: list[str] = []
     if deployment is not None:
         alone = deployment.network is None

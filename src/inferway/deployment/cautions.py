@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
@@ -238,7 +240,7 @@ def _of_network(deployment: Deployment) -> Iterator[Found]:
                     yield (
                         "undescribed-node",
                         f"network.links[{index}]",
-                        f"{end} is not described under `nodes`",
+                        f"{end} is not described under `nodes`{_meant(end, deployment.nodes)}",
                     )
     for name, workload in deployment.workload.items():
         tier = workload.entries.tier if workload.entries is not None else None
@@ -255,3 +257,14 @@ def _of_network(deployment: Deployment) -> Iterator[Found]:
         checkpoint = deployment.scheduling.options.get("checkpoint")
         if checkpoint is not None and not checkpoint.exists():
             yield ("no-checkpoint", "scheduling.checkpoint", f"no such file yet: {checkpoint}")
+
+
+def _meant(name: str, known: Iterable[str]) -> str:
+    """Ask whether another name was meant, where one is alike in more than its numbers."""
+
+    def letters(one: str) -> str:
+        return re.sub(r"\d+", "0", one)
+
+    others = [one for one in known if letters(one) != letters(name)]
+    near = difflib.get_close_matches(name, others, n=1)
+    return f"; did you mean {near[0]}?" if near else ""

@@ -108,3 +108,17 @@ def test_a_network_without_a_workload_is_checked_as_far_as_it_goes(capsys, write
     found = check(capsys, write(LINKS[: LINKS.index("workload")]))
     assert found["errors"] == []
     assert found["network"] == {"nodes": 2, "links": 1, "notes": []}
+
+
+def test_a_misspelled_node_is_told_beside_the_error_that_it_makes(capsys, write) -> None:
+    file = write(LINKS.replace("between: [shop, cloud]", "between: [shop, clod]"))
+    found = check(capsys, file, 1)
+    (error,) = found["errors"]
+    assert "no path leads from shop" in error["message"]
+    (warning,) = found["warnings"]
+    assert warning["message"] == "clod is not described under `nodes`; did you mean cloud?"
+    assert (warning["field"], warning["line"]) == ("network.links[0]", 7)
+    assert main(["check", str(file)]) == 1
+    error_line, warning_line, *_ = capsys.readouterr().out.splitlines()
+    assert error_line.startswith(f"{file}:7: error: network: no path")
+    assert warning_line.startswith(f"{file}:7: warning: network.links[0]: clod is not described")

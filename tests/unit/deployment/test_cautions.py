@@ -180,3 +180,14 @@ def test_a_deadline_that_a_model_may_yet_meet(write: Write) -> None:
         "      tiny: {model: zoo://digits/tiny}\n"
     )
     assert kinds(write, text) == [("deadline-too-short", 3)]
+
+
+@pytest.mark.parametrize(
+    ("end", "hint"),
+    [("clod", "; did you mean cloud?"), ("edge-3", ""), ("edgee-2", "; did you mean edge-2?")],
+)
+def test_a_link_that_ends_at_a_misspelled_node(write: Write, end: str, hint: str) -> None:
+    links = f"network: {{links: [{{between: [edge-2, {end}], rtt: 1 ms}}]}}\n"
+    nodes = "nodes: {cloud: {repository: true}, edge-1: {}, edge-2: {}}\n"
+    (caution,) = check(load(write(ladder(task="count: 1", more=links + nodes))))
+    assert caution.message == f"{end} is not described under `nodes`{hint}"
