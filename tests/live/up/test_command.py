@@ -149,6 +149,18 @@ def test_a_node_that_cannot_start_is_one_sentence(start: Start) -> None:
     assert errors == "inferway: node cloud ended with exit code 3: the model is not there\n"
 
 
+def test_a_second_one_in_the_same_folder_is_refused(start: Start, tmp_path: Path) -> None:
+    first = start("--json")
+    lines_until(first, "{")
+    addresses = (tmp_path / "run" / "addresses.json").read_bytes()
+    second = start()
+    out, errors = second.communicate(timeout=LIMIT_S)
+    assert (out, second.returncode) == ("", 1)
+    assert errors.startswith(f"inferway: another `up` runs in {tmp_path / 'run'}: stop it first")
+    assert (tmp_path / "run" / "addresses.json").read_bytes() == addresses
+    assert first.poll() is None
+
+
 def test_a_file_without_a_network_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     path.write_text("tasks: {t: {variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}}}\n")

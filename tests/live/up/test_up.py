@@ -19,6 +19,7 @@ import pytest
 from inferway.deployment import Deployment, load
 from inferway.live.node.addresses import read
 from inferway.live.up import State, Up, UpError
+from inferway.live.up.alone import alone
 from inferway.live.up.watch import Watch
 
 Raise = Callable[..., Up]
@@ -64,6 +65,36 @@ def test_nodes_run_each_in_a_process_until_they_are_stopped(raised: Raise, tmp_p
     assert all(gone(pid) for pid in pids)
     assert [one.code for one in up.nodes.values()] == [0, 0, 0]
     up.stop()
+
+
+def test_a_run_folder_is_for_one_at_a_time(raised: Raise, tmp_path: Path) -> None:
+    def content() -> dict[Path, bytes]:
+        return {one: one.read_bytes() for one in (tmp_path / "run").rglob("*") if one.is_file()}
+
+    with raised() as up:
+        before = content()
+        with pytest.raises(UpError, match=r"^another `up` runs in \S+/run: stop it first, or"):
+            raised(state=tmp_path / "other").begin()
+        assert content() == before
+        assert not (tmp_path / "other").exists()
+        assert up.admin("edge")["node"] == "edge"
+    raised().begin()
+
+
+def test_a_killed_one_leaves_its_run_folder_free(tmp_path: Path) -> None:
+    hold = (
+        "import pathlib, sys; from inferway.live.up.alone import alone; "
+        "alone(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(UpError, match="another `up` runs in"):
+            alone(tmp_path)
+        holder.kill()
+    os.close(alone(tmp_path))
 
 
 def test_repositories_start_first_and_all_addresses_differ(raised: Raise) -> None:

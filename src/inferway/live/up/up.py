@@ -25,6 +25,7 @@ from inferway.live.node.addresses import (
     Addresses,
     write,
 )
+from inferway.live.up.alone import alone
 from inferway.live.up.error import UpError
 from inferway.live.up.ports import on_loopback
 from inferway.live.up.process import NodeProcess, State
@@ -66,8 +67,8 @@ class Up:
     state
         Folder for what nodes keep from one start to the next, a folder each; in `run` if not given.
     run
-        Folder for the file of addresses and the nodes' logs; made, and left there. A new one among
-        the temporary files if not given.
+        Folder for the file of addresses and the nodes' logs; made, and left there. It is for one
+        `Up` at a time. A new one among the temporary files if not given.
     record
         Folder for what the nodes decide, a folder each; None: they record nothing.
     restart
@@ -94,8 +95,8 @@ class Up:
     Raises
     ------
     UpError
-        If the file is none of a network, nodes cannot run here, or (when it begins) one does not
-        become ready.
+        If the file is none of a network, nodes cannot run here, or (when it begins) another `Up`
+        runs in the same folder or a node does not become ready.
     DeploymentError
         If the network cannot be used.
     """
@@ -136,6 +137,7 @@ class Up:
         self.nodes: dict[str, NodeProcess] = {}
         self.emulation: Emulation | None = None
         self._changed = threading.Condition()
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
         self.begin()
@@ -248,6 +250,9 @@ class Up:
             if self.emulation is not None:
                 self.emulation.close()
                 self.emulation = None
+            if self._lock is not None:
+                os.close(self._lock)
+                self._lock = None
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no node runs or is to run, and tell whether that is so."""
@@ -268,10 +273,13 @@ class Up:
         names = self.topology.nodes
         try:
             self.run.mkdir(parents=True, exist_ok=True)
+            self._lock = alone(self.run)
             for name in names:
                 (self.state / file_name(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise UpError(f"{error.filename} cannot be made: {error.strerror}") from None
+            raise UpError(
+                f"{error.filename or self.run} cannot be made: {error.strerror}"
+            ) from None
         if self._netns:
             from inferway.live.emulation import Emulation, EmulationError
 
