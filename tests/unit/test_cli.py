@@ -331,13 +331,20 @@ def test_serve_with_and_without_grpc_at_once_is_refused(
         (["replay", "none"], "holds no recording"),
         (["replay", "none", "--requests", "-1"], "Invalid value for '--requests'"),
         (["bund"], "No such command"),
+        (["bound", "{tree}"], "the file lists no `nodes`"),
+        (["bound", "{tree}", "--node", "base-0"], "the file lists no `nodes`"),
+        (["bound", "{file}", "--node", "mars"], "unknown node 'mars'"),
+        (["drive", "{tree}"], "nothing says where that node listens"),
+        (["drive", "{tree}", "--addresses", "none.json"], "none.json cannot be read"),
+        (["drive", "{tree}", "--addresses", "{file}"], "holds no addresses"),
     ],
 )
 def test_what_makes_no_sense_is_2(
     capsys: pytest.CaptureFixture[str], examples: Path, words: list[str], why: str
 ) -> None:
     ports = ["--http-port", "0", "--admin-port", "0", "--no-grpc"] * (words[0] == "serve")
-    arguments = [word.format(file=examples / "digits.yaml") for word in words] + ports
+    files = {"file": examples / "digits.yaml", "tree": examples / "delivery-network.yaml"}
+    arguments = [word.format(**files) for word in words] + ports
     assert why in sentence(capsys, *arguments)
     assert main(arguments) == 2
 

@@ -205,8 +205,8 @@ def test_ctrl_c_says_what_is_known(tmp_path: Path, file: Path) -> None:
     [
         (["--queries", "-5"], 2, "-5 is not a whole number of at least 1"),
         (["--queries", "many"], 2, "'many' is not a number such as 5e6"),
-        (["--node", "mars"], 1, "unknown node 'mars'; the file has here"),
-        (["--trace", "nowhere"], 1, "nowhere holds no recording"),
+        (["--node", "mars"], 2, "unknown node 'mars'; the file has here"),
+        (["--trace", "nowhere"], 2, "nowhere holds no recording"),
         (["--trace", "x", "--queries", "5"], 2, "cannot be given together"),
         (["--sweep", "load=1,2", "--records", "x"], 2, "cannot be given together"),
         (["--sweep", "lode=1,2"], 2, "did you mean load?"),

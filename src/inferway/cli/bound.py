@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferway.cli import terminal
+from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, opened
 
 if TYPE_CHECKING:
@@ -25,9 +26,15 @@ def bound(
 ) -> None:
     """Say the greatest rate and the least response time at which any policy keeps the target."""
     import inferway
+    from inferway.dispatch.bound import UnreachableError
 
     deployment = opened(file)
-    bounds = inferway.bound(deployment, node=node)
+    try:
+        bounds = inferway.bound(deployment, node=node)
+    except UnreachableError:
+        raise
+    except ValueError as error:  # no fleet that could be bounded
+        raise CommandError(str(error), REFUSED) from error
     if json:
         tasks = {name: one.to_json() for name, one in bounds.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})

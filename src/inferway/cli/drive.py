@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferway.cli import address, terminal
 from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
-from inferway.cli.file import File, opened
+from inferway.cli.file import File, opened, writable, written
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
     from inferway.deployment import Deployment
-    from inferway.drive import Access, Summary
+    from inferway.drive import Access, Record, Summary
 
 _URL = "http://127.0.0.1:8000"
 
@@ -68,10 +71,15 @@ def drive(
     url = None if url is None else address.checked(url)
     access = _access(key_file, ca)
     if out is not None:  # now, rather than fail with what was measured
-        out.mkdir(parents=True, exist_ok=True)
+        writable(out)
     if deployment.network is not None and deployment.workload:
-        reached = _addresses(deployment, url, addresses)
-        _network(deployment, reached, access, duration, seed, connections, binary, out, json)
+        from inferway.drive import AddressError
+
+        try:
+            reached = _addresses(deployment, url, addresses)
+            _network(deployment, reached, access, duration, seed, connections, binary, out, json)
+        except AddressError as error:
+            raise CommandError(str(error), REFUSED) from error
         return
     if addresses is not None:
         raise CommandError(f"{file} has no `network`: name its one server with --url", REFUSED)
@@ -125,11 +133,11 @@ def _network(
             progress=progress,
         )
     found = generator.network_summary(record, deployment)
-    files: list[Path] = []
-    if out is not None:
-        from inferway.report.driven import course, write
-
-        files = write({record.task: record}, out, course(record, found, title=deployment.path.name))
+    files, failure = _written(
+        out,
+        {record.task: record},
+        lambda driven: driven.course(record, found, title=deployment.path.name),
+    )
     if json:
         tasks = {name: one.to_dict() for name, one in found.tasks.items()}
         _document(tasks, found.to_json(), files)
@@ -137,7 +145,7 @@ def _network(
         from inferway.report.driven import network_tables
 
         terminal.show(*network_tables(found), *map(str, files))
-    _conclude({"": found.whole}, record.interrupted)
+    _conclude({"": found.whole}, record.interrupted, failure)
 
 
 def _server(
@@ -169,19 +177,27 @@ def _server(
         variants = deployment.tasks[name].variants.values()
         accuracy = {variant.name: variant.accuracy for variant in variants}
         summaries[name] = generator.summary(record, accuracy)
-    files: list[Path] = []
-    if out is not None:
-        from inferway.report.driven import latencies, write
-
-        parts = {name: record.latency_s for name, record in records.items()}
-        files = write(records, out, latencies(parts, title=deployment.path.name))
+    parts = {name: record.latency_s for name, record in records.items()}
+    files, failure = _written(
+        out, records, lambda driven: driven.latencies(parts, title=deployment.path.name)
+    )
     if json:
         _document({name: one.to_dict() for name, one in summaries.items()}, None, files)
     else:
         from inferway.report.driven import task_tables
 
         terminal.show(*task_tables(url, summaries), *map(str, files))
-    _conclude(summaries, any(record.interrupted for record in records.values()))
+    _conclude(summaries, any(record.interrupted for record in records.values()), failure)
+
+
+def _written(
+    out: Path | None, records: Mapping[str, Record], drawn: Callable[[ModuleType], Figure]
+) -> tuple[list[Path], CommandError | None]:
+    if out is None:
+        return [], None
+    from inferway.report import driven
+
+    return written(out, lambda: driven.write(records, out, drawn(driven)))
 
 
 def _document(tasks: Mapping[str, object], network: object, files: list[Path]) -> None:
@@ -189,10 +205,14 @@ def _document(tasks: Mapping[str, object], network: object, files: list[Path]) -
     terminal.document({"schema": 1, "tasks": tasks, "network": network, **written})
 
 
-def _conclude(summaries: dict[str, Summary], interrupted: bool) -> None:
+def _conclude(
+    summaries: dict[str, Summary], interrupted: bool, failure: CommandError | None
+) -> None:
     for name, one in summaries.items():
         for sentence in one.warnings:
             terminal.complain(f"{name}: {sentence}" if name else sentence)
+    if failure is not None:
+        raise failure
     if interrupted:
         raise typer.Exit(INTERRUPTED)
     if not any(one.answered for one in summaries.values()):

@@ -13,7 +13,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, Policy, existing, opened
+from inferway.cli.file import File, Policy, existing, opened, writable, written
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -159,9 +159,13 @@ def simulate(
         asked |= {"--workers": workers}
         del asked["--policy"]
         if events and regret:
-            raise CommandError("--regret is of whole slots; it cannot be given with --events")
+            raise CommandError(
+                "--regret is of whole slots; it cannot be given with --events", REFUSED
+            )
         if fetch_rate is not None and not events:
-            raise CommandError("--fetch-rate needs --events: in slots, moving takes no time")
+            raise CommandError(
+                "--fetch-rate needs --events: in slots, moving takes no time", REFUSED
+            )
         _simulate_network(
             deployment, asked, slots, policy, seed, regret, events, fetch_rate, out, json
         )
@@ -169,9 +173,16 @@ def simulate(
     if slots is not None or regret or events or fetch_rate is not None:
         given = {"--slots": slots, "--regret": regret, "--events": events}
         said = next((name for name, value in given.items() if value), "--fetch-rate")
-        raise CommandError(f"{file} has no `network`, so it does not take {said}")
+        raise CommandError(f"{file} has no `network`, so it does not take {said}", REFUSED)
     if out is not None:
         raise CommandError("--out is a sweep's folder; give --sweep, too", REFUSED)
+    if node is not None and node not in deployment.nodes:
+        names = ", ".join(deployment.nodes) or "none"
+        raise CommandError(f"unknown node {node!r}; the file has {names}", REFUSED)
+    if trace is not None:
+        _recorded(trace)
+    if records is not None:
+        writable(records, "--records")
     result = _simulated(
         file,
         policy,
@@ -216,6 +227,8 @@ def _simulate_network(
             raise CommandError(
                 f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
             )
+    if out is not None:
+        writable(out)
     number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
     total = requests_in(deployment, number) if events else number
     with _progress("requests" if events else "slots", total, 1.0) as told:
@@ -232,6 +245,17 @@ def _simulate_network(
             progress=told,
         )
     tell()
+
+
+def _recorded(folder: Path) -> None:
+    """See to it that there are recordings, and that this version reads them."""
+    from inferway.dispatch.replay import header, recordings
+
+    try:
+        for one in recordings(folder):
+            header(one)
+    except ValueError as error:
+        raise CommandError(str(error), REFUSED) from error
 
 
 def _apart(option: str, asked: dict[str, Any], *others: str) -> None:
@@ -282,6 +306,7 @@ def _sweep(
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
     folder = out or Path("out", f"sweep-{file.stem}")
+    writable(folder)
     with _progress("points", len(planned), 1.0) as told:
         found = sweep.run(
             file,
@@ -292,8 +317,10 @@ def _sweep(
             workers=workers or os.cpu_count() or 1,
             progress=told,
         )
-    png = _figure(found, folder, f"{file.name}: simulated")
-    _say(found, png, json)
+    drawn, failed = written(folder, lambda: _figures(found, folder, f"{file.name}: simulated"))
+    _say(found, drawn[0] if drawn else None, json)
+    if failed is not None:
+        raise failed
     if found.done < found.points:
         terminal.complain(
             f"interrupted after {found.done} of {found.points} points; the same command goes on"
@@ -303,12 +330,12 @@ def _sweep(
         raise CommandError(f"no point could be simulated: {found.frame['error'].iloc[0]}")
 
 
-def _figure(found: Sweep, folder: Path, title: str) -> Path | None:
+def _figures(found: Sweep, folder: Path, title: str) -> list[Path]:
     from inferway.report import sweep_figure
     from inferway.report.figure import save
 
     drawn = sweep_figure.figure(found, title)
-    return None if drawn is None else save(drawn, folder / "sweep")[0]
+    return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
 
 
 def _say(found: Sweep, png: Path | None, json: bool) -> None:

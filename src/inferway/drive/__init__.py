@@ -8,7 +8,7 @@ numbers, `measured_ntag` into the network twin's.
 
 from inferway.drive.access import Access
 from inferway.drive.addresses import addresses_of
-from inferway.drive.error import DriveError
+from inferway.drive.error import AddressError, DriveError
 from inferway.drive.measured import MeasuredGain, measured_ntag
 from inferway.drive.network import drive_network
 from inferway.drive.network_record import NetworkRecord
@@ -21,6 +21,7 @@ from inferway.drive.workload import run
 
 __all__ = [
     "Access",
+    "AddressError",
     "DriveError",
     "MeasuredGain",
     "NetworkRecord",

@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 
 from inferway.drive.access import HOW_TO_GIVE, OPEN, Access, unsecured
-from inferway.drive.error import DriveError
+from inferway.drive.error import AddressError, DriveError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
 
 __all__ = ["Address", "DriveError", "parse", "signature"]
@@ -61,7 +61,7 @@ def parse(url: str) -> Address:
 
     Raises
     ------
-    DriveError
+    AddressError
         When it is no such address.
     """
     try:
@@ -70,7 +70,7 @@ def parse(url: str) -> Address:
     except ValueError:  # a bracket or a port that is none
         host = None
     if not host or parts.scheme not in ("http", "https"):
-        raise DriveError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
+        raise AddressError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
     tls = parts.scheme == "https"
     return Address(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 

@@ -10,7 +10,7 @@ import msgspec
 
 from inferway.deployment.hosts import NODE, split
 from inferway.drive.address import Address, parse
-from inferway.drive.error import DriveError
+from inferway.drive.error import AddressError
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -38,7 +38,7 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
 
     Raises
     ------
-    DriveError
+    AddressError
         When the document is none, or an address is none.
     DeploymentError
         As `inferway.network.topology_of`.
@@ -55,9 +55,9 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
         try:
             told = msgspec.json.decode(file.read_bytes(), type=dict[str, _Node])
         except OSError as error:
-            raise DriveError(f"{file} cannot be read: {error.strerror or error}") from error
+            raise AddressError(f"{file} cannot be read: {error.strerror or error}") from error
         except msgspec.DecodeError as error:
-            raise DriveError(
+            raise AddressError(
                 f"{file} holds no addresses ({error}): write them as "
                 '{"edge-1": {"http": "127.0.0.1:8000"}}'
             ) from error
@@ -70,14 +70,14 @@ def known(addresses: Mapping[str, str], nodes: Iterable[str]) -> list[str]:
 
     Raises
     ------
-    DriveError
+    AddressError
         When one has none.
     """
     wanted = list(nodes)
     missing = [name for name in wanted if name not in addresses]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        raise DriveError(
+        raise AddressError(
             f"requests enter at {missing[0]}{more}, and nothing says where that node listens: give "
             "`--addresses FILE.json`, or `address` of the node in the deployment file"
         )

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["DriveError"]
+__all__ = ["AddressError", "DriveError"]
 
 
 class DriveError(ValueError):
     """The server cannot be driven; the message is one sentence for the user."""
+
+
+class AddressError(DriveError):
+    """Where a server is has not been said, or is no address."""

@@ -114,12 +114,12 @@ def fleet_of(deployment: Deployment, task: str, node: str | None = None) -> Flee
         raise ValueError(f"unknown task {task!r}; the file has {', '.join(deployment.tasks)}")
     if not deployment.tasks[task].variants:
         raise ValueError(f"task {task!r} has no variants")
+    if not deployment.nodes:
+        raise ValueError(
+            "the file lists no `nodes`; those of a network are a fleet once `instances` of theirs "
+            "are listed there, as `inferway place` prints them"
+        )
     if node is None:
-        if not deployment.nodes:
-            raise ValueError(
-                "the file lists no `nodes`; those of a network are a fleet once `instances` of "
-                "theirs are listed there, as `inferway place` prints them"
-            )
         if len(deployment.nodes) != 1:
             raise ValueError(f"name one of the nodes {', '.join(deployment.nodes)}")
         node = next(iter(deployment.nodes))

@@ -35,7 +35,7 @@ def document(capsys, *arguments):
 
 
 def sentence(capsys, *arguments):
-    assert main([*map(str, arguments)]) != 0
+    assert main([*map(str, arguments)]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1

@@ -64,7 +64,7 @@ def test_words_and_figures(quiet, tmp_path, capsys) -> None:
     ],
 )
 def test_what_makes_no_sense_is_said(capsys, file, options, words) -> None:
-    assert main(["simulate", str(file), *options]) != 0
+    assert main(["simulate", str(file), *options]) == 2
     output = capsys.readouterr()
     assert output.out == ""
     assert output.err.count("\n") == 1
