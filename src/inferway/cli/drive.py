@@ -11,7 +11,7 @@ import typer
 
 from inferway.cli import address, terminal
 from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
-from inferway.cli.file import File, opened, writable, written
+from inferway.cli.file import File, opened, saved, writable
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -133,7 +133,7 @@ def _network(
             progress=progress,
         )
     found = generator.network_summary(record, deployment)
-    files, failure = _written(
+    files, failure = _saved(
         out,
         {record.task: record},
         lambda driven: driven.course(record, found, title=deployment.path.name),
@@ -178,7 +178,7 @@ def _server(
         accuracy = {variant.name: variant.accuracy for variant in variants}
         summaries[name] = generator.summary(record, accuracy)
     parts = {name: record.latency_s for name, record in records.items()}
-    files, failure = _written(
+    files, failure = _saved(
         out, records, lambda driven: driven.latencies(parts, title=deployment.path.name)
     )
     if json:
@@ -190,14 +190,14 @@ def _server(
     _conclude(summaries, any(record.interrupted for record in records.values()), failure)
 
 
-def _written(
+def _saved(
     out: Path | None, records: Mapping[str, Record], drawn: Callable[[ModuleType], Figure]
 ) -> tuple[list[Path], CommandError | None]:
     if out is None:
         return [], None
     from inferway.report import driven
 
-    return written(out, lambda: driven.write(records, out, drawn(driven)))
+    return saved(out, lambda: driven.write(records, out, drawn(driven)))
 
 
 def _document(tasks: Mapping[str, object], network: object, files: list[Path]) -> None:

@@ -62,6 +62,9 @@ def report(error: BaseException) -> int:
         case OSError() if error.filename is not None:
             complain(f"{error.filename}: {error.strerror or error}")
             return FAILED
+        case OSError() if error.strerror:
+            complain(error.strerror)
+            return FAILED
         case ValueError() | OSError() | RuntimeError() if str(error):
             complain(str(error))
             return REFUSED if _is_deployment_error(error) else FAILED
@@ -71,6 +74,11 @@ def report(error: BaseException) -> int:
                 f"(set {_DEBUG}=1 to see where)"
             )
             return FAILED
+
+
+def reason(error: OSError) -> str:
+    """Say why a file cannot be read or written, without a number or the file's name."""
+    return os.strerror(error.errno) if error.errno else str(error)
 
 
 def _usage(error: typer.TyperException) -> int:

@@ -1,15 +1,17 @@
-"""The FILE that most commands take."""
+"""The FILE that most commands take, and the folders that some write to."""
 
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import REFUSED, CommandError, reason
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -63,6 +65,32 @@ def opened(path: Path, policy: str | None = None) -> Deployment:
 
     deployment = measured(inferway.load(existing(path)))
     return deployment if policy is None else _redirected(deployment, policy)
+
+
+def writable(folder: Path, option: str = "--out") -> None:
+    """Make a folder and try to write there, before the work whose results it is for."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=folder, prefix=".inferway-"):
+            pass
+    except OSError as error:
+        is_file = folder.exists() and not folder.is_dir()
+        why = "it is no folder" if is_file else reason(error)
+        raise CommandError(f"nothing can be written to {option} {folder}: {why}", REFUSED) from None
+
+
+def saved(folder: Path, write: Callable[[], list[Path]]) -> tuple[list[Path], CommandError | None]:
+    """Write files to a folder.
+
+    Returns
+    -------
+    files, failure
+        What was written; and what to raise, once all else that was found is shown.
+    """
+    try:
+        return write(), None
+    except OSError as error:
+        return [], CommandError(f"not all could be written to {folder}: {reason(error)}")
 
 
 def _redirected(deployment: Deployment, policy: str) -> Deployment:

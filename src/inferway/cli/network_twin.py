@@ -11,6 +11,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import saved
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -57,12 +58,14 @@ def simulate_network(
 
     def tell() -> None:
         images: list[Path] = []
+        failed: CommandError | None = None
         if out is not None:
             from inferway.network import topology_of
             from inferway.report.events import figures
 
             title = f"{deployment.path.name}, {found.policy}"
-            images = figures(found, topology_of(deployment), out, title=title)
+            topology = topology_of(deployment)
+            images, failed = saved(out, lambda: figures(found, topology, out, title=title))
         if json:
             extra: dict[str, Any] = {"figures": [str(one) for one in images]} if images else {}
             terminal.document({**document, **extra})
@@ -70,6 +73,8 @@ def simulate_network(
             from inferway.report.events import tables
 
             terminal.show(*tables(found), *(str(one) for one in images))
+        if failed is not None:
+            raise failed
         if INTERRUPTED in found.notes:
             raise typer.Exit(failure.INTERRUPTED)
 

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from inferway.cli import quantity, terminal
-from inferway.cli.file import File, opened
+from inferway.cli.failure import CommandError
+from inferway.cli.file import File, opened, saved, writable
 from inferway.cli.network_twin import known
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+    from inferway.placement.offline import Placement
 
 _MOST_NODES = 100
 """The section of more is for a file, not for a terminal."""
@@ -53,6 +59,8 @@ def place(
     import inferway
 
     deployment = opened(file)
+    if out is not None:
+        writable(out)
     with terminal.progress() as told:
         found = inferway.place(
             deployment,
@@ -63,19 +71,30 @@ def place(
             bound=bound,
             progress=lambda done: told("slots", done / slots),
         )
-    written: list[Path] = []
+    files: list[Path] = []
+    failure: CommandError | None = None
     if out is not None:
-        from inferway.network import topology_of
-        from inferway.report.placed import figures
-
-        title = f"{file.name}, {found.policy}"
-        written = figures(found, topology_of(deployment), out, title=title)
-        written.append(out / "nodes.yaml")
-        written[-1].write_text(found.yaml, encoding="utf-8")
+        files, failure = saved(out, partial(_write, found, deployment, out))
     if json:
-        files = {"files": [str(one) for one in written]} if written else {}
-        terminal.document({"schema": 1, "tasks": {}, "network": found.to_json(), **files})
-        return
+        named = {"files": [str(one) for one in files]} if files else {}
+        terminal.document({"schema": 1, "tasks": {}, "network": found.to_json(), **named})
+    else:
+        _show(found, files, out)
+    if failure is not None:
+        raise failure
+
+
+def _write(found: Placement, deployment: Deployment, out: Path) -> list[Path]:
+    from inferway.network import topology_of
+    from inferway.report.placed import figures
+
+    section = out / "nodes.yaml"
+    section.write_text(found.yaml, encoding="utf-8")
+    title = f"{deployment.path.name}, {found.policy}"
+    return [*figures(found, topology_of(deployment), out, title=title), section]
+
+
+def _show(found: Placement, files: list[Path], out: Path | None) -> None:
     from inferway.report.placed import tables
 
     terminal.show(*tables(found))
@@ -83,5 +102,5 @@ def place(
         print(found.yaml, end="")
     elif out is None:
         print(f"{len(found.network.nodes)} nodes: give --out DIR for their instances in YAML")
-    for one in written:
+    for one in files:
         print(one)

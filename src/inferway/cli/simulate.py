@@ -13,7 +13,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, Policy, existing, opened, writable, written
+from inferway.cli.file import File, Policy, existing, opened, saved, writable
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -317,7 +317,7 @@ def _sweep(
             workers=workers or os.cpu_count() or 1,
             progress=told,
         )
-    drawn, failed = written(folder, lambda: _figures(found, folder, f"{file.name}: simulated"))
+    drawn, failed = saved(folder, lambda: _figures(found, folder, f"{file.name}: simulated"))
     _say(found, drawn[0] if drawn else None, json)
     if failed is not None:
         raise failed
