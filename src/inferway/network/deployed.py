@@ -97,7 +97,8 @@ def topology_of(deployment: Deployment) -> Topology:
     """
     written = deployment.network
     if written is None:
-        raise _refused(deployment, "", "the file has no `network`, so there is nothing to place on")
+        sentence = "the file has no `network`, and this needs one: a `tree`, `links` or `gml`"
+        raise _refused(deployment, "", sentence)
     try:
         if written.tree is not None:
             plain = tree([_tier(tier) for tier in written.tree], seed=deployment.seed)

@@ -62,4 +62,6 @@ def test_refusals(
 def test_a_file_without_a_network(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     alone = TREE.with_name("digits.yaml")
     assert main(["certs", str(alone), "--out", str(tmp_path)]) == 2
-    assert "has no `network`" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "has no `network`, and this needs one" in said
+    assert "place" not in said
