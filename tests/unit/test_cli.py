@@ -176,6 +176,7 @@ def test_a_wrong_file_is_said_with_its_line(tmp_path: Path) -> None:
         (BrokenPipeError(), 1, ""),
         (ValueError("the port is taken"), 1, "inferway: the port is taken\n"),
         (PermissionError(13, "Permission denied", "a.png"), 1, "inferway: a.png: Permission"),
+        (OSError(28, "No space left on device"), 1, "inferway: No space left on device\n"),
         (ModuleNotFoundError("x", name="torch"), 1, "pip install 'inferway[learn]'"),
         (ModuleNotFoundError("x", name="numba"), 1, "reinstall"),
         (KeyError("k"), 1, "this is a bug in inferway: KeyError: 'k'"),
