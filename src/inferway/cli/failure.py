@@ -83,7 +83,8 @@ def reason(error: OSError) -> str:
 
 def _usage(error: typer.TyperException) -> int:
     context = getattr(error, "ctx", None)
-    message = error.format_message().strip()
+    # What pydantic puts before the sentences of the parser is of no use to a person.
+    message = error.format_message().strip().replace(": Value error, ", ": ", 1)
     if message:
         path = context.command_path if context is not None else "inferway"
         end = "" if message.endswith("?") else "."
