@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
-from typing import Any
+import re
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any, Final
 
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import AnswerParameters, InferParameters, TensorParameters
@@ -12,6 +13,9 @@ from inferway.live.request import Arrays, Request
 from inferway.live.site import Site
 from inferway.runtime import Signature, Tensor
 from inferway.site import ALL_CLASSES
+
+_NAMED: Final = 10
+"""Names of what is served that a refusal lists."""
 
 
 class Intake:
@@ -196,8 +200,19 @@ def unknown(sites: Iterable[Site], task: str, variant: str | None) -> str:
     served = {site.task: site for site in sites}
     site = served.get(task)
     if site is None:
-        return f"unknown task {task!r}; there is {', '.join(served) or 'none yet'}"
-    return f"task {task!r} has no variant {variant!r}; there is {', '.join(site.versions)}"
+        return f"unknown task {task!r}; there is {_some(sorted(served, key=_by_number))}"
+    return f"task {task!r} has no variant {variant!r}; there is {_some(site.versions)}"
+
+
+def _by_number(name: str) -> list[tuple[int, str]]:
+    """Sort numbers within names by their size, however long."""
+    return [(len(part) if part.isdecimal() else 0, part) for part in re.split(r"(\d+)", name)]
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    first = ", ".join(names[:_NAMED]) or "none yet"
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def answer_parameters(request: Request) -> AnswerParameters:

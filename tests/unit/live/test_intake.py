@@ -20,12 +20,16 @@ SIGNATURE = Signature(
 )
 
 
-@pytest.fixture(scope="module")
-def site() -> Site:
+def served(task: str) -> Site:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=0.8, rate_per_s=50)
     runtimes = [NullRuntime(SIGNATURE), NullRuntime(SIGNATURE)]
-    return Site("task", SIGNATURE, dispatcher, runtimes, deadline_s=2.0)
+    return Site(task, SIGNATURE, dispatcher, runtimes, deadline_s=2.0)
+
+
+@pytest.fixture(scope="module")
+def site() -> Site:
+    return served("task")
 
 
 @pytest.fixture
@@ -133,6 +137,15 @@ def test_what_is_not_served(site: Site) -> None:
     assert unknown([site], "other", None) == "unknown task 'other'; there is task"
     assert unknown([], "other", None) == "unknown task 'other'; there is none yet"
     assert unknown([site], "task", "old") == "task 'task' has no variant 'old'; there is tiny, big"
+
+
+def test_many_tasks_are_told_in_their_order_and_not_all() -> None:
+    # Offers come in any order.
+    sites = [served(f"digits-{number}") for number in (11, 1, 10, 3, 2, 6, 4, 5, 7, 8, 9, 0)]
+    names = ", ".join(f"digits-{number}" for number in range(10))
+    assert unknown(sites, "other", None) == f"unknown task 'other'; there is {names} and 2 more"
+    few = "unknown task 'other'; there is digits-1, digits-10, digits-11"
+    assert unknown(sites[:3], "other", None) == few
 
 
 def test_what_an_answer_says_of_itself(intake: Intake) -> None:
