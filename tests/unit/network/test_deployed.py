@@ -174,7 +174,7 @@ def test_a_slot_of_the_placement_s(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "line", "sentence"),
     [
-        (TASKS + WORKLOAD, 0, "the file has no `network`, and this needs one: a `tree`, `links` or `gml`"),
+        (TASKS + WORKLOAD, 0, "the file has no `network`, and this needs one: a `tree`, `links`"),
         (TASKS + LINKS, 0, "workload: nothing is requested; give each task a `workload`"),
         (
             TASKS + LINKS.replace("repository: true", "") + WORKLOAD,
