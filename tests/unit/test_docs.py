@@ -111,6 +111,19 @@ def test_python_blocks_compile(page: Path) -> None:
         compile(textwrap.dedent(block), name(page), "exec")
 
 
+@pytest.mark.parametrize("page", [one for one in PAGES if "guides" in one.parts], ids=name)
+def test_an_extra_comes_with_the_command_that_installs_it(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    for extra in set(re.findall(r"the extra `(\w+)`", text)):
+        assert re.search(rf"pip install [^`\n]*\[{extra}\]", text), extra
+
+
+def test_the_readme_installs_what_nodes_need() -> None:
+    assert "pip install -e '.[network]'" in block_after(
+        ROOT / "README.md", "## A network of nodes", "console"
+    )
+
+
 @pytest.mark.parametrize("page", PAGES, ids=name)
 def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
