@@ -126,8 +126,8 @@ def test_a_taken_port_is_said(file: Path, tmp_path: Path) -> None:
             timeout=60,
         )
     assert done.returncode == 1
-    assert str(ready["http_port"]) in done.stderr
-    assert "Traceback" not in done.stderr
+    option = f"--http-port {ready['http_port']} at 127.0.0.1"
+    assert done.stderr == f"inferway: {option}: something listens there already\n"
 
 
 def test_driving_nothing_is_said(file: Path) -> None:

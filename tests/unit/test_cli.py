@@ -316,6 +316,23 @@ def test_serve_with_and_without_grpc_at_once_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--http-port 8011 --admin-port 8011", "--http-port and --admin-port are both 8011"),
+        ("--http-port 8002 --no-grpc", "--http-port and --admin-port are both 8002"),
+        ("--grpc-port 8000 --admin-host ::1", "--http-port and --grpc-port are both 8000"),
+        ("--host 0.0.0.0 --http-port 8002", "--http-port and --admin-port are both 8002"),
+        ("--http-port 1 --host 192.0.2.1", "--http-port 1 at 192.0.2.1: Cannot assign"),
+    ],
+)
+def test_serve_says_which_port_cannot_be(
+    capsys: pytest.CaptureFixture[str], examples: Path, options: str, said: str
+) -> None:
+    arguments = ["serve", examples / "digits.yaml", "--log-level", "error", *options.split()]
+    assert sentence(capsys, *arguments).startswith(f"inferway: {said}")
+
+
+@pytest.mark.parametrize(
     ("words", "why"),
     [
         (["serve", "{file}", "--tls-cert", "c.pem"], "--tls-cert and --tls-key go together"),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Annotated
+from itertools import combinations
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
@@ -24,6 +25,8 @@ from inferway.cli.serving import (
 
 if TYPE_CHECKING:
     from inferway.live import Server
+
+_EVERYWHERE: Final = {"0.0.0.0", "::", ""}
 
 
 def serve(
@@ -96,6 +99,11 @@ def serve(
         raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
     if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
         grpc_port = GRPC_PORT if http_port else 0
+    _apart(
+        ("--http-port", host, http_port),
+        ("--grpc-port", host, grpc_port),
+        ("--admin-port", admin_host, admin_port),
+    )
 
     def ready(server: Server) -> None:
         if json:
@@ -148,4 +156,17 @@ def serve(
         )
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error
+    except live.PortError as error:
+        raise CommandError(
+            f"--{error.listener}-port {error.port} at {error.host}: {error.why}"
+        ) from error
     leave()
+
+
+def _apart(*listeners: tuple[str, str, int | None]) -> None:
+    """Refuse two listeners on one port; 0 and None are none."""
+    for (option, host, port), (other, at, taken) in combinations(listeners, 2):
+        if port and port == taken and (host == at or {host, at} & _EVERYWHERE):
+            raise CommandError(
+                f"{option} and {other} are both {port}: give each a port of its own", REFUSED
+            )

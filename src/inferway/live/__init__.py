@@ -4,7 +4,7 @@
 - `apply`: changes what a running server serves.
 - `Site`, `Request`, `Outcome`: one task's requests on their way, for other protocols and tests.
 - `Limits`, `Keys`, `Certificate`: caps on requests, who may send them, TLS.
-- `ServeError`, `WarmUpError`: why a deployment cannot be served.
+- `ServeError`, `WarmUpError`, `PortError`: why a deployment cannot be served.
 """
 
 from inferway.live.application import apply
@@ -13,6 +13,7 @@ from inferway.live.certificate import Certificate
 from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
 from inferway.live.keys import Keys
+from inferway.live.port import PortError
 from inferway.live.request import Outcome, Request
 from inferway.live.server import Server
 from inferway.live.serving import serve
@@ -23,6 +24,7 @@ __all__ = [
     "Keys",
     "Limits",
     "Outcome",
+    "PortError",
     "Request",
     "ServeError",
     "Server",

@@ -25,6 +25,7 @@ from inferway.live.http.routes import Handler, Routes, inference_routes
 from inferway.live.keys import Keys
 from inferway.live.log import logger
 from inferway.live.pauses import Pauses, settle
+from inferway.live.port import listening
 from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.tracing import Tracer
@@ -195,19 +196,22 @@ class Server:
         ------
         ServeError, WarmUpError
             When a model or a policy cannot be loaded or run.
-        OSError
-            When a port is taken.
+        PortError
+            When a port is taken or an address is not this machine's.
         """
         try:
-            await self._http.start(self.host, self.http_port, **self._tls_options())
+            with listening("http", self.host, self.http_port):
+                await self._http.start(self.host, self.http_port, **self._tls_options())
             self.http_port = self._http.port
             if self._grpc is not None:
                 assert self.grpc_port is not None
-                await self._grpc.start(self.host, self.grpc_port)
+                with listening("grpc", self.host, self.grpc_port):
+                    await self._grpc.start(self.host, self.grpc_port)
                 self.grpc_port = self._grpc.port
             local = is_loopback(self.admin_host)
             secured = {} if local else self._tls_options()
-            await self._admin.start(self.admin_host, self.admin_port, **secured)
+            with listening("admin", self.admin_host, self.admin_port):
+                await self._admin.start(self.admin_host, self.admin_port, **secured)
             self.admin_port = self._admin.port
             await self._roster.start(self._deployment)
         except BaseException:

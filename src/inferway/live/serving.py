@@ -76,8 +76,8 @@ def serve(
     ------
     ServeError, WarmUpError
         When the deployment, a model or a policy cannot be served.
-    OSError
-        When a port is taken.
+    PortError
+        When a port is taken or an address is not this machine's.
     """
     server = Server(
         deployment,

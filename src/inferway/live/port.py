@@ -1,0 +1,49 @@
+"""Why a port cannot be listened on."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["PortError", "listening"]
+
+
+class PortError(OSError):
+    """A listener that has no port.
+
+    Parameters
+    ----------
+    listener
+        `http`, `grpc` or `admin`.
+    host, port
+        Where it was to listen.
+    why
+        What is wrong with that.
+    """
+
+    def __init__(self, listener: str, host: str, port: int, why: str) -> None:
+        super().__init__(f"the {listener} listener cannot have port {port} at {host}: {why}")
+        self.listener, self.host, self.port, self.why = listener, host, port, why
+
+
+@contextmanager
+def listening(listener: str, host: str, port: int) -> Iterator[None]:
+    """Say of which listener it is that what happens within fails."""
+    try:
+        yield
+    except OSError as error:
+        raise PortError(listener, host, port, _why(error)) from error
+
+
+def _why(error: OSError) -> str:
+    match error.errno:
+        case errno.EADDRINUSE:
+            return "something listens there already"
+        case int(code) if code > 0:
+            return os.strerror(code)
+        case None:  # gRPC does not tell
+            return "something may listen there already"
+        case _:  # of a name that is not found
+            return error.strerror or str(error)
