@@ -337,12 +337,18 @@ def test_serve_says_which_port_cannot_be(
     [
         (["serve", "{file}", "--tls-cert", "c.pem"], "--tls-cert and --tls-key go together"),
         (["serve", "{file}", "--tls-cert", "c", "--tls-key", "k"], "TLS is not possible with c"),
-        (["serve", "{file}", "--keys", "none"], "the keys cannot be read"),
+        (["serve", "{file}", "--keys", "none"], "the keys cannot be read from none: No such file"),
+        (
+            ["serve", "{file}", "--record", "{file}/x", "--log-level", "error"],
+            "nothing can be recorded in {file}/x: Not a directory",
+        ),
         (["serve", "{file}", "--admin-host", "0.0.0.0"], "would be open to the network"),
         (["serve", "none.yaml"], "there is no file none.yaml"),
         (["serve", "{file}", "--policy", "./none.py:Mine"], "there is no policy file"),
         (["apply", "none.yaml"], "there is no file none.yaml"),
-        (["apply", "{file}", "--key-file", "none"], "none cannot be read"),
+        (["apply", "{file}", "--key-file", "none"], "none cannot be read: No such file"),
+        (["drive", "{file}", "--key-file", "none"], "none cannot be read: No such file"),
+        (["replay", "{blocked}"], "recording.json cannot be read: Is a directory"),
         (["apply", "{file}", "--admin-url", "ftp://here"], "ftp://here"),
         (["drive", "{file}", "--url", "http://here:x"], "http://here:x"),
         (["conformance", "http://"], "http://"),
@@ -358,12 +364,20 @@ def test_serve_says_which_port_cannot_be(
     ],
 )
 def test_what_makes_no_sense_is_2(
-    capsys: pytest.CaptureFixture[str], examples: Path, words: list[str], why: str
+    capsys: pytest.CaptureFixture[str],
+    examples: Path,
+    tmp_path: Path,
+    words: list[str],
+    why: str,
 ) -> None:
+    (tmp_path / "recording.json").mkdir()
     ports = ["--http-port", "0", "--admin-port", "0", "--no-grpc"] * (words[0] == "serve")
     files = {"file": examples / "digits.yaml", "tree": examples / "delivery-network.yaml"}
+    files["blocked"] = tmp_path
     arguments = [word.format(**files) for word in words] + ports
-    assert why in sentence(capsys, *arguments)
+    said = sentence(capsys, *arguments)
+    assert why.format(**files) in said
+    assert "Errno" not in said
     assert main(arguments) == 2
 
 

@@ -131,7 +131,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
                     raise CatalogError(f"{path} line {reader.line_num} is cut short")
                 yield reader.line_num, row
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise CatalogError(f"{path} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise CatalogError(f"{path} cannot be read: {reason}") from None
 
 
 def _number(path: Path, line: int, row: Mapping[str, str], key: str) -> float:

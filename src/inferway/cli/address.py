@@ -41,7 +41,8 @@ def key(file: Path | None) -> str | None:
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise CommandError(f"{file} cannot be read: {error}", REFUSED) from error
+        reason = getattr(error, "strerror", None) or error
+        raise CommandError(f"{file} cannot be read: {reason}", REFUSED) from error
     words = (word for line in lines if not line.lstrip().startswith("#") for word in line.split())
     found = next(words, None)
     if found is None:

@@ -111,7 +111,8 @@ def _cells(path: Path) -> Iterator[tuple[int, str]]:
                 if row and row[0].strip():
                     yield reader.line_num, row[0].strip()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise ColumnError(f"{path} cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ColumnError(f"{path} cannot be read: {reason}") from None
 
 
 def _looks_like_a_value(cell: str) -> bool:

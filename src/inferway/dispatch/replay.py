@@ -274,7 +274,8 @@ def header(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no recording: there is no recording.json in it") from None
     except (OSError, ValueError) as error:
-        raise ValueError(f"{file} cannot be read: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{file} cannot be read: {reason}") from error
     if not isinstance(head, dict) or head.get("schema") not in READ:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
     return head

@@ -137,7 +137,7 @@ def _deployment(exchange: Exchange) -> Deployment:
         try:
             return measured(load(path))
         except OSError as error:
-            raise RefusalError(400, f"{path} cannot be read: {error}") from None
+            raise RefusalError(400, f"{path} cannot be read: {error.strerror or error}") from None
     assert asked.content is not None
     with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
         path = Path(folder) / "content.yaml"

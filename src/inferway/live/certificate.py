@@ -37,7 +37,7 @@ class Certificate(NamedTuple):
             context.load_cert_chain(self.chain, self.key, password=lambda: b"")
         except (OSError, ssl.SSLError) as error:
             raise ServeError(
-                f"TLS is not possible with {self.chain} and {self.key}: {error}"
+                f"TLS is not possible with {self.chain} and {self.key}: {error.strerror or error}"
             ) from None
         return context
 

@@ -79,7 +79,8 @@ def keys_from(path: Path | None) -> Keys | None:
     try:
         lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
     except (OSError, UnicodeDecodeError) as error:
-        raise ServeError(f"the keys cannot be read: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise ServeError(f"the keys cannot be read from {path}: {reason}") from None
     return _named(str(path), [line for line in lines if line and not line.startswith("#")])
 
 

@@ -79,7 +79,10 @@ class Roster:
                 try:
                     site.record(self._record / site.task)
                 except (ValueError, OSError) as error:
-                    raise ServeError(f"nothing can be recorded: {error}") from error
+                    reason = getattr(error, "strerror", None) or error
+                    raise ServeError(
+                        f"nothing can be recorded in {self._record}: {reason}"
+                    ) from error
         self._route(self.sites)
         await self._warm_up(self.sites)
 

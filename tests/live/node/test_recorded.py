@@ -267,7 +267,7 @@ def test_where_nothing_can_be_recorded_is_said(tmp_path: Path, run: Any, site_of
     async def main() -> None:
         async with world(tmp_path) as both:
             prepared(both)
-            with pytest.raises(ServeError, match="nothing can be recorded: "):
+            with pytest.raises(ServeError, match="nothing can be recorded in "):
                 await both.start("edge", record=tmp_path / "file")
         log = _Log()
         sections = Sections(tmp_path / "run", log)

@@ -119,7 +119,8 @@ class Sections:
             folder.mkdir(parents=True, exist_ok=True)
             found = recordings(folder)
         except OSError as error:
-            raise ServeError(f"nothing can be recorded: {error}") from error
+            reason = error.strerror or error
+            raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
         except ValueError:
             found = []
         for one in found:

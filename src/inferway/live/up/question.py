@@ -66,7 +66,8 @@ def asked(node: str, address: str, path: str, wire: socket, timeout_s: float) ->
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, HTTPException) as error:
-        raise UpError(f"node {node} does not answer at {address}: {error}") from None
+        reason = getattr(error, "strerror", None) or error
+        raise UpError(f"node {node} does not answer at {address}: {reason}") from None
     finally:
         wire.close()
         connection.close()
