@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferway.cli import failure, terminal
-from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.failure import REFUSED, CommandError, reason
 from inferway.cli.file import File, Policy, existing, opened, saved, writable
 
 if TYPE_CHECKING:
@@ -319,6 +319,8 @@ def _sweep(
         )
     drawn, failed = saved(folder, lambda: _figures(found, folder, f"{file.name}: simulated"))
     _say(found, drawn[0] if drawn else None, json)
+    if found.failure is not None:
+        raise CommandError(f"{found.file} could not be written: {reason(found.failure)}")
     if failed is not None:
         raise failed
     if found.done < found.points:
@@ -344,7 +346,7 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
             "keys": [one.key for one in found.axes],
             "points": found.points,
             "done": found.done,
-            "parquet": str(found.file),
+            "parquet": str(found.file) if found.failure is None else None,
             "figure": None if png is None else str(png),
         }
         tasks = {
@@ -361,7 +363,8 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
     for said, rows in found.frame[found.frame["error"].notna()].groupby("error"):
         terminal.show(f"{len(rows)} failed: {said}")
     where = "there is no figure: no key has several numbers" if png is None else str(png)
-    terminal.show(f"\nAll numbers: {found.file}\nFigure: {where}")
+    numbers = str(found.file) if found.failure is None else "not written"
+    terminal.show(f"\nAll numbers: {numbers}\nFigure: {where}")
 
 
 @contextmanager

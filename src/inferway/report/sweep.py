@@ -84,6 +84,10 @@ class Sweep:
         How many of them are done.
     kept
         How many of those were found in the folder and not run again.
+    file
+        Where the frame is.
+    failure
+        Why it is not there, or not all of it.
     """
 
     axes: tuple[Axis, ...]
@@ -92,6 +96,7 @@ class Sweep:
     done: int
     kept: int
     file: Path
+    failure: OSError | None = None
 
 
 @dataclass(frozen=True)
@@ -255,7 +260,9 @@ def run(
         store.write()
     if not store.done:
         raise KeyboardInterrupt
-    return Sweep(tuple(axes), store.frame(), len(points), len(store.done), kept, store.file)
+    return Sweep(
+        tuple(axes), store.frame(), len(points), len(store.done), kept, store.file, store.failure
+    )
 
 
 class _Store:
@@ -270,6 +277,7 @@ class _Store:
         names = {point.name for point in points}
         self.done = {name: rows for name, rows in self._held() if name in names}
         self._written_s = time.monotonic()
+        self.failure: OSError | None = None
 
     def add(self, point: Point, rows: list[dict[str, Any]]) -> None:
         """Take a point in, and write the file now and then."""
@@ -288,14 +296,21 @@ class _Store:
         return frame[[*keys, *(name for name in frame if name not in keys)]]
 
     def write(self) -> None:
-        """Replace the file as a whole, so that a reader never sees half of it."""
+        """Replace the file as a whole, so that a reader never sees half of it.
+
+        Where that fails, `failure` says why: what is known is worth more than the file.
+        """
         if not self.done:
             return
         table = pa.Table.from_pandas(self.frame(), preserve_index=False)
         told = {**(table.schema.metadata or {}), _METADATA: self._settings}
         beside = self.file.with_suffix(".tmp")
-        pq.write_table(table.replace_schema_metadata(told), beside, compression="zstd")
-        beside.replace(self.file)
+        try:
+            pq.write_table(table.replace_schema_metadata(told), beside, compression="zstd")
+            beside.replace(self.file)
+            self.failure = None
+        except OSError as error:
+            self.failure = error
         self._written_s = time.monotonic()
 
     def _held(self) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:

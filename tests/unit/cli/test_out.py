@@ -84,6 +84,20 @@ def test_a_folder_is_tried_without_a_trace(files: dict[str, Path], tmp_path: Pat
     assert list((tmp_path / "deep" / "out").iterdir()) == []
 
 
+def test_a_sweeps_numbers_are_shown_where_they_cannot_be_kept(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], tmp_path: Path
+) -> None:
+    blocked = tmp_path / "out" / "sweep.parquet"
+    blocked.mkdir(parents=True)
+    arguments = ["simulate", str(files["site"]), *SWEEP, "--out", str(tmp_path / "out"), "--json"]
+    assert main(arguments) == 1
+    out, errors = capsys.readouterr()
+    found = json.loads(out)
+    assert len(found["tasks"]["t"]["points"]) == 2
+    assert found["sweep"]["parquet"] is None
+    assert errors == f"inferway: {blocked} could not be written: Is a directory\n"
+
+
 @pytest.mark.parametrize(
     ("words", "blocked", "shown"),
     [
