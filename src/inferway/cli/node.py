@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -86,7 +85,7 @@ def node(
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
 ) -> None:
     """Run one node: serve its clients, forward upstream, and load what placement decides."""
-    from inferway.live import ServeError
+    from inferway.live import PortError, ServeError
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.node import Node
@@ -118,13 +117,10 @@ def node(
         ).run(_tell)
     except (ServeError, StateError, StoreError) as error:
         raise CommandError(str(error), REFUSED) from error
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
+    except PortError as error:
         raise CommandError(
-            f"node {name} cannot listen: {error.strerror}; another program, or another node, has "
-            "the address. Nodes of one machine need addresses of their own, `admin` included: "
-            "give them by --addresses",
+            f"node {name} cannot listen: {error}. Nodes of one machine need addresses of their "
+            "own, `admin` included: give them by --addresses",
             REFUSED,
         ) from error
     leave()

@@ -16,7 +16,7 @@ class PortError(OSError):
     Parameters
     ----------
     listener
-        `http`, `grpc` or `admin`.
+        `http`, `grpc`, `admin` or, of a node, `peer`.
     host, port
         Where it was to listen.
     why

@@ -17,6 +17,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -26,6 +27,7 @@ from onnx import TensorProto, helper, numpy_helper
 from inferway.cli import main as inferway
 from inferway.live.emulation import device, entrance, namespace
 from inferway.live.node.addresses import Addresses, write
+from inferway.live.up.ports import on_loopback
 from inferway.live.up.process import NodeProcess, State
 
 pytest.importorskip("zenoh")
@@ -276,3 +278,19 @@ def test_where_it_cannot_listen_is_said(
     (line,) = capsys.readouterr().err.splitlines()
     assert said in line
     assert not (tmp_path / "state").exists()
+
+
+@pytest.mark.parametrize("listener", ["http", "peer", "admin"])
+def test_a_port_that_is_taken_is_said(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], listener: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        at = on_loopback(list(PORTS))
+        at["edge"] = msgspec.structs.replace(at["edge"], **{listener: f"127.0.0.1:{port}"})
+        write(tmp_path / "addresses.json", at)
+        command = ["node", str(file), "--name", "edge", "--state", str(tmp_path / "state")]
+        assert inferway([*command, "--addresses", str(tmp_path / "addresses.json")]) == 2
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert f"node edge cannot listen: the {listener} listener cannot have port {port}" in said
+    assert "something listens there already. Nodes of one machine" in said

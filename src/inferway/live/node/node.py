@@ -45,6 +45,7 @@ from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.supply import Supply
 from inferway.live.pauses import settle
+from inferway.live.port import listening
 from inferway.live.request import Request
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
 from inferway.live.site import Site
@@ -257,13 +258,14 @@ class Node:
         ------
         ServeError, StateError
             When the node cannot run here.
-        OSError
+        PortError
             When a port is taken.
         """
         try:
             await self.server.start()
             host, port = self._peer_at
-            await self._peers.start(host, port, **self._peer_tls)
+            with listening("peer", host, port):
+                await self._peers.start(host, port, **self._peer_tls)
             await self.plane.open()
             self.menu.begin()
             await self.rounds.begin()
