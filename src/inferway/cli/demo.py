@@ -11,6 +11,7 @@ import typer
 
 from inferway.cli import terminal
 from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
+from inferway.cli.file import writable
 
 
 class Demo(StrEnum):
@@ -45,9 +46,9 @@ def demo(
 
     if checkpoint is not None and what is not Demo.BURST:
         raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
+    writable(out)
     # Told to end, it takes its servers with it, as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
-    out.mkdir(parents=True, exist_ok=True)
     result: demo_.DemoResult | BurstResult | NetworkDemoResult
     with terminal.progress() as progress:
         if what is Demo.BURST:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from inferway.cli import terminal
+from inferway.cli.failure import REFUSED, CommandError
+from inferway.cli.file import writable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -56,7 +58,8 @@ def run(
 
     if bool(names) == everything:
         raise typer.BadParameter("name studies, or say --all")
-    chosen = studies_.named(names or ())
+    chosen = _named(names)
+    writable(out)
     documents: dict[str, Any] = {}
     for one in chosen:
         with terminal.progress() as progress:
@@ -88,10 +91,11 @@ def report(
     json: terminal.Json = False,
 ) -> None:
     """Write all figures and claims to one HTML page that needs no other file."""
-    from inferway.studies import named
     from inferway.studies.report import report as write
 
-    content = write(named(names or ()), scale, out=out)
+    chosen = _named(names)
+    writable(out)
+    content = write(chosen, scale, out=out)
     page = out / f"report-{scale}.html"
     page.write_text(content, encoding="utf-8")
     if json:
@@ -106,6 +110,15 @@ def _telling(progress: Callable[[str, float], None]) -> Callable[[Progress], Non
         progress(f"{now.study}: {now.done} of {now.total} points{left}", now.share)
 
     return tell
+
+
+def _named(names: list[str] | None) -> list[Study[Any]]:
+    from inferway.studies import named
+
+    try:
+        return named(names or ())
+    except ValueError as error:
+        raise CommandError(str(error), REFUSED) from error
 
 
 def _keep(study: Study[Any], scale: str, results: Results, out: Path) -> tuple[Path, list[Claim]]:

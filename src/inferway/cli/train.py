@@ -13,7 +13,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, opened
+from inferway.cli.file import File, opened, writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -126,6 +126,7 @@ def train(
         raise CommandError(str(error), REFUSED) from error
     number = deployment.seed if seed is None else seed
     folder = out or Path("out/train", chosen)
+    writable(folder)
     with terminal.progress() as told:
         trained = training.train(
             control,

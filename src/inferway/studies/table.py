@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Sequence
 from typing import Any
@@ -54,7 +55,9 @@ STUDIES = {
 def study(name: str) -> Study[Any]:
     """A study by its name; ValueError for an unknown one."""
     if name not in STUDIES:
-        raise ValueError(f"unknown study {name!r}: expected one of {', '.join(STUDIES)}")
+        near = difflib.get_close_matches(name, STUDIES, n=1)
+        meant = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(STUDIES)}"
+        raise ValueError(f"unknown study {name!r}: {meant}")
     found: Study[Any] = importlib.import_module(f"inferway.studies.{STUDIES[name]}").STUDY
     return found
 

@@ -77,6 +77,19 @@ def test_what_cannot_be_written_to_is_refused_first(
     assert errors == f"inferway: nothing can be written to {options[-1]} {folder}: {why}\n"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [["demo"], ["study", "run", "trade-off"], ["study", "report", "trade-off"]],
+    ids=" ".join,
+)
+def test_hours_of_work_are_not_begun_for_nothing(
+    capsys: pytest.CaptureFixture[str], files: dict[str, Path], words: list[str]
+) -> None:
+    assert main([*words, "--out", str(files["below"])]) == 2
+    said = f"inferway: nothing can be written to --out {files['below']}: Not a directory\n"
+    assert capsys.readouterr() == ("", said)
+
+
 def test_a_folder_is_tried_without_a_trace(files: dict[str, Path], tmp_path: Path) -> None:
     from inferway.cli.file import writable
 

@@ -53,7 +53,8 @@ def test_run_stores_draws_and_says(tmp_path, capsys):
     [
         (["run"], 2, "name studies, or say --all"),
         (["run", "--all", "blocking"], 2, "name studies, or say --all"),
-        (["run", "fig-9"], 1, "unknown study 'fig-9'"),
+        (["run", "fig-9"], 2, "unknown study 'fig-9': expected one of trade-off"),
+        (["report", "tradeoff"], 2, "unknown study 'tradeoff': did you mean trade-off?"),
         (["run", "blocking", "--scale", "tiny"], 2, "tiny"),
         (["report"], 1, "there are no results"),
     ],
