@@ -143,10 +143,10 @@ def carry_out(plan: Plan, access: Access = OPEN, progress: Progress | None = Non
                 start_new_session=True,
                 text=True,
             ) as process:
-                _accompany(process, before, access, len(plan.due_s), progress)
+                stopped = _accompany(process, before, access, len(plan.due_s), progress)
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        if process.returncode == -signal.SIGINT:
+        if stopped and process.returncode != 0:
             raise KeyboardInterrupt
         if process.returncode != 0 or not back.exists():
             raise DriveError(f"the generator's process ended with status {process.returncode}")
@@ -164,8 +164,14 @@ def _accompany(
     access: Access,
     planned: int,
     progress: Progress | None,
-) -> None:
-    """See a process through to its end, from when signals come as before."""
+) -> bool:
+    """See a process through to its end, from when signals come as before.
+
+    Returns
+    -------
+    bool
+        Whether Ctrl-C has stopped it.
+    """
     try:
         try:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -173,7 +179,12 @@ def _accompany(
             _follow(process, planned, progress)
         except KeyboardInterrupt:
             process.send_signal(signal.SIGINT)
+            # It may still wait to be told how it gets access.
+            assert process.stdin is not None
+            process.stdin.close()
             _follow(process, planned, None)
+            return True
+        return False
     except BaseException:
         process.kill()
         raise
