@@ -112,5 +112,5 @@ def test_the_command_reads_addresses_from_a_file(network, nodes, tmp_path, capsy
     document = json.loads(capsys.readouterr().out)
     assert document["tasks"]["digits"]["accuracy"] > 0.5
     assert document["network"]["entries"].keys() == {"edge-1", "edge-2"}
-    assert main(["drive", str(network.path), "--duration", "1"]) == 1
+    assert main(["drive", str(network.path), "--duration", "1"]) == 2
     assert "nothing says where that node listens" in capsys.readouterr().err
