@@ -5,7 +5,7 @@
     python benchmarks/control.py [FILE] [--slots 10] [--json]
 
 All nodes of FILE (`examples/delivery-network.yaml` if not given) run on this machine under the
-file's own load. By the rule of paper 000, Sec. IV-B, each request type that is asked for in a slot
+file's own load. By the rule of [SiSalem23], Sec. IV-B, each request type asked for in a slot
 sends one letter up, hop by hop, until the worst needed option is found after h hops, and one back:
 2 h letters. So many are expected from INFIDA's agents in one process, which get the slots' requests
 as the slot twin serves them. Menus, the offers that requests are forwarded by (Sec. III-E: what

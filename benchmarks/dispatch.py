@@ -2,7 +2,7 @@
 
     python benchmarks/dispatch.py [--json]
 
-One request arrives and is finished at once on a fleet of 64 servers (paper 002, Sec. 3.3), for
+One request arrives and is finished at once on a fleet of 64 servers ([Anonymous], Sec. 3.3), for
 each policy. CPU time of this thread, median over rounds; the peer in the same run is the price of
 calling an empty compiled function with the same handle.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/network.py [--nodes 1000 10000 100000]
 
-A tree of five tiers shaped as the first topology of paper 000, two thirds of its nodes base
+A tree of five tiers shaped as the first topology of [SiSalem23], two thirds of its nodes base
 stations, and as many tasks as keep three request types at every four base stations. Each size runs
 in a process of its own, so that its peak of resident memory is its own.
 """

@@ -2,7 +2,7 @@
 
     python benchmarks/placement.py [--json] [--copies 1 10 100 1000 2857] [--tasks-per-base 1]
 
-Topology I of paper 000 (36 nodes, 20 tasks, 600 models), and trees of many such parts under one
+Topology I of [SiSalem23] (36 nodes, 20 tasks, 600 models), and trees of many such parts under one
 cloud: `--copies 2857` has 99,996 nodes. In the first, every task is requested at 2 base stations;
 in the others each base station requests `--tasks-per-base` tasks on average. A step is the whole of
 INFIDA: observed loads, gain, subgradient, mirror step, projection, rounding. Each size runs in a

@@ -2,7 +2,7 @@
 
     python benchmarks/routing.py [--json]
 
-Paper 003, Sec. 5.2.4: "within a few nanoseconds". The policy's own `choose` runs in a compiled loop
+[Tan24], Sec. 5.2.4: "within a few nanoseconds". The policy's own `choose` runs in a compiled loop
 over random words, by probabilities drawn from an exponential distribution. Its peers in the same
 run find the server by a linear scan of the cumulated probabilities and by bisection of them; an
 empty loop says what drawing the number costs. CPU time of this thread, the median over rounds. A

@@ -2,7 +2,7 @@
 
     python benchmarks/twin.py [--rounds 5] [--json]
 
-TAD-OP on paper 002's four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
+TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
 user's own policy file beside the built-in one; the start of `inferway simulate` from its cache; and
 the peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round
@@ -48,7 +48,7 @@ EXAMPLES = Path(__file__).parents[1] / "examples"
 
 
 def scenario(servers: int, law: str, **options: Any) -> Scenario:
-    """Paper 002, Sec. 3.3, at load 0.5."""
+    """[Anonymous], Sec. 3.3, at load 0.5."""
     rates = np.array([2.0, 1.0, 0.9, 0.1])
     fleet = Fleet(
         ("fast", "middle", "careful", "exact"),

@@ -16,7 +16,7 @@ def fleet(rate: list[float], accuracy: list[float], count: list[int] | None = No
 
 
 def paper_fleet(per_class: int = 16) -> Fleet:
-    """Paper 002, Sec. 3.3."""
+    """[Anonymous], Sec. 3.3."""
     return fleet([2, 1, 0.9, 0.1], [0.7, 0.75, 0.8, 1.0], [per_class] * 4)
 
 
@@ -32,7 +32,7 @@ def any_fleets(draw: st.DrawFn, max_classes: int = 6) -> Fleet:
 
 @st.composite
 def ordered_fleets(draw: st.DrawFn, max_classes: int = 6) -> Fleet:
-    """Fleets ordered as in paper 002, Sec. 2.1: slower is more accurate, by a visible step."""
+    """Fleets ordered as in [Anonymous], Sec. 2.1: slower is more accurate, by a visible step."""
     classes = draw(st.integers(1, max_classes))
     steps = draw(st.lists(st.floats(1.02, 6), min_size=classes, max_size=classes))
     rate = 20 / np.cumprod(steps)

@@ -17,7 +17,7 @@ from inferway.site import Fleet
 
 
 def least_response_time(fleet: Fleet, target: float, rate: float) -> float:
-    """The LP of paper 002, eq. 3, by trying every vertex of its polytope; inf where infeasible.
+    """The LP of [Anonymous], eq. 3, by trying every vertex of its polytope; inf where infeasible.
 
     A vertex has K active constraints: sum(p) = 1, and K - 1 of p_k = 0, p_k = room_k, p.a = target.
     """
@@ -41,7 +41,7 @@ def least_response_time(fleet: Fleet, target: float, rate: float) -> float:
 def tad_op_class(
     fleet: Fleet, target: float, idle: set[int], busy: set[int], balance: float
 ) -> int | None:
-    """Class that Algorithm 2 of paper 002 chooses while some server is idle, read literally."""
+    """Class that Algorithm 2 of [Anonymous] chooses while some server is idle, read literally."""
     a, mu = fleet.accuracy, fleet.rate
     found: list[tuple[float, dict[int, float]]]
     found = [(1 / mu[k], {k: 1.0}) for k in range(len(a)) if a[k] >= target]

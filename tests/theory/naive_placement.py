@@ -10,7 +10,7 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.options import Models, Options, Pairs, Paths, Requests
 
-# Paper 000, Table II: accuracy in percent, MiB, frames per second on a Titan RTX and a GTX 980.
+# [SiSalem23], Table II: accuracy in percent, MiB, frames per second on a Titan RTX and a GTX 980.
 YOLO = (
     (65.7, 1577, 41.7, 14.2),
     (64.9, 1185, 55.5, 18.9),
@@ -191,7 +191,7 @@ def yolo(tasks: int) -> list[list[Variant]]:
 
 
 def topology_i(alpha: float = 1.0, rate_per_s: float = 7500.0, seed: int = 1) -> DeliveryNetwork:
-    """Topology I of paper 000 with its 20 tasks, each entering at two random base stations."""
+    """Topology I of [SiSalem23] with its 20 tasks, each entering at two random base stations."""
     gib = 2.0**30
     nodes = [Node(np.inf, 0), Node(16 * gib, 0)]
     nodes += [Node(12 * gib, 1)] * 2 + [Node(8 * gib, 1)] * 8 + [Node(4 * gib, 1)] * 24

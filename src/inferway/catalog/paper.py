@@ -1,6 +1,6 @@
 """Tables of variants as papers print them.
 
-``paper/yolov4``: variants of YOLOv4 on two graphics cards, Table II of paper 000
+``paper/yolov4``: variants of YOLOv4 on two graphics cards, Table II of [SiSalem23]
 (doi:10.1109/TNET.2023.3305922), which adapts the values of the pruned ones from another work.
 Accuracy is mAP@0.5 on MS COCO. The paper's MB are read as MiB, as its GB are as GiB.
 """

@@ -1,6 +1,6 @@
 """The burst demo: one scheduler after another under a load that jumps by 18 times, live.
 
-The scenario is that of paper 003, with real digit models: two light and two heavy instances, a
+The scenario is that of [Tan24], with real digit models: two light and two heavy instances, a
 deadline of about seven heavy services, a calm rate of a fifth of what the heavy ones carry. Phases
 take seconds where the paper's take minutes, and slots a quarter of a second where its are one.
 """

@@ -21,13 +21,13 @@ CYCLES: Final = 2
 """Of calm and burst, in one stream."""
 
 JUMP: Final = 18.0
-"""By which a burst multiplies the rate, as in paper 003."""
+"""By which a burst multiplies the rate, as in [Tan24]."""
 _CALM_LOAD: Final = 0.21
-"""Calm rate over what the heavy instances carry, as in paper 003: 10/s of 2 at 42.9 ms."""
+"""Calm rate over what the heavy instances carry, as in [Tan24]: 10/s of 2 at 42.9 ms."""
 _SPARED: Final = 0.3
 """Of a core, for the server itself and the generator, where instances have no cores to spare."""
 _SERVICES: Final = 6.0
-"""Heavy services that fit into the deadline, at least; 7 in paper 003."""
+"""Heavy services that fit into the deadline, at least; 7 in [Tan24]."""
 _LEAST_DEADLINE_S: Final = 0.01
 
 

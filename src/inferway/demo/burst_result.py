@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 MOST_LATE: Final = 0.02
-"""Violation ratio that paper 003 allows: 98 % are to be in time."""
+"""Violation ratio that [Tan24] allows: 98 % are to be in time."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SchedulerResult:
 
     @property
     def overall(self) -> Outcome:
-        """Mean of the phases, as paper 003 takes it."""
+        """Mean of the phases, as [Tan24] takes it."""
         return mean_of(self.phases)
 
     @property

@@ -113,7 +113,7 @@ def cores() -> int:
 def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
     """Greatest arrival rate that keeps the target when all instances share a few cores.
 
-    Definition 1 of paper 002 lets every server work at its own rate at the same time. With more
+    Definition 1 of [Anonymous] lets every server work at its own rate at the same time. With more
     instances than cores they cannot: the requests' total work must fit into the cores. So, with
     x_k the rate that goes to class k: maximize sum(x) subject to sum((a_k - target) x_k) >= 0,
     x_k <= n_k mu_k, and sum(x_k / mu_k) <= cores.

@@ -17,7 +17,7 @@ __all__ = ["Cost", "Document"]
 
 
 class Cost(Section):
-    """What placement minimizes: latency plus alpha times inaccuracy (eq. 6 of paper 000)."""
+    """What placement minimizes: latency plus alpha times inaccuracy (eq. 6 of [SiSalem23])."""
 
     alpha: Number
     """Milliseconds that one point of inaccuracy (0..100) is worth."""

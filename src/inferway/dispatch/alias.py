@@ -1,6 +1,6 @@
 """Alias: each request to a server at random, by probabilities that a scheduler sets.
 
-Paper 003, Sec. 3.1.4, with the alias method that it names: one look-up whatever the number of
+[Tan24], Sec. 3.1.4, with the alias method that it names: one look-up whatever the number of
 servers (`inferway.dispatch.alias_table`). A request drawn for a full server is lost, as in the
 paper. Departures: one drawn for a server that has failed is drawn again among the others, and one
 that may not use every server, since its deadline, pin or floor forbids some, is drawn among those
@@ -95,7 +95,7 @@ class Alias(NamedTuple):
         return server if server >= 0 and site.open[server] else REJECT
 
     def pull(self, site: Site, server: int, draw: int) -> tuple[int, int]:
-        """How many of those that wait at a free server make its next batch (003, Sec. 5.2.2).
+        """How many of those that wait at a free server make its next batch ([Tan24], Sec. 5.2.2).
 
         None below the smallest batch; the world rounds down to a size that the class offers.
         """

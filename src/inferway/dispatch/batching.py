@@ -1,7 +1,7 @@
 """Batches as a deployment file offers them: sizes, the rule that forms them, and their times.
 
 A policy with `pull` forms its own batches. Without it a free server follows the modified Neuts rule
-of paper 003, Sec. 5.2.2, with the file's `min` and `max`: below the smallest batch it waits for
+of [Tan24], Sec. 5.2.2, with the file's `min` and `max`: below the smallest batch it waits for
 more, else it takes what waits, at most the largest.
 """
 

@@ -1,6 +1,6 @@
 """The bound: the greatest rate and the least response time of any policy that keeps the target.
 
-Paper 002: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
+[Anonymous]: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
 low load); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open.
 """
 
@@ -53,7 +53,7 @@ class Bound:
     variants: tuple[str, ...]
     target: float | None
     max_rate_per_s: float
-    """Greatest arrival rate that keeps the target (paper 002, Definition 1, times n)."""
+    """Greatest arrival rate that keeps the target ([Anonymous], Definition 1, times n)."""
     max_rate_normalized: float
     """The same per server."""
     rate_per_s: float | None
@@ -133,7 +133,7 @@ def bound(
 
 
 def max_rate(fleet: Fleet, target: float | None, energy_budget: float | None = None) -> float:
-    """Greatest arrival rate of the site that keeps the means, 1/s (paper 002, Definition 1).
+    """Greatest arrival rate of the site that keeps the means, 1/s ([Anonymous], Definition 1).
 
     Every class at or above the target runs full; what it is ahead pays for classes below, nearest
     to the target first: a fractional knapsack, exact without an LP solver. With an energy budget
@@ -196,7 +196,7 @@ def _max_rate_by_lp(fleet: Fleet, target: float | None, energy_budget: float) ->
 def solve(
     fleet: Fleet, target: float | None, rate_per_s: float, energy_budget: float | None = None
 ) -> Optimum:
-    """Least mean response time at an arrival rate: the LP T_LP-LB (paper 002, eq. 3).
+    """Least mean response time at an arrival rate: the LP T_LP-LB ([Anonymous], eq. 3).
 
     An energy budget is one more row, as the paper's Sec. 8.1 asks for.
 
@@ -277,7 +277,7 @@ def _optimum(
 
 
 def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = None) -> Optimum:
-    """The LP without capacities: one class, or the best pair (paper 002, eq. 8 and Lemma 3).
+    """The LP without capacities: one class, or the best pair ([Anonymous], eq. 8 and Lemma 3).
 
     Lemma 3 takes a class whose accuracy equals the target, if there is one, or else the best
     proper pair. With dominated classes a single class above the target may be cheaper; here the

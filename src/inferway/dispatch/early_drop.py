@@ -1,4 +1,4 @@
-"""Early drop (HW-E): all to the most accurate class, dropping what is doomed (paper 003, 5.1.7).
+"""Early drop (HW-E): all to the most accurate class, dropping what is doomed ([Tan24], 5.1.7).
 
 Requests are routed evenly and at random, as by `hw`; a server that falls free drops from the head
 of its queue what cannot be answered in time, as Clockwork does, and so serves only what can.

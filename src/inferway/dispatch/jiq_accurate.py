@@ -1,4 +1,4 @@
-"""Join the idle queue, most accurate first (paper 002, Fig. 1: prioritizing higher accuracies)."""
+"""Join the idle queue, most accurate first ([Anonymous], Fig. 1: higher accuracies first)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Join the idle queue, fastest first (paper 002, Fig. 1: prioritizing faster servers)."""
+"""Join the idle queue, fastest first ([Anonymous], Fig. 1: prioritizing faster servers)."""
 
 from __future__ import annotations
 

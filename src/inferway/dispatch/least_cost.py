@@ -1,4 +1,4 @@
-"""Least cost: every request where it costs the least by eq. 6 of paper 000, its wait included.
+"""Least cost: every request where it costs the least by eq. 6 of [SiSalem23], its wait included.
 
 In the paper (Sec. III-E) a request goes to the option of the smallest serving cost, round trip plus
 service time plus the price of inaccuracy, that is not saturated. Its options have a capacity per

@@ -1,7 +1,7 @@
 """The least mean response time of any policy that keeps the target, for small systems.
 
 The LP of `inferway.dispatch.bound` knows no queueing; here queues are looked at, and what comes
-out is what the best policy of all reaches. The system is paper 002's (Sec. 2.1): Poisson arrivals,
+out is what the best policy of all reaches. The system is [Anonymous], 2.1: Poisson arrivals,
 exponential services, a first-come-first-served queue at each server, no look into the future. It
 is a Markov decision process over the queue lengths, with a constraint on the mean accuracy, which
 gets a price c as in Altman, Constrained Markov Decision Processes (1999), ch. 12:

@@ -1,6 +1,6 @@
 """Offers: what the nodes further up can serve, and the fleet that a node makes of its own and them.
 
-Paper 000, Sec. III-E: a node tells its downstream neighbors what it serves and at which cost, and
+[SiSalem23], Sec. III-E: a node tells its downstream neighbors what it serves and at which cost, and
 what it has heard from further up unless it serves that itself at less. The paper compares costs;
 here an instance beats an offer where it is no slower, the way there included, and no less accurate.
 Then it costs less by eq. 6 for every alpha, and no accuracy target or deadline is met worse.

@@ -1,6 +1,6 @@
 """Priced idle queue: accuracy has a price in seconds, and the price follows the target.
 
-Not in the papers. Paper 002's LP has a dual price for accuracy: at the optimum a request goes
+Not in the papers. [Anonymous]'s LP has a dual price for accuracy: at the optimum a request goes
 where 1/mu_k - price * a_k is least. Here the same rule runs on the queues as they are,
 
     least (1 + wait * queue) / mu_k - price * a_k,
@@ -15,7 +15,7 @@ same on large fleets and cannot hold the target on small ones.) Since
 a run of N answers misses the target by what the price has moved over step * N: the price starts
 above the LP's, and the step is sized for runs of a few thousand.
 
-Where the task has an energy budget, a joule has a price too, learned in the same way: paper 002's
+Where the task has an energy budget, a joule has a price too, learned in the same way: [Anonymous]'s
 Sec. 8.1 asks how several constraints might be kept at once, and prices simply add up.
 """
 

@@ -1,4 +1,4 @@
-"""R-JIQ: a class by the LP's probabilities, an idle server in it (paper 002, Sec. 3.2)."""
+"""R-JIQ: a class by the LP's probabilities, an idle server in it ([Anonymous], Sec. 3.2)."""
 
 from __future__ import annotations
 

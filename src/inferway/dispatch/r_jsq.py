@@ -1,4 +1,4 @@
-"""R-JSQ: a class by the LP's probabilities, its shortest queue (paper 002, variants of R-JIQ)."""
+"""R-JSQ: a class by the LP's probabilities, its shortest queue ([Anonymous], variants of R-JIQ)."""
 
 from __future__ import annotations
 

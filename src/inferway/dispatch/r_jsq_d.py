@@ -1,4 +1,4 @@
-"""R-JSQ-d: a class by the LP's probabilities, the shortest of d queues in it (paper 002, 3.2)."""
+"""R-JSQ-d: a class by the LP's probabilities, the shortest of d queues in it ([Anonymous], 3.2)."""
 
 from __future__ import annotations
 

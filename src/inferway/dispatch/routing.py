@@ -1,4 +1,4 @@
-"""Random routing by class: what R-JIQ, R-JSQ and R-JSQ-d share (paper 002, eq. 4)."""
+"""Random routing by class: what R-JIQ, R-JSQ and R-JSQ-d share ([Anonymous], eq. 4)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def routing(
     beta: float = math.nan,
     energy_budget: float | None = None,
 ) -> Floats:
-    """Routing probabilities of R-JIQ, paper 002 eq. 4.
+    """Routing probabilities of R-JIQ, [Anonymous] eq. 4.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Single queue (SQ): one queue for all servers, first come, first served (paper 003, Sec. 5.1.7).
+"""Single queue (SQ): one queue for all servers, first come, first served ([Tan24], Sec. 5.1.7).
 
 A request that finds idle servers goes to one of the most accurate class among them: "if there are
 two idle model instances, ... the upcoming arrival will be served by the model instance of PNASNet".

@@ -2,7 +2,7 @@
 
 Mixed-integer programs, solved by HiGHS: whole numbers n_v of instances; shares of the traffic at
 the arrival rate, whose mean service time has to be within the latency; and the traffic that the
-instances carry at most (paper 002, Definition 1), which says how much room they leave. Queues are
+instances carry at most ([Anonymous], Definition 1), which says how much room they leave. Queues are
 not in it, so an answer has to be simulated; one that fails is ruled out together with all that
 have no more of any variant.
 """

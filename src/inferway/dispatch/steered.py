@@ -1,6 +1,6 @@
 """Steered: `alias` while a scheduler sets its routing, `deadline` while none can.
 
-Paper 003, Sec. 6.3, trains a policy for each set of instances that faults may leave. Where a set
+[Tan24], Sec. 6.3, trains a policy for each set of instances that faults may leave. Where a set
 has none, each request goes to the most accurate server predicted to be in time.
 """
 

@@ -1,4 +1,4 @@
-"""TAD: track the accuracy difference (paper 002, Sec. 4)."""
+"""TAD: track the accuracy difference ([Anonymous], Sec. 4)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""TAD-OP: track the accuracy difference under ordered pairs (paper 002, Algorithm 2).
+"""TAD-OP: track the accuracy difference under ordered pairs ([Anonymous], Algorithm 2).
 
 The paper's text lost the negations of its Algorithm 2. Read here, as its own claims confirm: a
 proper pair follows the sign of the accuracy balance, to the less accurate class when it is

@@ -1,4 +1,4 @@
-"""Routing tuples: one or two classes, a split of traffic over them, its cost (paper 002, 5.2)."""
+"""Routing tuples: one or two classes, a split of traffic over them, its cost ([Anonymous], 5.2)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from inferway.site.view import Floats
 
 
 class RoutingTuple(NamedTuple):
-    """Paper 002, Definition 2."""
+    """[Anonymous], Definition 2."""
 
     classes: tuple[int, ...]
     """One class or two, faster first."""
@@ -27,7 +27,7 @@ class RoutingTuple(NamedTuple):
 
 
 def routing_tuples(fleet: Fleet, target: float | None) -> list[RoutingTuple]:
-    """The optimal set of routing tuples, by rising cost (paper 002, eq. 11).
+    """The optimal set of routing tuples, by rising cost ([Anonymous], eq. 11).
 
     Pairs of equal accuracy have no routing vector and are left out; pairs whose cost is not above
     0 are left out as in the paper. Equal costs keep the order singletons, then pairs.

@@ -1,4 +1,4 @@
-"""Waterfilling: the LP solved by routing tuples in order of cost (paper 002, Algorithm 1)."""
+"""Waterfilling: the LP solved by routing tuples in order of cost ([Anonymous], Algorithm 1)."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ class MeasuredGain:
     Attributes
     ----------
     ntag_ms
-        Time-averaged gain per request (paper 000, eq. 23), in the unit of the cost: the mean over
+        Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost: the mean over
         slots of the mean over a slot's answered requests; NaN without answers.
     slot_s
         Length of a slot, seconds.
@@ -77,7 +77,7 @@ class MeasuredGain:
 def measured_ntag(record: NetworkRecord, deployment: Deployment) -> MeasuredGain:
     """Put a record into the network twin's terms.
 
-    A request's cost is eq. 6 of paper 000 with the latency that was measured, from when it was due
+    A request's cost is eq. 6 of [SiSalem23] with the latency as measured, from when it was due
     to its answer, and the accuracy that the answering variant has by its profile. Its gain is what
     it costs less than requests of its type would in that slot if the repositories alone served all
     that was offered, as `inferway.placement.serving.serve` counts it for the minimal allocation: no

@@ -2,7 +2,7 @@
 
 Its outputs are f of eq. 8, a number per server, and with batches then the logits of each class's
 (smallest, largest) pairs. Given the observation, routing and batch rules are independent, as in
-the hybrid actions of H-PPO (paper 003, ref. 71: doi 10.24963/ijcai.2019/316).
+the hybrid actions of H-PPO ([Tan24], ref. 71: doi 10.24963/ijcai.2019/316).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The softmax-Gaussian policy on the probability simplex: paper 003, eq. 8 and 9.
+"""The softmax-Gaussian policy on the probability simplex: [Tan24], eq. 8 and 9.
 
 An action is y = softmax(z) with z drawn from N(f, sigma^2 I). Softmax forgets one direction of z,
 so the density of y is not that of z; it is the logistic-normal density of Aitchison and Shen

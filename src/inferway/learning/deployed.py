@@ -50,7 +50,7 @@ def control_of(
 ) -> Control:
     """The fleet, workload and deadline of a file, under slotted control.
 
-    Late requests are served and counted as late, whatever the file says: that is what paper 003
+    Late requests are served and counted as late, whatever the file says: that is what [Tan24]
     trains on.
 
     Parameters

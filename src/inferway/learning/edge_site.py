@@ -57,7 +57,7 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
 
     Notes
     -----
-    The reward is eq. 2 of paper 003 over the slot: beta times the accuracy for each answer in
+    The reward is eq. 2 of [Tan24] over the slot: beta times the accuracy for each answer in
     time, -1 for a late one, -alpha for a request rejected. A step's info counts the same slot:
     requests ``arrived``, ``rejected`` (or dropped) and answered ``late``, and as ``goodput`` the
     expected number of correct answers in time.

@@ -24,7 +24,7 @@ __all__ = ["HIDDEN", "Initial", "Perceptron"]
 Arrays = list[NDArray[Any]]
 Initial = Literal["orthogonal", "uniform"]
 HIDDEN: Final = (90, 60)
-"""Hidden layers of actor and critic: paper 003, Sec. 5.1.4."""
+"""Hidden layers of actor and critic: [Tan24], Sec. 5.1.4."""
 
 # Rows at a time: 512 x 2 (90 + 60) float32 are 0.6 MB.
 _ROWS: Final = 512

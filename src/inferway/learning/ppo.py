@@ -1,4 +1,4 @@
-"""Proximal policy optimization on sites in lockstep: paper 003, Algorithm 1.
+"""Proximal policy optimization on sites in lockstep: [Tan24], Algorithm 1.
 
 Departures from the paper, all in `Settings`: trajectories come from E sites at a time, and the
 options in its second part. With batches, each part of an action has a clipped surrogate of its

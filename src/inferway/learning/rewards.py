@@ -27,7 +27,7 @@ def baseline_of(settings: Settings, control: Control) -> float:
 def advantages_of(rewards: Floats, values: Floats, discount: float, trace: float) -> Floats:
     """Generalized advantage estimation, doi 10.48550/arXiv.1506.02438.
 
-    Paper 003's eq. 11 prints r + V(o') - V(o) for the temporal differences, without gamma before
+    [Tan24]'s eq. 11 prints r + V(o') - V(o) for the temporal differences, without gamma before
     the next value; with gamma < 1 that is no estimate of the advantage in eq. 6, whose value
     function (eq. 5) is discounted. Here it is r + gamma V(o') - V(o). Nothing ends: the sum stops
     at the trajectory's end, and the last value stands for what follows.

@@ -23,7 +23,7 @@ Observability = Literal["po", "fo"]
 
 
 def paper_site() -> Scenario:
-    """The site of paper 003, Sec. 5.1: two light and two heavy servers of 15 places, 300 ms.
+    """The site of [Tan24], Sec. 5.1: two light and two heavy servers of 15 places, 300 ms.
 
     Arrivals are the MAP of two phases, 180/s and 10/s. The printed D0 leaves its first phase at
     0.036/s; only 0.0036/s fits the paper's figures.
@@ -76,7 +76,7 @@ def setting(
     batching
         Whether batch sizes are decided, too; the variants need a ``batch``.
     alpha, beta
-        Cost of a rejected request, and what accuracy weighs, in the reward (paper 003, eq. 2).
+        Cost of a rejected request, and what accuracy weighs, in the reward ([Tan24], eq. 2).
     gains
         (K,) accuracies in the reward, in the fleet's order; the fleet's own if not given.
 

@@ -11,7 +11,7 @@ __all__ = ["TUNED", "Settings"]
 
 @dataclass(frozen=True)
 class Settings:
-    """Proximal policy optimization (doi 10.48550/arXiv.1707.06347) as paper 003 sets it.
+    """Proximal policy optimization (doi 10.48550/arXiv.1707.06347) as [Tan24] sets it.
 
     The first part are the paper's settings (Sec. 5.1.4 and 5.1.5) and what it leaves open; the
     second part is off by default: what is not in the paper, and what helps.

@@ -1,7 +1,7 @@
 """Sites under slotted control: what every environment and trainer of ours stands on.
 
 The simulation is the twin's (`inferway.twin.kernel.routed`): E independent sites in lockstep, each
-routed at random by the probabilities of its slot, with the reward of paper 003, eq. 2.
+routed at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Control:
     slot_s
         Time between two decisions, s.
     sees_phase
-        Whether observations say the workload's state: paper 003's full observability.
+        Whether observations say the workload's state: [Tan24]'s full observability.
     batches
         Whether a decision also sets the smallest and largest batch of each class; otherwise the
         scenario's own hold.

@@ -75,7 +75,7 @@ class Tally:
 
     @property
     def overall_goodput(self) -> float:
-        """Mean of the phases with requests: paper 003's overall."""
+        """Mean of the phases with requests: [Tan24]'s overall."""
         return _mean(self.goodput)
 
     @property

@@ -1,7 +1,7 @@
 """The scheduler at work: once a slot it looks at the real queues and sets how requests are routed.
 
 Also at once when an instance fails or returns, so that the policy for those that are left takes
-over, and after a rejection where the controller asks for it (paper 003, Sec. 6.2 and 6.3).
+over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What serving a request costs (paper 000, Sec. III-C)."""
+"""What serving a request costs ([SiSalem23], Sec. III-C)."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ __all__ = ["DeliveryNetwork", "delivery_network"]
 
 @dataclass(frozen=True, eq=False)
 class DeliveryNetwork:
-    """The paper's IDN: who may serve which requests, where, at what cost (paper 000, Sec. III).
+    """The paper's IDN: who may serve which requests, where, at what cost ([SiSalem23], Sec. III).
 
     Attributes
     ----------

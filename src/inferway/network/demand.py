@@ -53,7 +53,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Demand:
-    """The request batches r_t of paper 000, Sec. III-D, slot by slot.
+    """The request batches r_t of [SiSalem23], Sec. III-D, slot by slot.
 
     Attributes
     ----------

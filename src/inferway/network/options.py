@@ -1,6 +1,6 @@
 """What can serve each request type, ranked by cost, as flat arrays.
 
-Paper 000 (doi:10.1109/TNET.2023.3305922), Sec. III. All is indexed by whole numbers: nodes v < V,
+[SiSalem23] (doi:10.1109/TNET.2023.3305922), Sec. III. All is indexed by whole numbers: nodes v < V,
 tasks i < N, models m < M, paths q < Q, request types rho = (i, path) < R, options o < O and pairs
 p < P. A *model* is one copy of a variant of one task, as the paper counts them (footnote 2): with
 20 tasks of 10 variants and at most 3 instances of each, M is 600.

@@ -1,4 +1,4 @@
-"""What never moves, repositories above all: the minimal allocation (paper 000, Sec. III-A)."""
+"""What never moves, repositories above all: the minimal allocation ([SiSalem23], Sec. III-A)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def minimal_allocation(
     """Complete what is pinned so that every repository can serve all that ends there (eq. 9).
 
     A repository for which nothing is given for a task runs enough copies of the variant with the
-    least cost there, as paper 000 does in its Sec. VI-A; the first of equals.
+    least cost there, as [SiSalem23] does in its Sec. VI-A; the first of equals.
 
     Raises
     ------

@@ -45,7 +45,7 @@ def rank(
     cost: CostFunction | None = None,
     every_pair: bool = False,
 ) -> tuple[Options, Pairs]:
-    """Rank all options of all request types (paper 000, Sec. III-E).
+    """Rank all options of all request types ([SiSalem23], Sec. III-E).
 
     Parameters
     ----------

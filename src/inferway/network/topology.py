@@ -17,7 +17,7 @@ __all__ = ["Tier", "Topology", "tree"]
 
 @dataclass(frozen=True, eq=False)
 class Topology:
-    """A weighted undirected graph of nodes (paper 000, Sec. III-A).
+    """A weighted undirected graph of nodes ([SiSalem23], Sec. III-A).
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """INFIDA at one node: it knows its own data, and exchanges bytes with its neighbors only.
 
-Paper 000, Sec. IV-B. At the end of a slot, each request type's entry sends `Needed` up the path.
+[SiSalem23], Sec. IV-B. At the end of a slot, each request type's entry sends `Needed` up the path.
 Every node adds what its fractional state would serve, in the order of costs: what no option further
 up can precede goes into the counter Z, the rest travels on as pending. Where Z reaches the number
 of requests, that option is the worst needed one, and its cost goes back down as `Worst`. Then the

@@ -1,4 +1,4 @@
-"""Mirror ascent with the weighted negative entropy, node by node (paper 000, Algorithm 1).
+"""Mirror ascent with the weighted negative entropy, node by node ([SiSalem23], Algorithm 1).
 
 With the map ``sum_m s_m y_m log y_m`` a step of rate eta along a subgradient g multiplies y_m by
 ``exp(eta g_m / s_m)``; the projection (Algorithm 2) scales and caps. Two departures:

@@ -1,4 +1,4 @@
-"""The constant of INFIDA's regret bound (paper 000, Theorem V.1 and Appendix G)."""
+"""The constant of INFIDA's regret bound ([SiSalem23], Theorem V.1 and Appendix G)."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A counter phi belongs to a node, a model and a request type, that is, to a service option. It counts
 requests that the node could have served with the model at less cost than the repository: by q. When
-a node chooses, every model weighs (papers 000 and 001, Sec. VI)
+a node chooses, every model weighs ([SiSalem23] and [SiSalem21], Sec. VI)
 
     w_m = 1 / (s_m R) * sum over types of q_m * min(phi_m, L_m),
 

@@ -1,6 +1,6 @@
 """The best static allocation by mixed-integer programming, and its LP relaxation as a bound.
 
-The time-averaged gain (paper 000, eq. 14) is maximized over allocations *and* over who serves whom:
+The time-averaged gain ([SiSalem23], eq. 14) is maximized over allocations *and* who serves whom:
 the flow f of a request type over its options, as shares of its requests,
 
     max  sum over types of r (gamma_last - gamma_o) f_o,   sum_o f_o = 1,   r f_o <= l_o x,

@@ -1,4 +1,4 @@
-"""Cost, gain and its subgradient (paper 000, eq. 7, 11 to 13, 16, 18; Lemmas III.1 and E.1).
+"""Cost, gain and its subgradient ([SiSalem23], eq. 7, 11 to 13, 16, 18; Lemmas III.1 and E.1).
 
 All of them take an allocation as (P,) numbers in 0..1: integral allocations and fractional ones
 alike, because eq. 13 and 16 extend to fractions as they stand (Sec. IV-A).

@@ -1,4 +1,4 @@
-"""The conference's greedy heuristic (paper 001, Sec. VI).
+"""The conference's greedy heuristic ([SiSalem21], Sec. VI).
 
 The rule is OLAG's; the text differs in its counters alone, which "keep track of the number of times
 a request is forwarded upstream": taken literally, as here, a node credits no model that it has.

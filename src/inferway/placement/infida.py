@@ -1,6 +1,6 @@
 """INFIDA: every node moves its allocation a little each slot, without knowing the future.
 
-Paper 000, Algorithm 1, on the loads that were observed: potential available capacities (eq. 7),
+[SiSalem23], Algorithm 1, on the loads that were observed: potential available capacities (eq. 7),
 subgradient (eq. 18), mirror ascent and projection (Algorithm 2), rounding. This is the central
 computation; `inferway.placement.agent` runs the same kernels at each node alone.
 """

@@ -1,4 +1,4 @@
-"""INFIDA offline: one static allocation from INFIDA's own average (paper 000, Prop. V.1.1).
+"""INFIDA offline: one static allocation from INFIDA's own average ([SiSalem23], Prop. V.1.1).
 
 Each iteration takes a mirror step along the subgradient of the time-averaged gain G_T (eq. 14). As
 in the paper's experiments, the potential available capacities are those that the current integral

@@ -1,4 +1,4 @@
-"""Control messages between neighbors on a path (paper 000, Sec. III-E and IV-B).
+"""Control messages between neighbors on a path ([SiSalem23], Sec. III-E and IV-B).
 
 Every message is about one request type, rho. Costs are those of the type's requests, round trips
 from their entry included, so they mean the same at every node of the path.

@@ -1,6 +1,6 @@
 """A placement computed at once, for the mean requests of the slots to come.
 
-INFIDA is run as its offline version (paper 000, Prop. V.1.1). Policies that only learn online are
+INFIDA is run as its offline version ([SiSalem23], Prop. V.1.1). Policies that only learn online are
 run over the slots, and the best of the allocations that they held is kept.
 """
 

@@ -1,4 +1,4 @@
-"""OLAG, the online load-aware greedy heuristic of paper 000, Sec. VI."""
+"""OLAG, the online load-aware greedy heuristic of [SiSalem23], Sec. VI."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bregman projection onto the weighted capped simplex (paper 000, Algorithm 2 and Theorem D.1).
+"""Bregman projection onto the weighted capped simplex ([SiSalem23], Algorithm 2 and Theorem D.1).
 
 The point of ``{y in [0, 1]^M: s'y = b}`` that is nearest in the divergence of the weighted negative
 entropy is ``min(1, c y')`` for the one scale c that spends the budget. `project_sorted` finds c as

@@ -1,4 +1,4 @@
-"""When models may move: the refresh period B and the one that stretches (paper 000, Sec. VI-B)."""
+"""When models may move: refresh period B, and the one that stretches ([SiSalem23], Sec. VI-B)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DepRound: an integral allocation whose expectation is the fractional one (paper 000, Sec. IV-C).
+"""DepRound: an integral allocation with the fractional one as its mean ([SiSalem23], Sec. IV-C).
 
 Two fractional models at a time trade mass, at equal total size, until one of them is 0 or 1; at
 most one *residual* model stays fractional. `elastic` budgets draw it, so that E[x] = y for all and

@@ -1,4 +1,4 @@
-"""Who serves what under an allocation: the loads of one slot (paper 000, Sec. III-E).
+"""Who serves what under an allocation: the loads of one slot ([SiSalem23], Sec. III-E).
 
 Every request goes to the cheapest instance on its path that is not yet saturated. Where request
 types compete for an instance, the paper leaves the order of arrival open. Here all types' requests

@@ -1,4 +1,4 @@
-"""Static greedy, SG: models one after the other, by marginal gain per size (paper 000, Sec. VI).
+"""Static greedy, SG: models one after the other, by marginal gain per size ([SiSalem23], Sec. VI).
 
 In hindsight, it starts from the minimal allocation and adds the (node, model) pair with the highest
 marginal gain of G_T (eq. 14) divided by its size among those that still fit, each slot served as

@@ -2,7 +2,7 @@
 
 A controller never sleeps, reads a clock or draws random numbers. A world calls `observe` and then
 `act` at the start of each slot of `slot_s` seconds, the first at time 0, and where `on_rejection`
-is set also after a request was rejected (paper 003, Sec. 6.2); `inferway.scheduling.steer` writes
+is set also after a request was rejected ([Tan24], Sec. 6.2); `inferway.scheduling.steer` writes
 what it says into the memory of the dispatch policy.
 """
 

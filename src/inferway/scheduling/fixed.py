@@ -1,4 +1,4 @@
-"""Fixed routing (LW and HW): all to one class, evenly over its servers (paper 003, Sec. 5.1.7).
+"""Fixed routing (LW and HW): all to one class, evenly over its servers ([Tan24], Sec. 5.1.7).
 
 The paper gives these baselines four instances of their variant; here they use those of that class
 that the site has.

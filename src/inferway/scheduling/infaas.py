@@ -1,4 +1,4 @@
-"""InFaaS: load balancing over the servers that are not overloaded (paper 003, Sec. 5.1.7).
+"""InFaaS: load balancing over the servers that are not overloaded ([Tan24], Sec. 5.1.7).
 
 INFaaS (Romero et al., USENIX ATC 2021) balances load over the instances of a variant and keeps
 requests from those that it finds overloaded. The paper says no more of its version than that slots

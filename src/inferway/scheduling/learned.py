@@ -1,4 +1,4 @@
-"""Learned schedulers (paper 003): what a trained network says, as routing.
+"""Learned schedulers ([Tan24]): what a trained network says, as routing.
 
 RL-PO sees the site, RL-FO also the workload's phase; those with ``-b`` set batch sizes as well.
 They act without noise, as in the paper's evaluation: probabilities are the softmax of the first n

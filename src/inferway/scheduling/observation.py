@@ -1,4 +1,4 @@
-"""What a learned scheduler sees of a site: one vector of numbers in 0..1 (paper 003, Sec. 5.1.4).
+"""What a learned scheduler sees of a site: one vector of numbers in 0..1 ([Tan24], Sec. 5.1.4).
 
 By server, in the view's order: its queue length one-hot (c + 1 values), the elapsed time of the
 service in progress, the ages of its requests, oldest first (c + 1 values, zeros behind the last).

@@ -1,4 +1,4 @@
-"""Stationary approximation (SA): by phase, the most that the accurate class can take (003, 5.1.7).
+"""Stationary approximation (SA): by phase, the most that the accurate class takes ([Tan24], 5.1.7).
 
 Each server is taken to be an M/D/1 queue in its stationary state, with the arrival rate that the
 phase would have for ever. Of the requests in a phase, the share that would then be late, wait and

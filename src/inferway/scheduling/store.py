@@ -1,4 +1,4 @@
-"""A store of trained policies, one for each set of instances that faults may leave (003, Sec. 6.3).
+"""A store of trained policies, one for each set of instances left by faults ([Tan24], Sec. 6.3).
 
 At each slot the policy for the servers that are healthy now decides; it sees and routes to these
 alone. Where the store has none for them, no routing is set and each request is left to `deadline`.

@@ -49,7 +49,7 @@ STUDIES = {
     "deadline-bound": "scheduling.deadline_bound",
     "training-tricks": "scheduling.training_tricks",
 }
-"""In the order of the papers, 002 before 000 and 001, then 003; of each part ours last."""
+"""Dispatch, placement, scheduling; in each part the papers come first and ours last."""
 
 
 def study(name: str) -> Study[Any]:

@@ -86,7 +86,7 @@ class NetworkResult:
     slots, slot_s
         How many, and their length in seconds.
     ntag_ms
-        Time-averaged gain per request (paper 000, eq. 23), in the unit of the cost.
+        Time-averaged gain per request ([SiSalem23], eq. 23), in the unit of the cost.
     mu_bytes_per_slot
         Time-averaged model updates (eq. 24).
     latency_s, inaccuracy

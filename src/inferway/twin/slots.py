@@ -2,7 +2,7 @@
 
 An allocation holds for a whole slot. Its requests are served as `inferway.placement.serving` says,
 the gain is what this costs less than repositories alone, and the policy learns what was requested
-and who served it before the next slot begins (paper 000, Sec. III-D to III-F).
+and who served it before the next slot begins ([SiSalem23], Sec. III-D to III-F).
 """
 
 from __future__ import annotations

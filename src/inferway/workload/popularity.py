@@ -1,6 +1,6 @@
 """How requests spread over identical tasks, and how that changes with time.
 
-Paper 000, Sec. VI: task i of N, counted from 0, is asked for with probability
+[SiSalem23], Sec. VI: task i of N, counted from 0, is asked for with probability
 ``p(i) = (i + 1)^-zipf / sum``; where popularity slides, with ``p((i + shift * k) mod N)`` after k
 periods. Departure: the paper counts a period in requests, as many as come in an hour at 7,500 a
 second; here it is a time, so that an hour is an hour at any request rate.

@@ -1,4 +1,4 @@
-"""A policy whose decisions are written beforehand, with the batch rule of paper 003."""
+"""A policy whose decisions are written beforehand, with the batch rule of [Tan24]."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Ranked options against a plain reading of paper 000, Sec. III, and what is refused."""
+"""Ranked options against a plain reading of [SiSalem23], Sec. III, and what is refused."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ WORKLOAD = "workload: {see: {arrivals: {process: constant, rate: 10/s}}}\n"
 
 
 def test_the_papers_first_topology(examples: Path) -> None:
-    """Sec. VI of paper 000, and what follows from its numbers."""
+    """Sec. VI of [SiSalem23], and what follows from its numbers."""
     network = network_of(load(examples / "topology-1.yaml"))
     assert len(network.nodes) == 36
     assert len(network.models.task) == 600
@@ -83,7 +83,7 @@ def test_the_papers_second_topology(examples: Path) -> None:
 
 
 def test_alpha_moves_the_repository_s_variant(examples: Path, write: Write) -> None:
-    """Paper 000, Sec. VI-A: at alpha 3 to 5 the second most accurate has the least cost."""
+    """[SiSalem23], Sec. VI-A: at alpha 3 to 5 the second most accurate has the least cost."""
     text = (examples / "topology-1.yaml").read_text()
     for alpha, name in ((1, "3.99pruned"), (3, "512p"), (4, "512p"), (5, "512p")):
         network = network_of(load(write(text.replace("alpha: 1", f"alpha: {alpha}"))))

@@ -24,7 +24,7 @@ def test_list_has_every_study_with_its_points_and_times(capsys):
         assert one["scales"]["smoke"]["points"] > 0
         assert one["shows"].endswith(".")
     assert main(["study", "list"]) == 0
-    assert "paper 002, Fig. 7" in capsys.readouterr().out
+    assert "[Anonymous], Fig. 7" in capsys.readouterr().out
 
 
 def test_run_stores_draws_and_says(tmp_path, capsys):

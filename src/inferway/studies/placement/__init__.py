@@ -1,1 +1,1 @@
-"""Papers 000 and 001, where models live, and what is ours beyond them."""
+"""Where models live: [SiSalem23] and [SiSalem21], and what is ours beyond them."""

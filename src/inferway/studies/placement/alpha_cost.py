@@ -1,4 +1,4 @@
-"""Latency and inaccuracy against alpha (paper 000, Fig. 6)."""
+"""Latency and inaccuracy against alpha ([SiSalem23], Fig. 6)."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 _PAPER = Settings()
 STUDY = Study(
     name="placement-alpha",
-    source="paper 000, Fig. 6",
+    source="[SiSalem23], Fig. 6",
     shows="The trade-off that alpha sets: latency rises as inaccuracy falls.",
     scales={
         "smoke": replace(_PAPER, slots=20, trials=1, alphas=(0.0, 2.0, 4.0, 6.0)),

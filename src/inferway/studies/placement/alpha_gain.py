@@ -1,4 +1,4 @@
-"""Gain of all policies against alpha, on both topologies (paper 000, Fig. 7)."""
+"""Gain of all policies against alpha, on both topologies ([SiSalem23], Fig. 7)."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def _least(
 _PAPER = Settings()
 STUDY = Study(
     name="placement-gain",
-    source="paper 000, Fig. 7",
+    source="[SiSalem23], Fig. 7",
     shows="The gain over the cloud alone, of INFIDA and its rivals.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, alphas=(1.0, 4.0), systems=("II",)),

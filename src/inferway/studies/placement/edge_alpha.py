@@ -1,4 +1,4 @@
-"""Latency, inaccuracy and gain against alpha on smaller nodes (paper 001, Fig. 3)."""
+"""Latency, inaccuracy and gain against alpha on smaller nodes ([SiSalem21], Fig. 3)."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ def _pair(results: Results, alpha: float) -> str:
 _PAPER = Settings()
 STUDY = Study(
     name="edge-alpha",
-    source="paper 001, Fig. 3",
+    source="[SiSalem21], Fig. 3",
     shows="The trade-off that alpha sets where memory is scarce.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, alphas=(0.0, 3.0, 4.0, 5.0)),

@@ -1,4 +1,4 @@
-"""Gain of INFIDA and greedy against the request rate (paper 001, Fig. 4)."""
+"""Gain of INFIDA and greedy against the request rate ([SiSalem21], Fig. 4)."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _least(values: list[float]) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="edge-rate",
-    source="paper 001, Fig. 4",
+    source="[SiSalem21], Fig. 4",
     shows="How the gain holds as requests become more, in a network of 86 nodes.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, rates_per_s=(5000.0, 15_000.0)),

@@ -1,4 +1,4 @@
-"""INFIDA's allocation per tier on the conference's network (paper 001, Fig. 2)."""
+"""INFIDA's allocation per tier on the conference's network ([SiSalem21], Fig. 2)."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ _PAPER = Settings(
 )
 STUDY = Study(
     name="edge-tiers",
-    source="paper 001, Fig. 2",
+    source="[SiSalem21], Fig. 2",
     shows="Where INFIDA puts which models in a network of 86 nodes.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1),
@@ -96,8 +96,8 @@ STUDY = Study(
     claims=claims,
     departures=(
         "The paper gives neither the budgets, but for 75 % of the base stations, nor the single "
-        "round-trip times: budgets are those of paper 000; 25, 15, 5 and 5 ms add up to the 50 ms "
-        "that it states.",
+        "round-trip times: budgets are those of [SiSalem23]; 25, 15, 5 and 5 ms add up to the "
+        "50 ms that it states.",
         "Values are means over the nodes that requests for the most popular task pass.",
     ),
     code=(*CODE, "studies/placement/tiers.py"),

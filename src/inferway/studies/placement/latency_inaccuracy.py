@@ -1,4 +1,4 @@
-"""Latency against inaccuracy for several alphas (paper 000, Fig. 10)."""
+"""Latency against inaccuracy for several alphas ([SiSalem23], Fig. 10)."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def _bound(settings: Settings, results: Results, where: str) -> Claim:
 _PAPER = Settings()
 STUDY = Study(
     name="latency-inaccuracy",
-    source="paper 000, Fig. 10",
+    source="[SiSalem23], Fig. 10",
     shows="Which pairs of latency and inaccuracy each policy reaches.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, alphas=(1.0, 4.0), rates_per_s=(7500.0,)),

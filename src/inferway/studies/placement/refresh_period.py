@@ -1,4 +1,4 @@
-"""Models fetched and gain against the refresh period (paper 000, Fig. 8)."""
+"""Models fetched and gain against the refresh period ([SiSalem23], Fig. 8)."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 _PAPER = Settings()
 STUDY = Study(
     name="refresh-period",
-    source="paper 000, Fig. 8",
+    source="[SiSalem23], Fig. 8",
     shows="What it costs in gain to move models less often.",
     scales={
         "smoke": replace(_PAPER, slots=70, trials=1),

@@ -1,4 +1,4 @@
-"""Gain of all policies against the request rate (paper 000, Fig. 9)."""
+"""Gain of all policies against the request rate ([SiSalem23], Fig. 9)."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def _most(values: list[float]) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="request-rate",
-    source="paper 000, Fig. 9",
+    source="[SiSalem23], Fig. 9",
     shows="How the gain holds as requests become more.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, rates_per_s=(7083.0, 10_000.0)),

@@ -1,4 +1,4 @@
-"""The networks of papers 000 and 001 and their requests (paper 000, Sec. VI; paper 001, Sec. VI).
+"""The networks of [SiSalem23] and [SiSalem21] and their requests (Sec. VI of both).
 
 What the papers leave open, and what was taken: tiers 0 to 4 of Topology I have 1, 1, 2, 8 and 24
 nodes, those of the conference 1, 1, 4, 20 and 60; Topology II is a cloud, one node of tiers 1 and

@@ -1,4 +1,4 @@
-"""INFIDA's allocation per tier for several alphas (paper 000, Fig. 5)."""
+"""INFIDA's allocation per tier for several alphas ([SiSalem23], Fig. 5)."""
 
 from __future__ import annotations
 
@@ -224,7 +224,7 @@ def cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
 _PAPER = Settings()
 STUDY = Study(
     name="placement-tiers",
-    source="paper 000, Fig. 5",
+    source="[SiSalem23], Fig. 5",
     shows="Where INFIDA puts which models, as accuracy becomes more important.",
     scales={
         "smoke": replace(_PAPER, slots=20, trials=1),

@@ -1,4 +1,4 @@
-"""TAD-OP without some of its routing tuples, to see what they are for (paper 002, Sec. 5.2).
+"""TAD-OP without some of its routing tuples, to see what they are for ([Anonymous], Sec. 5.2).
 
 A policy for studies only, loaded as a user's policy is, from its file.
 """

@@ -1,4 +1,4 @@
-"""What pairs that shuffle and singletons are for: TAD-OP without them (paper 002, Sec. 5.2, 6)."""
+"""TAD-OP without pairs that shuffle, and without singletons ([Anonymous], Sec. 5.2, 6)."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _ratio(whole: Measure, less: Measure) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="ablation",
-    source="paper 002, Sec. 5.2 and 6",
+    source="[Anonymous], Sec. 5.2 and 6",
     shows="TAD-OP without pairs that shuffle, and without singletons.",
     scales={
         "smoke": replace(_PAPER, servers=64, targets=(0.78,), loads=(0.8,), queries=40_000),

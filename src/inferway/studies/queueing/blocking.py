@@ -1,4 +1,4 @@
-"""R-JIQ with finite buffers: blocking, accuracy, response time (paper 002, Lemma 2)."""
+"""R-JIQ with finite buffers: blocking, accuracy, response time ([Anonymous], Lemma 2)."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             ),
         ],
         columns=2,
-        title=f"R-JIQ with finite buffers, load 1 - n^-{settings.beta:g} (paper 002, Lemma 2)",
+        title=f"R-JIQ with finite buffers, load 1 - n^-{settings.beta:g} ([Anonymous], Lemma 2)",
     )
 
 
@@ -240,7 +240,7 @@ def _at_greatest_s(settings: Settings) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="blocking",
-    source="paper 002, Lemma 2",
+    source="[Anonymous], Lemma 2",
     shows="Blocking, accuracy and response time of R-JIQ with one to three places at a server.",
     scales={
         "smoke": replace(_PAPER, sizes=(16, 256), buffers=(2,), queries=60_000),

@@ -1,4 +1,4 @@
-"""Policies against load with deterministic service: n = 256 (paper 002, Fig. 8)."""
+"""Policies against load with deterministic service: n = 256 ([Anonymous], Fig. 8)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAPER = Settings(servers=256, distribution="deterministic")
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Accuracy and response time against load."""
-    title = f"{settings.servers} servers, deterministic service (paper 002, Fig. 8)"
+    title = f"{settings.servers} servers, deterministic service ([Anonymous], Fig. 8)"
     return load_curve.figure(settings, results, title)
 
 
@@ -35,7 +35,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 STUDY = Study(
     name="deterministic-site",
-    source="paper 002, Fig. 8",
+    source="[Anonymous], Fig. 8",
     shows="Accuracy and response time of the policies against load, 256 servers, "
     "deterministic service.",
     scales={

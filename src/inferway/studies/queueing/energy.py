@@ -1,4 +1,4 @@
-"""Accuracy and energy kept at once: the LP, and one price per constraint (paper 002, Sec. 8.1)."""
+"""Accuracy and energy kept at once: the LP, one price per constraint ([Anonymous], Sec. 8.1)."""
 
 from __future__ import annotations
 
@@ -175,7 +175,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             ),
         ],
         columns=3,
-        title="Accuracy and energy at once (ours; left open by paper 002, Sec. 8.1)",
+        title="Accuracy and energy at once (ours; left open by [Anonymous], Sec. 8.1)",
     )
 
 
@@ -235,7 +235,7 @@ def _worst(found: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[float, flo
 _PAPER = Settings()
 STUDY = Study(
     name="energy",
-    source="ours, after paper 002, Sec. 8.1",
+    source="ours, after [Anonymous], Sec. 8.1",
     shows="An accuracy target and an energy budget at once: two prices against the LP.",
     scales={
         "smoke": replace(_PAPER, servers=64, budgets=(2.6,), queries=40_000),

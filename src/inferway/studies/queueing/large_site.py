@@ -1,4 +1,4 @@
-"""Policies against load on a large site: n = 4096 (paper 002, Fig. 7)."""
+"""Policies against load on a large site: n = 4096 ([Anonymous], Fig. 7)."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _PAPER = Settings(servers=4096, smaller=64)
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Accuracy and response time against load."""
-    title = f"{settings.servers} servers, exponential service (paper 002, Fig. 7)"
+    title = f"{settings.servers} servers, exponential service ([Anonymous], Fig. 7)"
     return load_curve.figure(settings, results, title)
 
 
@@ -87,7 +87,7 @@ def _r_jiq_better(settings: Settings, results: Results, where: str) -> Claim:
 
 STUDY = Study(
     name="large-site",
-    source="paper 002, Fig. 7",
+    source="[Anonymous], Fig. 7",
     shows="Accuracy and response time of the policies against load, 4096 servers.",
     scales={
         "smoke": replace(

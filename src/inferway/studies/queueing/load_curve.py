@@ -1,4 +1,4 @@
-"""Accuracy and response time against load: what Figs. 6, 7 and 8 of paper 002 have in common."""
+"""Accuracy and response time against load: what Figs. 6, 7 and 8 of [Anonymous] have in common."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """How each policy is drawn, the same in all figures.
 
-As in paper 002, Sec. 7: solid lines are bounds, dash-dot lines are policies that are told the
+As in [Anonymous], Sec. 7: solid lines are bounds, dash-dot lines are policies that are told the
 arrival rate, dashed lines are those that are not.
 """
 

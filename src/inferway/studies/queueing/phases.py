@@ -1,4 +1,4 @@
-"""Load or target that changes in phases: the call behind Figs. 9 and 10 of paper 002."""
+"""Load or target that changes in phases: the call behind Figs. 9 and 10 of [Anonymous]."""
 
 from __future__ import annotations
 

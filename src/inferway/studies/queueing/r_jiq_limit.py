@@ -1,4 +1,4 @@
-"""R-JIQ on growing sites: towards the bound (paper 002, Fig. 4)."""
+"""R-JIQ on growing sites: towards the bound ([Anonymous], Fig. 4)."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def figure(settings: Settings, results: Results) -> Figure:
                 ticks_across=sizes[::2],
             )
         )
-    title = f"R-JIQ at load {settings.load:g} (paper 002, Fig. 4)"
+    title = f"R-JIQ at load {settings.load:g} ([Anonymous], Fig. 4)"
     return panels(shown, columns=2, title=title)
 
 
@@ -314,7 +314,7 @@ def _weight(settings: Settings, servers: int) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="r-jiq-limit",
-    source="paper 002, Fig. 4",
+    source="[Anonymous], Fig. 4",
     shows="R-JIQ's response time as the site grows from 16 to 4096 servers.",
     scales={
         "smoke": replace(

@@ -1,4 +1,4 @@
-"""R-JIQ with the rate estimated over a window (paper 002, Sec. 3.4)."""
+"""R-JIQ with the rate estimated over a window ([Anonymous], Sec. 3.4)."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def figure(settings: Settings, results: Results) -> Figure:
                 limits_up=(0.8 * (bound_s if bound_s == bound_s else 1.0), top),
             )
         )
-    return panels(shown, columns=2, title="R-JIQ without the rate (paper 002, Sec. 3.4)")
+    return panels(shown, columns=2, title="R-JIQ without the rate ([Anonymous], Sec. 3.4)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -193,7 +193,7 @@ def _or_infinite(results: Results, name: str) -> float:
 _PAPER = Settings()
 STUDY = Study(
     name="rate-window",
-    source="paper 002, Sec. 3.4",
+    source="[Anonymous], Sec. 3.4",
     shows="R-JIQ that estimates the rate over a window, short and long, steady and changing.",
     scales={
         "smoke": replace(_PAPER, windows_s=(3.0, 1000.0), queries=20_000, estimates=50),

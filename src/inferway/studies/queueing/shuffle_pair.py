@@ -1,4 +1,4 @@
-"""A pair that shuffles reverts a bad decision (paper 002, Example 3)."""
+"""A pair that shuffles reverts a bad decision ([Anonymous], Example 3)."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             ),
         ],
         columns=2,
-        title="A pair that shuffles (paper 002, Example 3)",
+        title="A pair that shuffles ([Anonymous], Example 3)",
     )
 
 
@@ -231,7 +231,7 @@ def _both(settings: Settings, pair: tuple[int, int]) -> str:
 _PAPER = Settings()
 STUDY = Study(
     name="shuffle-pair",
-    source="paper 002, Example 3",
+    source="[Anonymous], Example 3",
     shows="Why pairs that shuffle traffic between two classes are needed.",
     scales={
         "smoke": replace(_PAPER, loads=(0.9,), queries=60_000),

@@ -1,6 +1,6 @@
 """How far the policies are from the best of all on a very small site, by an MDP. Ours.
 
-The LP of paper 002 knows no queueing, so on a small site nothing comes near it (Sec. 7.1). The
+The LP of [Anonymous] knows no queueing, so on a small site nothing comes near it (Sec. 7.1). The
 least response time that any policy reaches there is `inferway.dispatch.mdp.mdp_bound`.
 """
 
@@ -208,7 +208,7 @@ def _near(settings: Settings, results: Results, policy: str) -> Claim:
 _PAPER = Settings()
 STUDY = Study(
     name="small-optimum",
-    source="ours, beside paper 002, Fig. 6",
+    source="ours, beside [Anonymous], Fig. 6",
     shows="The least response time of any policy on six servers, and how near the policies come.",
     scales={
         "smoke": replace(_PAPER, servers=2, loads=(0.5,), places=8, queries=20_000),

@@ -1,4 +1,4 @@
-"""Policies against load on a small site: n = 64 (paper 002, Fig. 6)."""
+"""Policies against load on a small site: n = 64 ([Anonymous], Fig. 6)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAPER = Settings(servers=64)
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Accuracy and response time against load."""
-    title = f"{settings.servers} servers, exponential service (paper 002, Fig. 6)"
+    title = f"{settings.servers} servers, exponential service ([Anonymous], Fig. 6)"
     return load_curve.figure(settings, results, title)
 
 
@@ -80,7 +80,7 @@ def _tad_before_r_jiq(settings: Settings, results: Results, where: str) -> Claim
 
 STUDY = Study(
     name="small-site",
-    source="paper 002, Fig. 6",
+    source="[Anonymous], Fig. 6",
     shows="Accuracy and response time of the policies against load, 64 servers.",
     scales={
         "smoke": replace(

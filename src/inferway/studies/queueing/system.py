@@ -1,4 +1,4 @@
-"""The systems of paper 002, and the call that simulates one of them: most points are this call."""
+"""The systems of [Anonymous], and the call that simulates one: most points are this call."""
 
 from __future__ import annotations
 

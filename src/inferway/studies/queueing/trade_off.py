@@ -1,4 +1,4 @@
-"""The trade-off between accuracy and latency: two plain policies and TAD-OP (paper 002, Fig. 1)."""
+"""The trade-off of accuracy and latency: two plain policies and TAD-OP ([Anonymous], Fig. 1)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         marks,
         bound=_frontier(settings),
         target=settings.target,
-        title=f"{settings.servers} servers, load {settings.load:g} (paper 002, Fig. 1)",
+        title=f"{settings.servers} servers, load {settings.load:g} ([Anonymous], Fig. 1)",
         latency_label="mean response time",
     )
     # Less than a decade: the ticks between need their numbers.
@@ -149,7 +149,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 _PAPER = Settings()
 STUDY = Study(
     name="trade-off",
-    source="paper 002, Fig. 1",
+    source="[Anonymous], Fig. 1",
     shows="Faster servers first misses the accuracy, accurate servers first the latency.",
     scales={
         "smoke": replace(_PAPER, queries=20_000, trials=1, warmup=None),

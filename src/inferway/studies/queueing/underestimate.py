@@ -1,4 +1,4 @@
-"""A rate told 1.25 % too low overloads a class (paper 002, Example 1)."""
+"""A rate told 1.25 % too low overloads a class ([Anonymous], Example 1)."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             ),
         ],
         columns=2,
-        title="A rate told too low (paper 002, Example 1)",
+        title="A rate told too low ([Anonymous], Example 1)",
     )
 
 
@@ -164,7 +164,7 @@ def _loads(settings: Settings, told: float) -> list[float]:
 _PAPER = Settings()
 STUDY = Study(
     name="underestimate",
-    source="paper 002, Example 1",
+    source="[Anonymous], Example 1",
     shows="A rate told 1.25 % too low makes a class unstable.",
     scales={
         "smoke": replace(_PAPER, told=(0.79, 0.82), queries=60_000),

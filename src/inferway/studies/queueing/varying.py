@@ -1,4 +1,4 @@
-"""Load or target in two phases on a large site: what Figs. 9 and 10 of paper 002 have in common."""
+"""Load or target in two phases on a large site, for Figs. 9 and 10 of [Anonymous]."""
 
 from __future__ import annotations
 

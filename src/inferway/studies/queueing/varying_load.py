@@ -1,4 +1,4 @@
-"""A load that rises and falls (paper 002, Fig. 9)."""
+"""A load that rises and falls ([Anonymous], Fig. 9)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAPER = Settings(targets=(0.76, 0.76), loads=(0.4, 0.5))
 def figure(settings: Settings, results: Results) -> Figure:
     """Accuracy and number in the system over time."""
     low, high = settings.loads
-    title = f"{settings.servers} servers, load {low:g} and {high:g} (paper 002, Fig. 9)"
+    title = f"{settings.servers} servers, load {low:g} and {high:g} ([Anonymous], Fig. 9)"
     return varying.figure(settings, results, title)
 
 
@@ -30,7 +30,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 STUDY = Study(
     name="varying-load",
-    source="paper 002, Fig. 9",
+    source="[Anonymous], Fig. 9",
     shows="Accuracy and number in the system over time while the load varies, 4096 servers.",
     scales={
         "smoke": replace(_PAPER, servers=256, horizon_s=1_200.0, cycles=2, samples=120, trials=1),

@@ -1,4 +1,4 @@
-"""A target that rises and falls (paper 002, Fig. 10)."""
+"""A target that rises and falls ([Anonymous], Fig. 10)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAPER = Settings(targets=(0.76, 0.80), loads=(0.5, 0.5))
 def figure(settings: Settings, results: Results) -> Figure:
     """Accuracy and number in the system over time."""
     low, high = settings.targets
-    title = f"{settings.servers} servers, target {low:g} and {high:g} (paper 002, Fig. 10)"
+    title = f"{settings.servers} servers, target {low:g} and {high:g} ([Anonymous], Fig. 10)"
     return varying.figure(settings, results, title)
 
 
@@ -42,7 +42,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 STUDY = Study(
     name="varying-target",
-    source="paper 002, Fig. 10",
+    source="[Anonymous], Fig. 10",
     shows="Accuracy and number in the system over time while the target varies, 4096 servers.",
     scales={
         "smoke": replace(_PAPER, servers=256, horizon_s=1_200.0, cycles=2, samples=120, trials=1),

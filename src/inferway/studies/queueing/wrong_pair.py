@@ -1,4 +1,4 @@
-"""TAD's preference for fast servers picks the wrong pair at low load (paper 002, Example 2)."""
+"""TAD's preference for fast servers picks the wrong pair at low load ([Anonymous], Example 2)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             Panel("", "load", "part of the requests, %", parts),
         ],
         columns=2,
-        title="The pair that TAD picks (paper 002, Example 2)",
+        title="The pair that TAD picks ([Anonymous], Example 2)",
     )
 
 
@@ -129,7 +129,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 _PAPER = Settings()
 STUDY = Study(
     name="wrong-pair",
-    source="paper 002, Example 2",
+    source="[Anonymous], Example 2",
     shows="TAD picks a pair of classes that is a fifth slower than the best.",
     scales={
         "smoke": replace(_PAPER, loads=(0.02, 0.5), queries=40_000),

@@ -1,4 +1,4 @@
-"""How wrong the arrival rate may be that R-JIQ is told (paper 002, Fig. 5)."""
+"""How wrong the arrival rate may be that R-JIQ is told ([Anonymous], Fig. 5)."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def figure(settings: Settings, results: Results) -> Figure:
                 limits_up=(0.0, 25.0),
             )
         )
-    return panels(shown, columns=2, title="R-JIQ, told too low a rate (paper 002, Fig. 5)")
+    return panels(shown, columns=2, title="R-JIQ, told too low a rate ([Anonymous], Fig. 5)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -302,7 +302,7 @@ _PAPER = Settings()
 _SMOKE_LOADS: Sequence[float] = (0.4, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.96)
 STUDY = Study(
     name="wrong-rate",
-    source="paper 002, Fig. 5",
+    source="[Anonymous], Fig. 5",
     shows="Which error of the rate R-JIQ tolerates before requests wait, and before it is "
     "unstable.",
     scales={

@@ -1,4 +1,4 @@
-"""Paper 003: bursts, deadlines, and schedulers that adapt (shared papers, 003_4728488258718a44)."""
+"""Bursts, deadlines, and schedulers that adapt: [Tan24]."""
 
 CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),

@@ -1,4 +1,4 @@
-"""Which batch sizes are learned, and what they depend on (paper 003, Fig. 5)."""
+"""Which batch sizes are learned, and what they depend on ([Tan24], Fig. 5)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def figure(settings: Settings, results: Results) -> Figure:
             for color, policy in enumerate(settings.policies)
         ]
         shown.append(Panel("other batch curves", "phi of the light model", up, curves))
-    return panels(shown, columns=2, title="Batch sizes learned (paper 003, Fig. 5)")
+    return panels(shown, columns=2, title="Batch sizes learned ([Tan24], Fig. 5)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -281,7 +281,7 @@ def _sizes(results: Results) -> str:
 _PAPER = Settings()
 STUDY = Study(
     name="batch-sizes",
-    source="paper 003, Fig. 5",
+    source="[Tan24], Fig. 5",
     shows="The smallest and largest batches that the trained policies set for each model, in the "
     "bursty and in the normal state, and what another batch curve makes of them.",
     scales={

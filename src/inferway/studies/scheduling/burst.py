@@ -1,4 +1,4 @@
-"""The system of paper 003 (Sec. 5.1): one edge server, two variants, a workload with bursts.
+"""The system of [Tan24] (Sec. 5.1): one edge server, two variants, a workload with bursts.
 
 Service times are not printed. 42.9 ms and 10.7 ms give what Table 2 says of HW and LW: four
 servers of 42.9 ms turn away 48.2 % of 180 requests per second, as printed (48.11 %).

@@ -1,4 +1,4 @@
-"""Deadlines from 150 to 450 ms under a P98 requirement (paper 003, Fig. 3)."""
+"""Deadlines from 150 to 450 ms under a P98 requirement ([Tan24], Fig. 3)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         levels=[("P98", 100 * VIOLATIONS)],
     )
     shown = [replace(goodput, curves=[theory, *goodput.curves]), violations]
-    return panels(shown, columns=2, title="Required latencies (paper 003, Fig. 3)")
+    return panels(shown, columns=2, title="Required latencies ([Tan24], Fig. 3)")
 
 
 def _panel(settings: Settings, results: Results, column: str, up: str) -> Panel:
@@ -199,7 +199,7 @@ def _by_deadline(settings: Settings, results: Results, row: str, column: str = "
 _PAPER = Settings()
 STUDY = Study(
     name="deadlines",
-    source="paper 003, Fig. 3",
+    source="[Tan24], Fig. 3",
     shows="Goodput and violations of schedulers as the required latency grows from 150 to 450 ms.",
     scales={
         "smoke": replace(

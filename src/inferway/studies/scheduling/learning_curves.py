@@ -1,4 +1,4 @@
-"""How goodput, violations and the heavy share change in training (paper 003, Figs. 2, 4 and 6)."""
+"""How goodput, violations and the heavy share change in training ([Tan24], Figs. 2, 4 and 6)."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def figure(settings: Settings, results: Results) -> Figure:
         there = [name for name in names if results.where(name=name).rows]
         for up, column in (("goodput", "goodput"), ("violations", "violations"), ("", "heavy")):
             shown.append(_panel(results, title, there, column, up or "heavy share"))
-    return panels(shown, columns=3, title="Learning curves (paper 003, Figs. 2, 4 and 6)")
+    return panels(shown, columns=3, title="Learning curves ([Tan24], Figs. 2, 4 and 6)")
 
 
 def _panel(results: Results, title: str, names: Sequence[str], column: str, up: str) -> Panel:
@@ -250,7 +250,7 @@ def _ends(results: Results, names: Sequence[str]) -> str:
 _PAPER = Settings()
 STUDY = Study(
     name="learning-curves",
-    source="paper 003, Figs. 2, 4 and 6",
+    source="[Tan24], Figs. 2, 4 and 6",
     shows="Goodput, violations and heavy share in the course of training, with and without the "
     "workload's state, with batches, on the periodic workload, and by other learners.",
     scales={

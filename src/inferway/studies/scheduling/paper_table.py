@@ -1,4 +1,4 @@
-"""Table 2 of paper 003 as printed, in ratios; what it leaves blank is absent."""
+"""Table 2 of [Tan24] as printed, in ratios; what it leaves blank is absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one routing decision costs (paper 003, Sec. 5.2.4)."""
+"""What one routing decision costs ([Tan24], Sec. 5.2.4)."""
 
 from __future__ import annotations
 
@@ -193,7 +193,7 @@ def figure(settings: Settings, results: Results) -> Figure:
                 ticks_across=settings.servers,
             )
         )
-    return panels(shown, columns=2, title="Probabilistic routing (paper 003, Sec. 5.2.4)")
+    return panels(shown, columns=2, title="Probabilistic routing ([Tan24], Sec. 5.2.4)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -239,7 +239,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 _PAPER = Settings()
 STUDY = Study(
     name="routing-cost",
-    source="paper 003, Sec. 5.2.4",
+    source="[Tan24], Sec. 5.2.4",
     shows="What one probabilistic routing decision costs, by method and number of servers.",
     scales={
         "smoke": replace(_PAPER, servers=(4, 64), calls=50_000, rounds=5),

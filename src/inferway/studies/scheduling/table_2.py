@@ -1,4 +1,4 @@
-"""Every scheduler in the bursty and in the normal state (paper 003, Table 2)."""
+"""Every scheduler in the bursty and in the normal state ([Tan24], Table 2)."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def figure(settings: Settings, results: Results) -> Figure:
     names = [
         LABELS[row] + (", periodic" if workload == "periodic" else "") for workload, row in places
     ]
-    return dots(names, shown, title="Schedulers under bursts, deadline 300 ms (paper 003, Table 2)")
+    return dots(names, shown, title="Schedulers under bursts, deadline 300 ms ([Tan24], Table 2)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -153,7 +153,7 @@ def table(results: Results, workload: str, rows: Sequence[str]) -> list[list[str
 _PAPER = Settings()
 STUDY = Study(
     name="table-2",
-    source="paper 003, Table 2",
+    source="[Tan24], Table 2",
     shows="Goodput, violations and use of the accurate model of every scheduler, bursty and "
     "normal, on the Markovian and the periodic workload.",
     scales={

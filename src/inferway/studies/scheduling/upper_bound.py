@@ -63,7 +63,7 @@ def mean_of_states(
     accuracy: Sequence[float],
     deadline_s: float,
 ) -> float:
-    """The mean of the states' bounds: of paper 003's overall goodput ratio."""
+    """The mean of the states' bounds: of [Tan24]'s overall goodput ratio."""
     found = [
         state(
             rate,
