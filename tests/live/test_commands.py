@@ -165,6 +165,7 @@ def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> No
     monkeypatch.setattr("inferway.live.serve", lambda _, **given: seen.append(given["limits"]))
     file = str(examples / "digits.yaml")
     caps = ["--max-body", "1", "--max-elements", "5", "--max-connections", "2"]
+    caps += ["--max-json", "4", "--max-memory", "9", "--max-bodies", "8"]
     caps += ["--max-queued", "3", "--receive-timeout", "6", "--idle-timeout", "7"]
     for given in ([], caps):
         assert CliRunner().invoke(app, ["serve", file, *given]).exit_code == 0
@@ -173,6 +174,9 @@ def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> No
         Limits(),
         Limits(
             body_bytes=mib,
+            json_bytes=4 * mib,
+            memory_bytes=9 * mib,
+            bodies_bytes=8 * mib,
             elements=5,
             connections=2,
             queued_bytes=3 * mib,
@@ -180,6 +184,66 @@ def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> No
             idle_s=7,
         ),
     ]
+
+
+NETWORK = """
+tasks:
+  digits:
+    variants:
+      tiny: {accuracy: 0.9, service: {mean: 1 ms}, model: "https://models.example/tiny.onnx",
+             digest: "sha256:%s", size: 1 MiB}
+nodes:
+  edge: {limits: {memory: 64 MiB}}
+  cloud: {repository: true, instances: {digits/tiny: 1}}
+network:
+  links: [{between: [edge, cloud], rtt: 1 ms}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "expected"),
+    [
+        ("serve", [], (32, 16, 8)),
+        ("serve", ["--max-memory", "9", "--max-json", "3"], (9, 16, 3)),
+        ("serve", ["--max-bodies", "7"], (32, 7, 8)),
+        ("node", [], (64, 256, 8)),
+        ("node", ["--max-memory", "9", "--max-bodies", "7", "--max-json", "3"], (9, 7, 3)),
+    ],
+)
+def test_limits_of_a_node_are_in_the_file(
+    monkeypatch: pytest.MonkeyPatch,
+    examples: Path,
+    tmp_path: Path,
+    command: str,
+    given: list[str],
+    expected: tuple[int, int, int],
+) -> None:
+    from typer.testing import CliRunner
+
+    from inferway.cli.app import app
+    from inferway.live import Limits, ServeError
+
+    seen: list[Limits] = []
+
+    def keep(*_: object, limits: Limits, **__: object) -> None:
+        seen.append(limits)
+        raise ServeError("that is all")
+
+    monkeypatch.setattr("inferway.live.serve", keep)
+    monkeypatch.setattr("inferway.live.node.node.Node", keep)
+    if command == "serve":
+        file = examples / "digits.yaml"
+        limits = "limits: {memory: 32 MiB, bodies: 16 MiB}"
+        text = file.read_text().replace("buffer: 64", limits)
+    else:
+        text, given = NETWORK % ("0" * 64), ["--name", "edge", "--state", str(tmp_path), *given]
+    path = tmp_path / "file.yaml"
+    path.write_text(text)
+    CliRunner().invoke(app, [command, str(path), *given])
+    mib = 1024**2
+    (limits,) = seen
+    found = (limits.memory_bytes, limits.bodies_bytes, limits.json_bytes)
+    assert found == tuple(number * mib for number in expected)
 
 
 SLOW = '''

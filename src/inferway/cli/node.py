@@ -15,11 +15,15 @@ from inferway.cli.serving import (
     Grace,
     Keys,
     LogLevel,
+    MaxBodies,
+    MaxJson,
+    MaxMemory,
     Record,
     TlsCert,
     TlsKey,
     certificate,
     leave,
+    mebibytes,
 )
 
 if TYPE_CHECKING:
@@ -78,6 +82,9 @@ def node(
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     keys: Keys = None,
+    max_json: MaxJson = 8,
+    max_memory: MaxMemory = None,
+    max_bodies: MaxBodies = None,
     record: Record = None,
     drain_delay: DrainDelay = 2.0,
     grace: Grace = 10.0,
@@ -85,7 +92,8 @@ def node(
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
 ) -> None:
     """Run one node: serve its clients, forward upstream, and load what placement decides."""
-    from inferway.live import PortError, ServeError
+    from inferway.deployment.nodes import NodeLimits
+    from inferway.live import Limits, PortError, ServeError
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.node import Node
@@ -93,11 +101,15 @@ def node(
     from inferway.live.store.error import StoreError
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
+    from inferway.network.members import members_of
 
     shown = certificate(tls_cert, tls_key)
     deployment = opened(file, policy)
     try:
-        at = addresses_of(deployment, topology_of(deployment), addresses)
+        topology = topology_of(deployment)
+        at = addresses_of(deployment, topology, addresses)
+        # Whether there is such a node is said below.
+        member = members_of(deployment, topology).get(name)
         Node(
             deployment,
             name,
@@ -107,6 +119,12 @@ def node(
             credentials=certs,
             emulate_rtt=emulate_rtt,
             record=record,
+            limits=Limits.of(
+                NodeLimits() if member is None else member.limits,
+                json_bytes=mebibytes(max_json),
+                memory_bytes=mebibytes(max_memory),
+                bodies_bytes=mebibytes(max_bodies),
+            ),
             tracer=tracer_from_environment(name),
             grpc_port=grpc_port,
             certificate=shown,

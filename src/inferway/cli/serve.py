@@ -16,11 +16,15 @@ from inferway.cli.serving import (
     Grace,
     Keys,
     LogLevel,
+    MaxBodies,
+    MaxJson,
+    MaxMemory,
     Record,
     TlsCert,
     TlsKey,
     certificate,
     leave,
+    mebibytes,
 )
 
 if TYPE_CHECKING:
@@ -65,6 +69,9 @@ def serve(
     max_body: Annotated[
         int, typer.Option(min=1, help="Largest body of a request, MiB, as sent and unpacked.")
     ] = 64,
+    max_json: MaxJson = 8,
+    max_memory: MaxMemory = None,
+    max_bodies: MaxBodies = None,
     max_elements: Annotated[
         int, typer.Option(min=1, help="Largest number of elements of a tensor.")
     ] = 16 * 1024**2,
@@ -92,6 +99,7 @@ def serve(
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
     from inferway import live
+    from inferway.deployment.nodes import NodeLimits
     from inferway.live.grpc import GRPC_PORT
 
     shown = certificate(tls_cert, tls_key)
@@ -128,6 +136,8 @@ def serve(
             print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     deployment = opened(file, policy)
+    # Of several nodes, which are refused below, any will do.
+    written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
     try:
         live.serve(
             deployment,
@@ -139,10 +149,14 @@ def serve(
             keys=keys,
             allow_apply=allow_apply,
             certificate=shown,
-            limits=live.Limits(
-                body_bytes=max_body * 1024**2,
+            limits=live.Limits.of(
+                written,
+                body_bytes=mebibytes(max_body),
+                json_bytes=mebibytes(max_json),
+                memory_bytes=mebibytes(max_memory),
+                bodies_bytes=mebibytes(max_bodies),
                 elements=max_elements,
-                queued_bytes=max_queued * 1024**2,
+                queued_bytes=mebibytes(max_queued),
                 connections=max_connections,
                 receive_s=receive_timeout,
                 idle_s=idle_timeout,

@@ -20,11 +20,15 @@ __all__ = [
     "Grace",
     "Keys",
     "LogLevel",
+    "MaxBodies",
+    "MaxJson",
+    "MaxMemory",
     "Record",
     "TlsCert",
     "TlsKey",
     "certificate",
     "leave",
+    "mebibytes",
 ]
 
 
@@ -49,6 +53,26 @@ Keys = Annotated[
         show_default=False,
     ),
 ]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Growth of memory while requests run, MiB; the file's, else 512.",
+        show_default=False,
+    ),
+]
+MaxBodies = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Bodies of all connections that wait or have come in part, MiB; the file's, else 256.",
+        show_default=False,
+    ),
+]
+MaxJson = Annotated[
+    int,
+    typer.Option(min=1, help="Longest JSON of a request, MiB, as sent and unpacked."),
+]
 Record = Annotated[
     Path | None,
     typer.Option(metavar="DIR", help="Record every event and decision, for `replay`."),
@@ -66,6 +90,11 @@ def certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | No
     if (tls_cert is None) != (tls_key is None):
         raise CommandError("--tls-cert and --tls-key go together", REFUSED)
     return Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
+
+
+def mebibytes(number: int | None) -> int | None:
+    """Turn an option's MiB into bytes; what is not given stays None."""
+    return None if number is None else number * 1024**2
 
 
 def leave() -> None:

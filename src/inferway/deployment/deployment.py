@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from inferway.deployment.document import Cost
-from inferway.deployment.nodes import Network, Store
+from inferway.deployment.nodes import Network, NodeLimits, Store
 from inferway.deployment.policies import (
     DeadlineDispatch,
     LeastCostDispatch,
@@ -217,6 +217,7 @@ class Node:
     peer: str | None = None
     control: str | None = None
     store: Store = field(default_factory=Store)
+    limits: NodeLimits = field(default_factory=NodeLimits)
 
 
 @dataclass(frozen=True)

@@ -141,6 +141,7 @@ def node_of(name: str, written: WrittenNode, tasks: Tasks, source: Source, *, fi
         peer=written.peer,
         control=written.control,
         store=written.store,
+        limits=written.limits,
     )
 
 

@@ -10,7 +10,16 @@ from inferway.deployment.hosts import NODE, Host, HostPort
 from inferway.deployment.quantities import Bytes, Count, PositiveSeconds, Ratio, Seconds, refuse
 from inferway.deployment.section import File, Name, Section, Switch
 
-__all__ = ["Link", "Network", "Store", "Tier", "WrittenFailure", "WrittenNode", "WrittenOutage"]
+__all__ = [
+    "Link",
+    "Network",
+    "NodeLimits",
+    "Store",
+    "Tier",
+    "WrittenFailure",
+    "WrittenNode",
+    "WrittenOutage",
+]
 
 Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
 
@@ -53,6 +62,15 @@ class Store(Section):
     """Whether they may be this machine."""
 
 
+class NodeLimits(Section):
+    """How much of the machine's memory the requests of all clients may take together."""
+
+    memory: Bytes = 512 * 1024**2
+    """Growth of resident memory while requests run."""
+    bodies: Bytes = 256 * 1024**2
+    """Bodies of requests that have come in part, or wait, over all connections."""
+
+
 class WrittenNode(Section):
     """A machine."""
 
@@ -87,6 +105,8 @@ class WrittenNode(Section):
     """Where its neighbors' control messages go; the same host and port 7447 if not given."""
     store: Store = Field(default_factory=Store)
     """The models on its disk, and where others may come from."""
+    limits: NodeLimits = Field(default_factory=NodeLimits)
+    """Most memory that requests may take."""
 
 
 class BudgetShare(Section):

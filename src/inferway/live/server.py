@@ -17,6 +17,7 @@ from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.assembly import ServeError, check_served
+from inferway.live.bodies import Bodies
 from inferway.live.certificate import Certificate
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
@@ -72,7 +73,7 @@ class Server:
     grace_s
         How long `stop` waits for requests in flight.
     limits
-        Caps on requests.
+        Caps on requests; None takes the node's of the deployment.
     record
         A folder where every task's events and random words are written down, for
         `inferway.dispatch.replay`; None writes nothing. For deployments only.
@@ -134,7 +135,8 @@ class Server:
         self.admin_host = admin_host
         self.drain_delay_s = drain_delay_s
         self.grace_s = grace_s
-        self.limits = limits or Limits()
+        self.limits = limits or _limits_of(deployment)
+        self.bodies = Bodies(self.limits.bodies_bytes)
         self._tracer = tracer
         self._expected, self._pages = tuple(expected), dict(pages or {})
         self._routes_by_site: dict[Site, Routes] = {}
@@ -168,11 +170,14 @@ class Server:
             self._broken,
             self.limits,
             allowed,
+            bodies=self.bodies,
         )
         self._admin = Listener(
             lambda method, target: self._admin_routes.find(method, target),
             self._broken,
-            allowed=allowed,
+            self.limits,
+            allowed,
+            bodies=self.bodies,
         )
         self._grpc: Endpoint | None = None
         if grpc_port is not None:
@@ -405,6 +410,13 @@ class Server:
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
+
+
+def _limits_of(deployment: Deployment | Sequence[Site]) -> Limits:
+    if isinstance(deployment, Sequence):
+        return Limits()
+    (node,) = deployment.nodes.values()
+    return Limits.of(node.limits)
 
 
 def _unserved(task: str) -> Handler:

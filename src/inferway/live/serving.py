@@ -57,7 +57,7 @@ def serve(
     certificate
         For TLS; see `Server`.
     limits
-        Caps on requests.
+        Caps on requests; None takes the node's of the deployment.
     drain_delay_s
         After SIGTERM the server says that it is not ready, and serves, for so long; then it
         accepts nothing more.

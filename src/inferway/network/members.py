@@ -67,6 +67,7 @@ def _node(name: str, written: WrittenNode, budget_bytes: int | None) -> Node:
         peer=written.peer,
         control=written.control,
         store=written.store,
+        limits=written.limits,
     )
 
 

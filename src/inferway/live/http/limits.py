@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from inferway.deployment.nodes import NodeLimits
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +17,12 @@ class Limits:
     ----------
     body_bytes
         Largest body, as sent and after decompression.
+    json_bytes
+        Longest JSON of one request, as sent and after decompression, raw tensors apart.
+    memory_bytes
+        Growth of resident memory while requests run.
+    bodies_bytes
+        Bodies of all connections together that have come in part, or wait.
     head_bytes
         Request line and headers together.
     elements
@@ -30,6 +40,9 @@ class Limits:
     """
 
     body_bytes: int = 64 * 1024**2
+    json_bytes: int = 8 * 1024**2
+    memory_bytes: int = 512 * 1024**2
+    bodies_bytes: int = 256 * 1024**2
     head_bytes: int = 64 * 1024
     elements: int = 16 * 1024**2
     pipelined: int = 64
@@ -37,3 +50,18 @@ class Limits:
     connections: int = 4096
     receive_s: int = 60
     idle_s: int = 300
+
+    @classmethod
+    def of(cls, written: NodeLimits, **given: int | None) -> Limits:
+        """Take those that a deployment file gives its node.
+
+        Parameters
+        ----------
+        written
+            Of the node.
+        given
+            Fields that count instead, where they are not None.
+        """
+        chosen: dict[str, int] = {"memory_bytes": written.memory, "bodies_bytes": written.bodies}
+        chosen |= {name: value for name, value in given.items() if value is not None}
+        return cls(**chosen)

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+from inferway.live.bodies import Bodies
 from inferway.live.http.connection import Connection
 from inferway.live.http.exchange import Clock, Exchange
 from inferway.live.http.limits import Limits
@@ -30,6 +31,8 @@ class Listener:
     allowed
         Told the value of a request's Authorization header, empty without one: whether it may be
         answered. Health is anybody's. None lets everybody in.
+    bodies
+        Account of the bodies that are held, with other listeners'; one of its own by default.
     hops
         Whether neighboring nodes ask here, whose hop headers count.
     """
@@ -41,12 +44,14 @@ class Listener:
         limits: Limits | None = None,
         allowed: Callable[[bytes], bool] | None = None,
         *,
+        bodies: Bodies | None = None,
         hops: bool = False,
     ) -> None:
         self.find = find
         self.hops = hops
         self.broken = broken
         self.limits = limits or Limits()
+        self.bodies = bodies or Bodies(self.limits.bodies_bytes)
         self.allowed = allowed
         self.clock = Clock()
         self.connections: set[Connection] = set()

@@ -27,6 +27,7 @@ from inferway.live.control.credentials import Credentials
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans
 from inferway.live.http.exchange import Exchange
+from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.keys import Keys
 from inferway.live.node.accounts import Accounts
@@ -93,6 +94,8 @@ class Node:
     record
         A folder where every task's events and random words are written down, for
         `inferway.dispatch.replay`; None writes nothing.
+    limits
+        Caps on requests; None takes the node's of the deployment.
     tracer
         Makes spans of the requests; None makes none. The node closes it.
     grpc_port, certificate, keys, drain_delay_s, grace_s, log_level
@@ -110,6 +113,7 @@ class Node:
         credentials: Path | None = None,
         emulate_rtt: bool = False,
         record: Path | None = None,
+        limits: Limits | None = None,
         tracer: Tracer | None = None,
         grpc_port: int | None = None,
         certificate: Certificate | None = None,
@@ -176,6 +180,7 @@ class Node:
             keys=keys,
             drain_delay_s=drain_delay_s,
             grace_s=grace_s,
+            limits=limits or Limits.of(member.limits),
             log_level=log_level,
             now=now,
             expected=position.tasks,
@@ -219,10 +224,16 @@ class Node:
             log=self.log,
         )
         self._first_moves: asyncio.Task[bool] | None = None
+        limits, bodies = self.server.limits, self.server.bodies
         self.relay = Relay(
-            name, self._next_hop, passed=self.accounts.came, spans=self._spans, now=now
+            name,
+            self._next_hop,
+            limits=limits,
+            passed=self.accounts.came,
+            spans=self._spans,
+            now=now,
         )
-        self._peers = Listener(self.relay.find, self._broken, hops=True)
+        self._peers = Listener(self.relay.find, self._broken, limits, bodies=bodies, hops=True)
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
         self.rounds = rounds_of(
