@@ -8,12 +8,14 @@ import json
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 import uvloop
 from chain import BODY, Held, Node, line, until
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Outcome, Request
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.wire import Answer
@@ -28,6 +30,24 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
             runner.run(main)
 
     return to_its_end
+
+
+@pytest.mark.parametrize("nodes", [20, MAX_HOPS + 1])
+def test_a_long_way_is_gone_there_and_back(run: Any, nodes: int) -> None:
+    # As long names as a file may give them, in an alphabet that headers have to spell out.
+    names = [f"\N{CYRILLIC SMALL LETTER ZHE}{'e' * 400}{i}" for i in range(nodes)]
+
+    async def main() -> None:
+        async with line(*names) as chain:
+            await chain[-1].serve()
+            await chain[0].serve(("tiny", names[-1], names[1]))
+            answer = await (await chain[0].client()).ask()
+            assert answer.status == 200, answer.body
+            assert answer.json["parameters"]["node"] == names[-1]
+            assert unquote(answer.headers["inferway-path"]).split(",") == names
+            assert len(answer.headers["inferway-time-ms"].split(",")) == nodes
+
+    run(main())
 
 
 def test_the_answer_names_variant_node_path_and_time(run: Any) -> None:

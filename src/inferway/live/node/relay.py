@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.hops.forwarder import BAD_GATEWAY
 from inferway.live.hops.headers import (
-    MOST_NODES,
     Heading,
     Trail,
     body_lines,
@@ -234,7 +234,7 @@ class Relay:
             return
         nodes = exchange.path.split(b",") if exchange.path else []
         name = unquote_to_bytes(to).decode("utf-8", "replace")
-        hop = self._next_hop(name, set(nodes)) if len(nodes) < MOST_NODES else None
+        hop = self._next_hop(name, set(nodes)) if len(nodes) < MAX_HOPS else None
         if hop is None or self._own in nodes or encoded(hop.name) in nodes:
             reason = f"node {self.node} has no way to node {name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
