@@ -14,6 +14,7 @@ from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.crossing import NodeData
 from inferway.placement.infida import InfidaState
 from inferway.placement.messages import Letter
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["Counted", "Counters", "without_fractions"]
 
@@ -155,5 +156,6 @@ def _names(of: str) -> list[_Name]:
     try:
         how, types = json.loads(of)
         return [(how, task, *path, pair) for task, path, pairs in types for pair in pairs]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the saved counters do not say what they count: {error}") from error
+    except (*UNREADABLE, TypeError) as error:
+        reason = fault(error)
+        raise ValueError(f"the saved counters do not say what they count: {reason}") from error

@@ -302,6 +302,24 @@ MALFORMED = [
 ]
 
 
+def test_what_is_nested_too_deep_is_refused_on_the_peer_port(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "cloud"))
+            heading = "Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n"
+            peer, client = await cloud.client(peer=True), await edge.client()
+            deep = b"[" * 100_000 + b"]" * 100_000
+            for body in (deep, b'{"x": %s}' % deep, BODY.replace(b"[1.0, 2.0]", deep)):
+                for answer in (await peer.ask(body, heading), await client.ask(body)):
+                    assert answer.status == 400
+                    assert answer.error.startswith("the request is not valid: ")
+            assert (await peer.ask(BODY, heading)).status == 200
+            assert (await client.ask()).status == 200
+
+    run(main())
+
+
 @pytest.mark.parametrize(("data", "said"), MALFORMED)
 def test_malformed_numbers_are_refused_by_whoever_decodes_them(
     run: Any, data: str, said: str

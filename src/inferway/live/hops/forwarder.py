@@ -24,6 +24,7 @@ from inferway.live.instance import EXPIRED
 from inferway.live.request import Outcome, Request
 from inferway.runtime import RemoteError, Signature
 from inferway.runtime.remote_tensors import decode, encode
+from inferway.runtime.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from inferway.live.hops.spans import Spans
@@ -319,6 +320,6 @@ def _complaint(answer: Answer) -> str:
     who = answer.node.decode("latin-1") or "the neighbor"
     try:
         said = msgspec.json.decode(answer.body, type=_Refusal).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         said = ""
     return f"node {who} answered {answer.status}" + (f": {said}" if said else "")
