@@ -54,7 +54,7 @@ class Counted:
 
     def __init__(self, whole: Counting, data: NodeData) -> None:
         self._data = data
-        self._forwarded, self._carry = whole.forwarded, whole.carry
+        self._forwarded, self._carry, self._equal = whole.forwarded, whole.carry, whole.equal
         crossings = [crossing for crossing in data.crossings.values() if len(crossing.pair)]
         self._types = [crossing.type for crossing in crossings]
         lengths = [len(crossing.pair) for crossing in crossings]
@@ -129,6 +129,7 @@ class Counted:
             self._type_of,
             self._gain,
             self.count,
+            self._equal,
             self.state.x,
         )
         return []
