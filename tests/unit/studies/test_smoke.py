@@ -86,8 +86,7 @@ VERDICTS = {
     "edge-rate": {"INFIDA gains more than greedy": True},
     "moved-bytes": {"No refresh period": True},
     "learning-rate": {"Without tuning": True},
-    "real-topologies": {
-    },
+    "real-topologies": {},
     "milp-gap": {
         "INFIDA's mean gain is at least 1 - 1/e": True,
         "The MILP is solved": True,
