@@ -200,6 +200,9 @@ class Forwarder:
         assert self._drained is not None
         return self._drained.wait(limit_s)
 
+    def give_up(self) -> None:
+        """Have nothing to give up: whoever divides a request is elsewhere."""
+
     def stop_sending(self, job: Any) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
         if job is not self._job or self._sending is None or self._sending.ended:
