@@ -121,9 +121,9 @@ class Running:
     def url(self) -> str:
         return f"127.0.0.1:{self.server.http_port}"
 
-    def wire(self) -> Wire:
+    def wire(self, *, admin: bool = False) -> Wire:
         """Connect; closed with the server, if not before."""
-        wire = Wire(self.server.http_port)
+        wire = Wire(self.server.admin_port if admin else self.server.http_port)
         self._wires.append(wire)
         return wire
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import struct
+from contextlib import closing
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from inferway.live import Limits
+from inferway.live import Keys, Limits
 
 TENSOR = {"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}
 RAW = struct.pack("<4f", 1, 2, 3, 4)
@@ -219,3 +220,134 @@ def test_no_bytes_make_a_5xx(digits: Any, raw: bytes, where: int, drop: int) -> 
     finally:
         wire.close()
     assert digits.get("/v2/health/ready").status == 200
+
+
+_READ = b"GET /v2/health/live HTTP/1.1\r\n%s\r\n"
+_SENT = b"POST /v2/repository/index HTTP/1.1\r\nHost: t\r\n%s\r\n"
+_CHUNKED = b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("admin", [False, True])
+@pytest.mark.parametrize(
+    ("raw", "status", "part"),
+    [
+        (_READ % b"", 400, "no Host header"),
+        (_READ % b"Host: a\r\nHost: a\r\n", 400, "2 Host headers"),
+        (_READ % b"Host: a\r\nX: 1\r\nhost: b\r\n", 400, "2 Host headers"),
+        (_READ % b"Host: a b\r\n", 400, "expected a host"),
+        (_READ % b"Host: a/b\r\n", 400, "expected a host"),
+        (_READ % b"Host: a@b\r\n", 400, "expected a host"),
+        (_READ % b"Host: a:b\r\n", 400, "expected a host"),
+        (b"GET / HTTP/1.0\r\nHost: a\r\nHost: b\r\n\r\n", 400, "2 Host headers"),
+        (b"GET / HTTP/2.0\r\nHost: a\r\n\r\n", 400, "version 2.0"),
+        (b"GET / HTTP/0.9\r\nHost: a\r\n\r\n", 400, "version 0.9"),
+        (b"GET /\r\n\r\n", 400, "version 0.9"),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 400, "malformed HTTP"),
+        (_SENT % b"Transfer-Encoding: gzip, chunked\r\n" + _CHUNKED, 501, "'gzip'"),
+        (
+            _SENT % b"Transfer-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n" + _CHUNKED,
+            501,
+            "'gzip'",
+        ),
+        (_SENT % b"transfer-encoding: DEFLATE , CHUNKED\r\n" + _CHUNKED, 501, "'deflate'"),
+        (_SENT % b"Transfer-Encoding: identity, chunked\r\n" + _CHUNKED, 501, "'identity'"),
+        (_SENT % b"Transfer-Encoding: gzip\r\n" + _CHUNKED, 400, "must be chunked"),
+        (_SENT % b"Transfer-Encoding: xchunked\r\n" + _CHUNKED, 400, "must be chunked"),
+        (_SENT % b"Transfer-Encoding: chunked;q=1\r\n" + _CHUNKED, 400, "must be chunked"),
+        (_SENT % b"Transfer-Encoding: chunked, gzip\r\n" + _CHUNKED, 400, "malformed"),
+        (_SENT % b"Transfer-Encoding: chunked, chunked\r\n" + _CHUNKED, 400, "malformed"),
+        (_SENT % b"Transfer-Encoding: \r\n" + _CHUNKED, 400, "malformed"),
+        (_SENT % b"Transfer-Encoding : chunked\r\n" + _CHUNKED, 400, "malformed"),
+        (
+            b"POST / HTTP/1.0\r\nHost: t\r\nTransfer-Encoding: chunked\r\n\r\n" + _CHUNKED,
+            400,
+            "HTTP/1.0",
+        ),
+        (
+            _SENT % b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n" + _CHUNKED,
+            400,
+            "malformed",
+        ),
+        (
+            _SENT % b"Transfer-Encoding: chunked\r\nContent-Length: 5\r\n" + _CHUNKED,
+            400,
+            "malformed",
+        ),
+        (_SENT % b"Content-Length: 2\r\nContent-Length: 2\r\n" + b"{}", 400, "malformed"),
+        (_SENT % b"Content-Length: 2\r\nContent-Length: 3\r\n" + b"{}", 400, "malformed"),
+        (_SENT % b"Content-Length: 2, 2\r\n" + b"{}", 400, "malformed"),
+        (_SENT % b"Content-Length: +2\r\n" + b"{}", 400, "malformed"),
+        (_SENT % b"X: a\r\n b\r\n", 400, "malformed"),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\n\r\n", 405, "CONNECT"),
+        (b"CONNECT a:1 HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\n", 405, "CONNECT"),
+    ],
+)
+def test_framing_that_others_may_read_differently(
+    digits: Any, admin: bool, raw: bytes, status: int, part: str
+) -> None:
+    with closing(digits.wire(admin=admin)) as wire:
+        # Whoever stands in front may take what follows for another request, or not.
+        wire.send(raw + b"GET /v2/health/live HTTP/1.1\r\nHost: t\r\n\r\n")
+        refused = wire.read()
+        assert (refused.status, refused.headers["connection"]) == (status, "close")
+        assert part in refused.json["error"]
+        assert wire.closed()
+
+
+@pytest.mark.parametrize("host", ["", "a", "a.b:80", "[::1]", "[::1]:8000", "127.0.0.1:1", "a-b_c"])
+def test_hosts_that_are_in_order(digits: Any, host: str) -> None:
+    for _ in range(2):
+        assert digits.ask(_READ % f"Host: {host}\r\n".encode()).status == 200
+    assert digits.ask(b"GET /v2/health/live HTTP/1.0\r\n\r\n").status == 200
+
+
+def test_trailers_are_no_headers(start: Any, site_of: Any) -> None:
+    key = "a-key-of-enough-length"
+    running = start(site_of(), keys=Keys([key]))
+    body, length = binary()
+    right = f"Authorization: Bearer {key}\r\n"
+    head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: t\r\nTransfer-Encoding: chunked\r\n"
+    chunks = b"\r\n%x\r\n%s\r\n0\r\n" % (len(body), body)
+
+    def ask(headers: str, trailers: str) -> Any:
+        raw = head + headers.encode() + chunks + trailers.encode() + b"\r\n"
+        return running.ask(raw, admin=False)
+
+    assert ask(right + length, "").status == 200
+    # What stands behind the body says nothing of it.
+    assert ask(length, right).status == 401
+    assert ask(right, length).status == 400
+    trailers = "Content-Encoding: gzip\r\nInference-Header-Content-Length: 1\r\nHost: x\r\n"
+    trailers += "Connection: close\r\nAccept-Encoding: gzip\r\nX-Request-Id: trailing\r\n"
+    answer = ask(right + length, f"{trailers}Authorization: Bearer wrong\r\n")
+    assert answer.status == 200
+    assert answer.headers["x-request-id"] != "trailing"
+    refused = ask(right + length, "X: " + "x" * 70_000 + "\r\n")
+    assert refused.status == 431
+
+
+def test_headers_of_a_body_that_are_given_twice(digits: Any) -> None:
+    body, length = binary()
+    assert digits.infer(body, length * 2).status == 400
+    double = "Content-Encoding: gzip\r\nContent-Encoding: identity\r\n"
+    assert digits.infer(body, length + double).status == 415
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+def test_the_body_of_a_request_that_asks_for_an_upgrade_is_its_own(
+    digits: Any, chunked: bool
+) -> None:
+    body = json.dumps(one(data=[1, 2, 3, 4])).encode()
+    head = b"POST /v2/models/digits/infer HTTP/1.1\r\nHost: t\r\nConnection: Upgrade\r\n"
+    head += b"Upgrade: h2c\r\nX-Request-Id: mine\r\n"
+    if chunked:
+        raw = head + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%s\r\n0\r\n\r\n" % (len(body), body)
+    else:
+        raw = head + b"Content-Length: %d\r\n\r\n%s" % (len(body), body)
+    for cut in (0, len(head), len(raw) - 30):
+        with closing(digits.wire()) as wire:
+            wire.send(raw[:cut])
+            wire.send(raw[cut:] + raw)
+            for _ in range(2):
+                answer = wire.read()
+                assert (answer.status, answer.headers["x-request-id"]) == (200, "mine")

@@ -18,7 +18,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.profile import Profile
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 SCHEMA: Final = 1
 SCHEME: Final = "zoo://"
@@ -228,9 +227,9 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
         raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
     except CatalogError:
         raise
-    except (*UNREADABLE, KeyError, TypeError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise CatalogError(
-            f"{path}: the profiles are malformed ({type(error).__name__}: {fault(error)}); "
+            f"{path}: the profiles are malformed ({type(error).__name__}: {error}); "
             "remove the file or measure again"
         ) from error
 

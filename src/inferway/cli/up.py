@@ -135,8 +135,11 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
         came = True
         raise KeyboardInterrupt
 
-    # Ignored or not before: both are meant for whoever runs the nodes.
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
+    before = {
+        one: signal.signal(one, interrupt)
+        for one in (signal.SIGINT, signal.SIGTERM)
+        if signal.getsignal(one) is not signal.SIG_IGN
+    }
     try:
         yield lambda: came
     finally:

@@ -9,7 +9,6 @@ import msgspec
 import numpy as np
 
 from inferway.runtime.signature import DTYPES
-from inferway.runtime.unreadable import UNREADABLE
 
 
 class Answer(NamedTuple):
@@ -75,7 +74,7 @@ def decode(content: bytes, json_length: int) -> Answer | None:
     try:
         parsed = _DECODER.decode(content[:json_length] if binary else content)
         chosen = _class(parsed.outputs, content[json_length:] if binary else b"")
-    except (*UNREADABLE, KeyError, TypeError, OverflowError):
+    except (msgspec.DecodeError, ValueError, KeyError):
         return None
     return Answer(parsed.model_version, chosen, _latency(parsed.parameters))
 

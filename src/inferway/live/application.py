@@ -9,7 +9,6 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from inferway.live.assembly import ServeError
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -61,7 +60,8 @@ def apply(
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            said = answer.read()
+            told: dict[str, Any] = json.load(answer)
+            return told
     except HTTPError as error:
         with error:
             said = error.read()
@@ -70,12 +70,7 @@ def apply(
                 f"{admin_url} is no server's admin listener: it has no /apply"
             ) from None
         try:
-            reason = str(json.loads(said)["error"])
-        except (*UNREADABLE, KeyError, TypeError):
+            reason = json.loads(said)["error"]
+        except (ValueError, KeyError, TypeError):
             reason = f"HTTP status {error.code}"
         raise ServeError(reason) from None
-    try:
-        told: dict[str, Any] = json.loads(said)
-    except UNREADABLE as error:
-        raise ServeError(f"{admin_url} answers what is no JSON: {fault(error)}") from None
-    return told

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Final
 
 import numpy as np
 
@@ -39,6 +40,9 @@ class Batch:
         "unserved",
     )
 
+    deadline_s: Final = math.inf
+    """Members whose deadline passes leave before the run; nobody asks during it."""
+
     def __init__(self, server: int, members: list[Request]) -> None:
         self.server = server
         self.members = members
@@ -53,11 +57,6 @@ class Batch:
         self.unserved = False
         self.retry_after_s = 0.0
         self._inputs: Arrays | None = None
-
-    @property
-    def deadline_s(self) -> float:
-        """Of a lone member; of several, those that are late leave before the run."""
-        return self.members[0].deadline_s if len(self.members) == 1 else math.inf
 
     @property
     def rows(self) -> int:

@@ -26,11 +26,18 @@ class Bodies:
         self.held = 0
         self.refused = 0
 
+    @property
+    def reason(self) -> str:
+        """Why a request is refused for want of room."""
+        return (
+            f"the bodies of all requests together would take more than the limit of {self.limit} "
+            "bytes"
+        )
+
     def reserve(self, size: int) -> bool:
         """Count `size` more bytes; without room for them count nothing and say no."""
         held = self.held + size
         if held > self.limit:
-            self.refused += 1
             return False
         self.held = held
         return True

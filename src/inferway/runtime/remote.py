@@ -16,7 +16,6 @@ from inferway.runtime.remote_reply import Reply
 from inferway.runtime.remote_tensors import decode, encode
 from inferway.runtime.remote_wires import RemoteCall, RemoteWires
 from inferway.runtime.signature import DTYPES, Signature, Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 TIMEOUT_S: Final = 10.0
 """Longest wait for one answer, unless told otherwise."""
@@ -243,10 +242,10 @@ class RemoteRuntime:
         _check_coding(reply)
         try:
             return msgspec.json.decode(reply.body, type=kind)
-        except UNREADABLE as error:
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise RemoteError(
                 Fault.BROKEN,
-                f"the remote server's metadata are not those of the protocol: {fault(error)}",
+                f"the remote server's metadata are not those of the protocol: {error}",
             ) from None
 
 
@@ -259,7 +258,7 @@ def _failure(reply: Reply) -> RemoteError:
     said = ""
     try:
         said = msgspec.json.decode(reply.body, type=_Complaint).error
-    except UNREADABLE:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         if 300 <= status < 400:
             said = "redirects are not followed"
     said = " ".join(said.split())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from collections.abc import Generator
 from typing import Final
 
 from inferway.live.http.refusal import RefusalError
@@ -14,12 +15,25 @@ SMALLEST: Final = 1024
 MEMBERS: Final = 16
 """A gzip body may have so many members: each costs a machine of its own, even an empty one."""
 
-_PIECE: Final = 256 * 1024
+RATIO: Final = 100
+"""A body may unpack to so many times its size: measured values, as JSON or raw, stay below 20."""
+FREE: Final = 8 * 1024**2
+"""To so many bytes it may unpack in any case: a mask or a tensor of zeros packs 1000 to 1."""
+
+FIRST: Final = 64 * 1024
+"""Bytes of the first step of unpacking, which most bodies end with: a tenth of a millisecond."""
+STEP: Final = 1024**2
+"""Bytes of each further step."""
+
+_FED: Final = 64 * 1024
+_PIECE: Final = 128 * 1024
 _GZIP, _ZLIB, _RAW = 31, 15, -15
 
 
-def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
-    """Unpack a request's body.
+def unpacking(
+    body: bytes, encoding: bytes, limit: int, beyond: str = ""
+) -> Generator[int, None, bytes | bytearray]:
+    """Unpack a request's body step by step.
 
     Parameters
     ----------
@@ -29,11 +43,23 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
         Value of Content-Encoding.
     limit
         Largest size after unpacking, in bytes.
+    beyond
+        Said of a body that is larger.
+
+    Yields
+    ------
+    int
+        Bytes that it has grown to, after each step but the last.
+
+    Returns
+    -------
+    bytes or bytearray
+        The body.
 
     Raises
     ------
     RefusalError
-        415 for another encoding, 413 beyond the limit, 400 for damaged data.
+        415 for another encoding, 413 beyond the limit or the ratio, 400 for damaged data.
     """
     match encoding.strip().lower():
         case b"" | b"identity":
@@ -49,30 +75,52 @@ def decompress(body: bytes, encoding: bytes, limit: int) -> bytes:
             raise RefusalError(
                 415, f"content encoding {name!r} is not offered; gzip and deflate are"
             )
-    parts: list[bytes] = []
-    left = limit
+    allowed = max(FREE, RATIO * len(body))
+    if limit <= allowed:
+        allowed, reason = limit, f"the body unpacks to more than the limit of {limit} bytes"
+        reason = beyond or reason
+    else:
+        reason = f"the body unpacks to more than {RATIO} times its size; send it unpacked"
+    unpacked = bytearray()
+    goal = FIRST
     rest = memoryview(body)
     for _ in range(MEMBERS):
         machine = zlib.decompressobj(bits)
-        while rest and not machine.eof:
-            # What is left over after a member is copied: a piece of the body, never all of it.
-            piece, rest = rest[:_PIECE], rest[_PIECE:]
+        fed: bytes | memoryview = b""
+        while not machine.eof:
+            if not fed:
+                # What is left over after a member is copied: a piece of the body, never all of it.
+                fed, rest = rest[:_FED], rest[_FED:]
             try:
-                part = machine.decompress(piece, left + 1)
+                part = machine.decompress(fed, min(_PIECE, allowed + 1 - len(unpacked)))
             except zlib.error as error:
                 raise RefusalError(400, f"the compressed body is damaged: {error}") from None
-            if len(part) > left:
-                raise RefusalError(413, f"the body unpacks to more than the limit of {limit} bytes")
-            parts.append(part)
-            left -= len(part)
-        if not machine.eof:
-            raise RefusalError(400, "the compressed body is truncated")
+            fed = machine.unconsumed_tail
+            unpacked += part
+            if len(unpacked) > allowed:
+                raise RefusalError(413, reason)
+            if not (part or fed or rest or machine.eof):
+                raise RefusalError(400, "the compressed body is truncated")
+            if len(unpacked) >= goal:
+                goal = len(unpacked) + STEP
+                yield len(unpacked)
         rest = memoryview(body)[len(body) - len(rest) - len(machine.unused_data) :]
         if not rest:
-            return parts[0] if len(parts) == 1 else b"".join(parts)
+            return unpacked
         if bits != _GZIP:
             raise RefusalError(400, "the compressed body has bytes after its end")
     raise RefusalError(400, f"the compressed body has more than {MEMBERS} members")
+
+
+def decompress(body: bytes, encoding: bytes, limit: int) -> bytes | bytearray:
+    """Unpack a small body at once; see `unpacking`."""
+    steps = unpacking(body, encoding, limit)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: bytes | bytearray = end.value
+            return result
 
 
 def accepted(header: bytes) -> bytes | None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import deque
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
 from inferway.live.http.exchange import Exchange
+from inferway.live.http.refusal import long_json
 from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT, whole
 
 if TYPE_CHECKING:
@@ -17,45 +19,81 @@ if TYPE_CHECKING:
 OPEN = frozenset({b"/v2/health/live", b"/v2/health/ready"})
 """What is answered without a key: whoever starts and balances servers has none."""
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
-LINGER_S = 1.0
-"""How long a refused client may go on sending, so that it reads the refusal before a reset."""
+LINGER_S: Final = 1.0
+"""How long a refused client may send nothing more before its connection is closed."""
+LINGERS: Final = 10
+"""How many times so long it may go on sending, so that it reads the refusal before a reset."""
+PIECE: Final = 64 * 1024
+"""Larger answers are written in pieces of so many bytes, as the client reads them."""
+_SMALL: Final = 2048
+"""Answers that are no larger, refusals among them, always have a place."""
+
+_HOST: Final = re.compile(rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?")
+_METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
+CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
+_LATER: Final = b"Retry-After: 1\r\n"
+_UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
 
 
 class Connection(asyncio.Protocol):
     """Parses requests, finds who handles them and writes the responses in order."""
 
     __slots__ = (
-        "_chunks",
+        "_allowed_bytes",
+        "_backlog",
+        "_buffer",
+        "_cap",
+        "_closed",
         "_current",
         "_deaf",
+        "_ending",
+        "_gone",
         "_head_bytes",
+        "_heard",
+        "_host",
+        "_hosts",
         "_parser",
         "_paused",
         "_queued",
         "_received",
+        "_resumed",
+        "_since",
         "_stuck",
+        "_transfer",
         "_transport",
+        "_upgrade",
         "_url",
         "_whole",
         "exchanges",
         "listener",
         "tick",
+        "unread",
     )
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
         self.exchanges: deque[Exchange] = deque()
         self.tick = listener.clock.tick
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser: Any = httptools.HttpRequestParser(self)
         self._current: Exchange | None = None
         self._url = b""
         self._head_bytes = 0
         self._received = 0
-        self._chunks: list[bytes] | None = None
-        self._deaf = False
-        self._paused = False
+        self._cap = 0
+        self._host, self._hosts = b"", 0
+        self._transfer: bytes | None = None
+        self._buffer: bytearray | None = None
+        self._upgrade = b""
+        self._resumed = self._deaf = self._heard = self._paused = self._gone = False
         self._queued = 0
+        self._backlog: deque[memoryview] = deque()
+        self.unread = 0
+        """Bytes of answers that wait here: for the client to read, or for those before them."""
         self._stuck: int | None = None
+        self._since: int | None = None
+        self._allowed_bytes = 0
+        self._ending: bool | None = None
+        self._closed: int | None = None
         # Between nodes there are no keys, and so none to ask for.
         self._whole = listener.hops and listener.allowed is None
 
@@ -66,25 +104,29 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         connections = self.listener.connections
         if len(connections) >= self.listener.limits.connections:
-            self._refuse_and_close(503, "too many connections are open", b"Retry-After: 1\r\n")
+            self._refuse_and_close(503, "too many connections are open", _LATER)
             return
         connections.add(self)
         if self.listener.draining:  # it was on its way when the listener closed
             self._transport.abort()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Withdraw what the client no longer waits for."""
+        """Withdraw what the client no longer waits for, and keep nothing of it."""
         self.listener.connections.discard(self)
         self._deaf = True
-        self._current = None
+        self._drop_current()
+        self._drop_unread()
+        self._parser = None  # each of the two holds the other
         waiting, self.exchanges = self.exchanges, deque()
         for exchange in waiting:
+            self._release(exchange)
             if not exchange.answered and exchange.withdraw is not None:
                 exchange.withdraw(exchange.request)
 
     def data_received(self, data: bytes) -> None:
         """Parse what has come."""
         if self._deaf:
+            self._heard = True
             return
         self.tick = self.listener.clock.tick
         # Between two requests the parser keeps nothing, so that it need not see them all.
@@ -93,9 +135,13 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            # No other protocol is offered, and a server may ignore the wish (RFC 9110, 7.8).
+            # No other protocol is offered, and a server may ignore the wish (RFC 9110, 7.8). The
+            # parser ends there: the body, if there is one, is another's, with a head of its own.
             self._parser = httptools.HttpRequestParser(self)
             rest = data[upgrade.args[0] :]
+            if self._upgrade:
+                framing, self._upgrade, self._resumed = self._upgrade, b"", True
+                rest = b"POST / HTTP/1.1\r\n%s\r\n%s" % (framing, rest)
             if rest:
                 self.data_received(rest)
         except httptools.HttpParserCallbackError as error:
@@ -107,29 +153,37 @@ class Connection(asyncio.Protocol):
     def pause_writing(self) -> None:
         """Read no more from a client that does not read its answers."""
         self._stuck = self.listener.clock.tick
+        if self._since is None:
+            self._since, self._allowed_bytes = self._stuck, 0
         self._pause()
 
     def resume_writing(self) -> None:
-        """Read again."""
+        """Write what has waited, and read again."""
         self._stuck = None
-        self._resume()
+        self._flush()
+        if self._stuck is None:
+            self._since = None
+            if not self._deaf:
+                self._regulate()
 
     # What httptools calls.
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if self._deaf:
+        if self._deaf or self._resumed:
             return
         self._current = exchange = Exchange(self, self.tick)
         if self.listener.hops:
             exchange.hop = {}
         self.exchanges.append(exchange)
         self._url = b""
-        self._head_bytes = self._received = 0
-        self._chunks = None
+        self._head_bytes = self._received = self._hosts = 0
+        self._transfer = None
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
+        if self._resumed:
+            return
         self._url += url
         self._head_bytes += len(url)
         if self._head_bytes > self.listener.limits.head_bytes:
@@ -138,27 +192,33 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the few headers that matter."""
         exchange = self._current
-        if exchange is None:
+        if exchange is None or self._resumed:
             return
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self.listener.limits.head_bytes:
             limit = self.listener.limits.head_bytes
             self._refuse_and_close(431, f"the headers are longer than {limit} bytes")
             return
+        if exchange.headed:
+            return  # a trailer: whoever looked at the headers before us has not seen it
         if exchange.hop is not None and name[:9].lower() == b"inferway-":
             exchange.hop[name.lower()] = value
             return
         length = len(name)
         # Told apart by length first: most headers are of no interest.
         if length == 14:
-            if name.lower() == b"content-length" and len(value) < 20:
-                self._received = -int(value)  # llhttp has checked that these are digits
+            if name.lower() == b"content-length":
+                # llhttp has checked that these are digits, and that others before them are zeros.
+                self._received = -int(value[-20:])
         elif length == 31:
             if name.lower() == b"inference-header-content-length":
-                exchange.header_length = value
+                exchange.header_length = _listed(exchange.header_length, value)
         elif length == 16:
             if name.lower() == b"content-encoding":
-                exchange.encoding = value
+                exchange.encoding = _listed(exchange.encoding, value)
+        elif length == 17:
+            if name.lower() == b"transfer-encoding":
+                self._transfer = _listed(self._transfer, value)
         elif length == 15:
             if name.lower() == b"accept-encoding":
                 exchange.accept_encoding = value
@@ -177,24 +237,41 @@ class Connection(asyncio.Protocol):
                 exchange.traceparent = value
         elif length == 10:
             if name.lower() == b"tracestate":
-                before = exchange.tracestate
-                exchange.tracestate = value if before is None else b"%s,%s" % (before, value)
+                exchange.tracestate = _listed(exchange.tracestate, value)
         elif length == 4:
             if name.lower() == b"host":
                 exchange.host = value
+                self._hosts += 1
         elif length == 6 and name.lower() == b"expect":
             exchange.expects = value.lower() == b"100-continue"
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
         exchange = self._current
-        if exchange is None:
+        if exchange is None or self._resumed:
+            self._resumed = False
             return
-        parser = self._parser
+        parser, listener = self._parser, self.listener
         exchange.method = parser.get_method()
-        exchange.old = parser.get_http_version() == "1.0"
-        exchange.keep_alive = parser.should_keep_alive() and not self.listener.draining
-        allowed = self.listener.allowed
+        version = parser.get_http_version()
+        exchange.old = version == "1.0"
+        exchange.keep_alive = parser.should_keep_alive() and not listener.draining
+        # RFC 9112, 3.2, 6.1 and 6.3.
+        if version != "1.1" or self._hosts != 1 or exchange.host != self._host:
+            refusal = self._wrong_head(exchange, version)
+            if refusal is not None:
+                self._refuse_and_close(*refusal)
+                return
+            self._host = exchange.host
+        if self._transfer is not None:
+            refusal = _wrong_transfer(self._transfer, exchange.old)
+            if refusal is not None:
+                self._refuse_and_close(*refusal)
+                return
+        if exchange.method == b"CONNECT":
+            self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
+            return
+        allowed = listener.allowed
         if (
             allowed is not None
             and not allowed(exchange.authorization or b"")
@@ -202,79 +279,118 @@ class Connection(asyncio.Protocol):
         ):
             self._refuse_and_close(401, "the request needs a valid key", _CHALLENGE)
             return
+        limits, bodies = listener.limits, listener.bodies
+        # Without raw tensors all of a body is JSON.
+        self._cap = limits.body_bytes
+        if exchange.header_length is None and limits.json_bytes < self._cap:
+            self._cap = limits.json_bytes
         announced, self._received = -self._received, 0
-        if announced > self.listener.limits.body_bytes:
+        if announced > self._cap:
             self._too_large()
             return
+        # It counts as it comes, for who announces much and sends nothing takes nothing.
+        if bodies.held + announced > bodies.limit and announced:
+            bodies.refused += 1
+            self._no_room(announced)
+            return
+        if parser.should_upgrade() and (announced or self._transfer is not None):
+            self._upgrade = b"Transfer-Encoding: chunked\r\n"
+            if announced:
+                self._upgrade = b"Content-Length: %d\r\n" % announced
         exchange.headed = True
         if exchange.expects and self.exchanges[0] is exchange:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
             exchange.expects = False
+            if not exchange.old:
+                self._write(CONTINUE)
 
     def on_body(self, chunk: bytes) -> None:
         """Take a piece of the body."""
         exchange = self._current
         if exchange is None:
             return
-        self._received += len(chunk)
-        if self._received > self.listener.limits.body_bytes:
+        size = len(chunk)
+        self._received += size
+        if self._received > self._cap:
             self._too_large()
-        elif self._chunks is not None:
-            self._chunks.append(chunk)
-        elif exchange.body:
-            self._chunks = [cast("bytes", exchange.body), chunk]
+        elif not self.listener.bodies.reserve(size):
+            self._no_room(self._received)
         else:
-            exchange.body = chunk
+            exchange.size += size
+            if self._buffer is not None:
+                self._buffer += chunk
+            elif exchange.body:
+                # One buffer, for a list of small chunks takes many times what it holds.
+                self._buffer = bytearray(exchange.body)
+                self._buffer += chunk
+            else:
+                exchange.body = chunk
 
     def on_message_complete(self) -> None:
         """The request is whole."""
         exchange = self._current
-        if exchange is None:
+        if exchange is None or self._upgrade:
             return
         self._current = None
-        if self._chunks is not None:
-            exchange.body = b"".join(self._chunks)
-            self._chunks = None
+        if self._buffer is not None:
+            exchange.body = bytes(self._buffer)
+            self._buffer = None
         exchange.expects = False
-        self._handle(exchange, self._received)
+        self._handle(exchange, self._url)
 
     # What exchanges and the listener call.
 
-    def occupy(self, exchange: Exchange, size: int) -> None:
-        """Count what an exchange holds in memory until it is answered, in bytes."""
-        self._queued += size - exchange.size
-        exchange.size = size
+    def grow(self, exchange: Exchange, size: int) -> bool:
+        """Count more bytes that a whole request holds until it is answered; False without room."""
+        if not self.listener.bodies.reserve(size):
+            return False
+        exchange.size += size
+        self._queued += size
+        return True
+
+    def again(self, exchange: Exchange) -> None:
+        """Find once more who answers a whole request: its body has been unpacked."""
+        self._find(exchange)
+        self._regulate()
 
     def send(self, exchange: Exchange, reply: bytes) -> None:
         """Write a response, and those that waited for it."""
+        if exchange.size:
+            self._queued -= exchange.size
+            self._release(exchange)
+            exchange.body = b""
+        unread = self.unread
+        if unread and len(reply) > _SMALL:
+            limit = self.listener.limits.queued_bytes
+            if unread + len(reply) > limit:
+                reason = f"{unread} bytes of answers of this connection wait to be read"
+                exchange.refuse(503, f"the answer was dropped: {reason}", _LATER)
+                return
         exchanges = self.exchanges
         if not exchanges or exchanges[0] is not exchange:
             exchange.reply = reply
+            self._count(len(reply))
             return
         exchanges.popleft()
-        self._queued -= exchange.size
         if exchanges and exchanges[0].reply is not None:
             replies = [reply]
             while exchanges and (following := exchanges[0]).reply is not None:
                 replies.append(following.reply)
+                self._count(-len(following.reply))
                 exchange = exchanges.popleft()
-                self._queued -= exchange.size
             reply = b"".join(replies)
         if exchanges and exchanges[0].expects and exchanges[0].headed:
             exchanges[0].expects = False
-            reply += b"HTTP/1.1 100 Continue\r\n\r\n"
-        self._transport.write(reply)
+            reply += CONTINUE
+        self._write(reply)
         if not exchange.keep_alive:
             self._end(lingering=not exchange.headed)
         elif self._paused:
-            limits = self.listener.limits
-            if len(exchanges) <= limits.pipelined // 2 and self._queued <= limits.queued_bytes:
-                self._resume()
+            self._regulate()
 
     def drain(self) -> None:
         """Close when the last answer has gone."""
         if not self.exchanges:
-            self._transport.close()
+            self._end(lingering=False)
             return
         last = self.exchanges[-1]
         last.keep_alive = False
@@ -282,18 +398,27 @@ class Connection(asyncio.Protocol):
     def expire(self) -> None:
         """Close a connection that has been idle or slow for too long."""
         limits, tick = self.listener.limits, self.listener.clock.tick
-        if self._stuck is not None and tick - self._stuck > limits.receive_s:
-            self._transport.abort()
+        if self._closed is not None and tick - self._closed > limits.receive_s:
+            self.abort()  # its last bytes are never read
             return
+        if self._stuck is not None and tick - self._stuck > limits.receive_s:
+            self.abort()
+            return
+        if self._since is not None:
+            due = self._since + limits.receive_s + self._allowed_bytes / limits.read_rate
+            if tick > due:
+                self.abort()
+                return
         current = self._current
         if current is not None:
             if tick - current.tick > limits.receive_s:
                 self._refuse_and_close(408, f"the request took more than {limits.receive_s} s")
         elif not self.exchanges and tick - self.tick > limits.idle_s:
-            self._transport.close()
+            self._close()
 
     def abort(self) -> None:
         """Close now."""
+        self._drop_unread()
         self._transport.abort()
 
     def _take_whole(self, data: bytes) -> bool:
@@ -302,9 +427,14 @@ class Connection(asyncio.Protocol):
             return False
         head = found.end()
         size = len(data) - head
-        if head > limits.head_bytes or size > limits.body_bytes:
+        cap = limits.body_bytes
+        if found[12] is None and limits.json_bytes < cap:
+            cap = limits.json_bytes
+        bodies = self.listener.bodies
+        if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
-        self._url, node, variant, path, left, carried, *given = found.groups()
+        bodies.held += size
+        target, node, variant, path, left, carried, *given = found.groups()
         exchange = Exchange(self, self.tick)
         self.exchanges.append(exchange)
         exchange.hop = {NODE: node, VARIANT: variant, PATH: path}
@@ -321,37 +451,67 @@ class Connection(asyncio.Protocol):
             exchange.accept_encoding,
             _,
         ) = given
-        exchange.method, exchange.body = b"POST", data[head:]
+        exchange.method, exchange.body, exchange.size = b"POST", data[head:], size
         exchange.headed, exchange.keep_alive = True, not self.listener.draining
-        self._handle(exchange, size)
+        self._handle(exchange, target)
         return True
 
-    def _handle(self, exchange: Exchange, size: int) -> None:
+    def _handle(self, exchange: Exchange, target: bytes) -> None:
         if not exchange.keep_alive:
             self._deaf = True  # whatever follows was not asked for
-        self.occupy(exchange, size)
+        self._queued += exchange.size
         # Found now and not with the headers: meanwhile another site may have taken over.
+        exchange.target = target
+        self._find(exchange)
+        limits = self.listener.limits
+        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
+            self._pause()
+
+    def _find(self, exchange: Exchange) -> None:
         try:
-            self.listener.find(exchange.method, self._url)(exchange)
+            self.listener.find(exchange.method, exchange.target)(exchange)
         except Exception as error:  # a failing handler must not leave its client waiting
             self.listener.broken(error)
             if not exchange.answered:
                 self._deaf = True
                 exchange.keep_alive = exchange.headed = False
                 exchange.refuse(500, "the server failed on this request")
-        limits = self.listener.limits
-        if len(self.exchanges) > limits.pipelined or self._queued > limits.queued_bytes:
-            self._pause()
+
+    def _wrong_head(self, exchange: Exchange, version: str) -> tuple[int, str] | None:
+        if version not in ("1.0", "1.1"):
+            return 400, f"malformed HTTP: version {version} is not spoken here; 1.1 is"
+        if self._hosts > 1:
+            return 400, f"the request has {self._hosts} Host headers, expected one"
+        if not self._hosts and version == "1.1":
+            return 400, "the request has no Host header"
+        if _HOST.fullmatch(exchange.host) is None:
+            shown = exchange.host[:64].decode("latin-1")
+            return 400, f"the Host header is {shown!r}, expected a host and perhaps a port"
+        return None
 
     def _too_large(self) -> None:
-        limit = self.listener.limits.body_bytes
-        self._refuse_and_close(413, f"the body is larger than the limit of {limit} bytes")
+        limits = self.listener.limits
+        if self._cap < limits.body_bytes:
+            self._refuse_and_close(413, long_json(self._cap))
+        else:
+            limit = limits.body_bytes
+            self._refuse_and_close(413, f"the body is larger than the limit of {limit} bytes")
+
+    def _no_room(self, size: int) -> None:
+        bodies = self.listener.bodies
+        if size > bodies.limit:
+            reason = f"the body is larger than all bodies together may be, {bodies.limit} bytes"
+            self._refuse_and_close(413, reason)
+            return
+        # Whoever forwards it gives it to another node.
+        extra = _LATER + _UNSERVED if self.listener.hops else _LATER
+        self._refuse_and_close(503, bodies.reason, extra)
 
     def _refuse_and_close(self, status: int, reason: str, extra: bytes = b"") -> None:
         if self._deaf:
             return
         self._deaf = True
-        exchange, self._current = self._current, None
+        exchange = self._drop_current()
         if exchange is None or exchange.answered:
             exchange = Exchange(self, self.tick)
             self.exchanges.append(exchange)
@@ -359,14 +519,98 @@ class Connection(asyncio.Protocol):
         exchange.headed = False
         exchange.refuse(status, reason, extra)
 
+    def _drop_current(self) -> Exchange | None:
+        """Keep nothing of a body that has come in part."""
+        exchange, self._current, self._buffer = self._current, None, None
+        if exchange is not None:
+            self._release(exchange)
+            exchange.body = b""
+        return exchange
+
+    def _release(self, exchange: Exchange) -> None:
+        self.listener.bodies.release(exchange.size)
+        exchange.size = 0
+
+    def _write(self, data: bytes) -> None:
+        if self._stuck is None and len(data) <= PIECE and not self._backlog:
+            self._transport.write(data)
+        elif not self._transport.is_closing():
+            if self._since is None:
+                self._since, self._allowed_bytes = self.listener.clock.tick, 0
+            self._allowed_bytes += len(data)
+            self._backlog.append(memoryview(data))
+            self._count(len(data))
+            self._flush()
+            if self._backlog:
+                self._pause()
+                self.listener.relieve()
+            elif self._stuck is None:
+                self._since = None
+
+    def _flush(self) -> None:
+        backlog = self._backlog
+        while backlog and self._stuck is None:
+            first = backlog.popleft()
+            if len(first) > PIECE:
+                backlog.appendleft(first[PIECE:])
+                first = first[:PIECE]
+            else:
+                self._count(-len(cast("bytes", first.obj)))
+            self._transport.write(first)
+        if not backlog and self._ending is not None:
+            lingering, self._ending = self._ending, None
+            self._end(lingering)
+
+    def _count(self, size: int) -> None:
+        if not self._gone:
+            self.unread += size
+            self.listener.unread += size
+
+    def _drop_unread(self) -> None:
+        self._backlog.clear()
+        self._count(-self.unread)
+        self._gone = True
+
     def _end(self, lingering: bool) -> None:
         self._deaf = True
+        if self._backlog:
+            self._ending = lingering
+            return
         if not lingering or not self._transport.can_write_eof():
-            self._transport.close()
+            self._close()
             return
         self._transport.write_eof()
         self._resume()
-        self.listener.loop.call_later(LINGER_S, self._transport.close)
+        # Connections beyond the cap are not kept for what they may send.
+        self._linger(LINGERS if self in self.listener.connections else 1)
+
+    def _linger(self, times: int) -> None:
+        self._heard = False
+        self.listener.loop.call_later(LINGER_S, self._lingered, times - 1)
+
+    def _lingered(self, times: int) -> None:
+        if self._heard and times:
+            self._linger(times)
+        else:
+            self._close()
+
+    def _close(self) -> None:
+        if self._closed is None:
+            self._closed = self.listener.clock.tick
+        self._transport.close()
+
+    def _regulate(self) -> None:
+        """Read on or not, by what waits."""
+        limits, waiting = self.listener.limits, len(self.exchanges)
+        if (
+            self._stuck is not None
+            or self._backlog
+            or waiting > limits.pipelined
+            or self._queued > limits.queued_bytes
+        ):
+            self._pause()
+        elif waiting <= limits.pipelined // 2:
+            self._resume()
 
     def _pause(self) -> None:
         if not self._paused and not self._transport.is_closing():
@@ -377,3 +621,20 @@ class Connection(asyncio.Protocol):
         if self._paused and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
+
+
+def _listed(before: bytes | None, value: bytes) -> bytes:
+    """Join the values of a header's lines."""
+    return value if before is None else b"%s,%s" % (before, value)
+
+
+def _wrong_transfer(value: bytes, old: bool) -> tuple[int, str] | None:
+    if old:
+        return 400, "a request of HTTP/1.0 has no Transfer-Encoding"
+    codings = [coding for part in value.lower().split(b",") if (coding := part.strip())]
+    if codings[-1:] != [b"chunked"]:
+        return 400, "the last Transfer-Encoding of a request must be chunked"
+    if len(codings) > 1:
+        shown = codings[0][:32].decode("latin-1")
+        return 501, f"transfer encoding {shown!r} is not offered; chunked alone is"
+    return None

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from inferway.live.http.refusal import RefusalError
 from inferway.runtime import DTYPES
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
@@ -78,10 +77,8 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
         )
     try:
         values = _decoder(_ELEMENT.get(datatype, int), depth)(text)
-    except UNREADABLE as error:
-        raise RefusalError(
-            400, f"the data of input {name!r} is not {datatype}: {fault(error)}"
-        ) from None
+    except msgspec.MsgspecError as error:
+        raise RefusalError(400, f"the data of input {name!r} is not {datatype}: {error}") from None
     if datatype == "BYTES":
         return _strings(name, shape, values, depth)
     try:
@@ -107,7 +104,7 @@ def from_bytes(
     name: str,
     datatype: str,
     shape: tuple[int, ...],
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     start: int,
     size: int,
 ) -> NDArray[Any]:
@@ -236,7 +233,7 @@ def _flatten(values: list[Any], shape: tuple[int, ...]) -> list[str] | None:
 def _read_bytes(
     name: str,
     shape: tuple[int, ...],
-    data: bytes | memoryview,
+    data: bytes | bytearray | memoryview,
     start: int,
     size: int,
     count: int,

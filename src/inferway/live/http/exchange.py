@@ -13,6 +13,7 @@ from inferway.live.http.identity import Identity
 
 if TYPE_CHECKING:
     from inferway.live.http.connection import Connection
+    from inferway.live.http.unpacking import Unpacked
 
 JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
@@ -65,9 +66,11 @@ class Exchange:
         "reply",
         "request",
         "size",
+        "target",
         "tick",
         "traceparent",
         "tracestate",
+        "unpacked",
         "withdraw",
     )
 
@@ -75,9 +78,11 @@ class Exchange:
         self.connection = connection
         self.tick = tick
         self.method = b""
-        self.body: bytes | list[bytes] = b""
+        self.body = b""
         self.size = 0
-        """Bytes of its body that the connection counts while it is not answered."""
+        """Bytes of its body, packed and unpacked, that are accounted for until it is answered."""
+        self.unpacked: Unpacked | None = None
+        """What its body was unpacked to, or why it could not be; None before."""
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
         self.host = b""
@@ -86,6 +91,7 @@ class Exchange:
         self.carried: bytes | None = None
         """Header lines that go on to the next node as they came; None where they have to be written
         again."""
+        self.target = b""
         self.path = b""
         """Nodes that it has come through, as a hop header has them."""
         self.given_id: bytes | None = None

@@ -9,7 +9,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http import elements
-from inferway.live.http.compression import SMALLEST, accepted, compress, decompress
+from inferway.live.http.compression import SMALLEST, accepted, compress
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
 from inferway.live.http.message import (
     AnswerMessage,
@@ -20,12 +20,12 @@ from inferway.live.http.message import (
     decode_infer,
     encode,
 )
-from inferway.live.http.refusal import RefusalError
+from inferway.live.http.refusal import RefusalError, long_json
+from inferway.live.http.unpacking import unpack
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.runtime import Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 _STATUS: Final = {
     Outcome.REJECTED: 429,
@@ -98,8 +98,15 @@ class Infer:
             site.submit(request)
 
     def take(self, exchange: Exchange, received_s: float) -> Request | None:
-        """Check a whole request; one that does not fit is refused, and None comes back."""
+        """Check a whole request; one that does not fit is refused, and None comes back.
+
+        So it does of one whose body is being unpacked beside; its handler is found again.
+        """
         site = self.site
+        if exchange.unpacked is not None:
+            received_s = exchange.unpacked.received_s
+        elif exchange.encoding is not None and not unpack(exchange, self.intake.limits, received_s):
+            return None
         try:
             if not site.ready:
                 raise RefusalError(503, f"task {site.task!r} is not ready")
@@ -127,27 +134,32 @@ class Infer:
         RefusalError
             With status 4xx and the reason.
         """
-        body = exchange.body
-        assert isinstance(body, bytes)
-        if exchange.encoding is not None:
-            body = decompress(body, exchange.encoding, self.intake.limits.body_bytes)
-            exchange.connection.occupy(exchange, len(body))
+        body: bytes | bytearray = exchange.body
+        if exchange.unpacked is not None:
+            if exchange.unpacked.refusal is not None:
+                raise exchange.unpacked.refusal
+            body = exchange.unpacked.data
         json_end = len(body)
-        text: bytes | memoryview = body
+        text: bytes | bytearray | memoryview = body
         if exchange.header_length is not None:
             json_end = _header_length(exchange.header_length, len(body))
             text = memoryview(body)[:json_end]
+            limit = self.intake.limits.json_bytes
+            if json_end > limit:
+                raise RefusalError(413, long_json(limit))
         try:
             message = decode_infer(text)
-        except UNREADABLE as error:
-            raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise RefusalError(400, f"the request is not valid: {error}") from None
         arrays = self._arrays(message.inputs, body, json_end)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)
         request.raw, request.undecoded = exchange, self._later
         return request
 
-    def _arrays(self, inputs: list[InputMessage], body: bytes, binary_at: int) -> Arrays:
+    def _arrays(
+        self, inputs: list[InputMessage], body: bytes | bytearray, binary_at: int
+    ) -> Arrays:
         arrays: Arrays = {}
         for given in inputs:
             name, datatype = given.name, given.datatype

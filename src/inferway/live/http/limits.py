@@ -22,7 +22,8 @@ class Limits:
     memory_bytes
         Growth of resident memory while requests run.
     bodies_bytes
-        Bodies of all connections together that have come in part, or wait.
+        Bodies of all connections together that have come in part, or wait; and, of each listener,
+        answers that wait to be read.
     head_bytes
         Request line and headers together.
     elements
@@ -30,11 +31,14 @@ class Limits:
     pipelined
         Requests of one connection that may wait for their answers before reading pauses.
     queued_bytes
-        Bodies of one connection, unpacked, that may wait for their answers before reading pauses.
+        Bodies of one connection, unpacked, that may wait for their answers before reading pauses,
+        and answers of one connection that may wait to be read before others are dropped.
     connections
         Open connections of one listener; more are told to come back later.
     receive_s
         Time for one request to arrive whole, and for a client to go on reading its answers.
+    read_rate
+        Bytes of its answers that a client must read in a second, once `receive_s` are over.
     idle_s
         Time that an unused connection stays open.
     """
@@ -49,6 +53,7 @@ class Limits:
     queued_bytes: int = 64 * 1024**2
     connections: int = 4096
     receive_s: int = 60
+    read_rate: int = 1024**2
     idle_s: int = 300
 
     @classmethod

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from inferway.live.bodies import Bodies
+from inferway.live.http.beside import Beside
 from inferway.live.http.connection import Connection
 from inferway.live.http.exchange import Clock, Exchange
 from inferway.live.http.limits import Limits
@@ -55,6 +56,9 @@ class Listener:
         self.allowed = allowed
         self.clock = Clock()
         self.connections: set[Connection] = set()
+        self.unread = 0
+        """Bytes of answers that clients have not read."""
+        self.beside = Beside()
         self.draining = False
         self.port = 0
         self._server: asyncio.AbstractServer | None = None
@@ -94,6 +98,15 @@ class Listener:
             self._timer.cancel()
         for connection in list(self.connections):
             connection.abort()
+        self.beside.close()
+
+    def relieve(self) -> None:
+        """Cut off whoever has left most answers unread, where all have left too many."""
+        while self.unread > self.limits.bodies_bytes:
+            behind = [connection for connection in self.connections if connection.unread]
+            if len(behind) < 2:
+                return  # one answer may be larger
+            max(behind, key=lambda connection: connection.unread).abort()
 
     def _tick(self) -> None:
         self.clock.advance()

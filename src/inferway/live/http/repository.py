@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from inferway.live.http.compression import decompress
 from inferway.live.http.exchange import Exchange
@@ -11,7 +13,9 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.message import IndexEntry, decode_index, encode
 from inferway.live.http.refusal import RefusalError
 from inferway.live.site import Site
-from inferway.runtime.unreadable import UNREADABLE, fault
+
+_LONGEST: Final = 64 * 1024
+"""Bytes that a packed question may unpack to."""
 
 
 class Index:
@@ -33,16 +37,16 @@ class Index:
     def __call__(self, exchange: Exchange) -> None:
         """List all, or what is ready."""
         body = exchange.body
-        assert isinstance(body, bytes)
         try:
             if exchange.encoding is not None:
-                body = decompress(body, exchange.encoding, self._limits.body_bytes)
+                limit = min(_LONGEST, self._limits.body_bytes)
+                body = bytes(decompress(body, exchange.encoding, limit))
             # Clients of Triton send no body at all where they want everything.
             only_ready = bool(body) and decode_index(body).ready
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
-        except UNREADABLE as error:
-            exchange.refuse(400, f"the request is not valid: {fault(error)}")
+        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+            exchange.refuse(400, f"the request is not valid: {error}")
         else:
             listed = self._entries()
             if only_ready:

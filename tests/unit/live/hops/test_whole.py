@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
+from inferway.live.bodies import Bodies
 from inferway.live.hops.headers import Trail, hop_head, target_of
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.wire import Answer
@@ -71,7 +72,9 @@ ODD = {
 }
 
 
-async def exchanged(pieces: list[bytes], limits: Limits | None = None) -> tuple[Any, bytes]:
+async def exchanged(
+    pieces: list[bytes], limits: Limits | None = None, bodies: Bodies | None = None
+) -> tuple[Any, bytes]:
     """What a listener for hops makes of a request, and its answer."""
     seen: list[tuple[bytes, dict[str, Any]]] = []
     errors: list[BaseException] = []
@@ -83,7 +86,7 @@ async def exchanged(pieces: list[bytes], limits: Limits | None = None) -> tuple[
 
         return handle
 
-    listener = Listener(find, errors.append, limits, hops=True)
+    listener = Listener(find, errors.append, limits, bodies=bodies, hops=True)
     await listener.start("127.0.0.1", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
     for piece in pieces:
@@ -251,3 +254,49 @@ def test_what_a_node_passes_on_is_still_whole() -> None:
     assert lines.endswith(b"Inferway-Variant: ti%20ny\r\n" + line)
     again = b"HTTP/1.1 200 OK\r\nContent-Type: x/y\r\nContent-Length: 0\r\n" + lines + b"\r\n"
     assert Answer.whole(again) is not None
+
+
+_HOST = b"Host: [::1]:8003\r\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "status"),
+    [
+        (_HOST, b"", b"400"),
+        (_HOST, _HOST + b"Host: else\r\n", b"400"),
+        (_HOST, b"Host: cloud/8003\r\n", b"400"),
+        (b"Content-Length: 20\r\n", b"Transfer-Encoding: gzip, chunked\r\n", b"501"),
+        (b"POST /v2/models/task/infer", b"CONNECT cloud:8003", b"405"),
+    ],
+)
+def test_framing_is_held_between_nodes_too(
+    run: Any, before: bytes, after: bytes, status: bytes
+) -> None:
+    async def main() -> None:
+        request = written()
+        assert before in request
+        seen, head = await exchanged([request.replace(before, after)])
+        assert seen is None
+        assert head.startswith(b"HTTP/1.1 " + status)
+
+    run(main())
+
+
+def test_bodies_between_nodes_count_too(run: Any) -> None:
+    async def main() -> None:
+        bodies = Bodies(len(BODY) + 9)
+        request = written()
+        for pieces in ([request], [request[:-4], request[-4:]]):
+            seen, _ = await exchanged(pieces, bodies=bodies)
+            assert seen is not None
+            assert bodies.held == 0
+        assert bodies.reserve(10)  # somebody else's
+        seen, head = await exchanged([request], bodies=bodies)
+        assert seen is None
+        assert head.startswith(b"HTTP/1.1 503")
+        # So that it is given to another node.
+        assert b"\r\nInferway-Unserved: 1\r\n" in head
+        assert b"\r\nRetry-After: 1\r\n" in head
+        assert bodies.held == 10
+
+    run(main())
