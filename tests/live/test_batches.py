@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ import pytest
 import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch.replay import recordings, replay
+from inferway.live.request import Outcome
+from inferway.runtime import Signature, Tensor
 
 FILE = """
 tasks:
@@ -171,3 +174,192 @@ def test_a_replay_of_batches_finds_no_difference(
     assert found.differences == ()
     assert found.requests >= answered
     assert (found.batches > 0) is ("alias" in policy)
+
+
+class Runs:
+    """A runtime that answers each row's sum, and notes the rows of its runs."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.rows: list[int] = []
+        self.between: Callable[[int], None] = lambda run: None
+        """Called before each run with its number."""
+        self.width: Callable[[int], int] = lambda run: 3
+        """Of the answers of a run."""
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        image = inputs["image"]
+        number = len(self.rows)
+        self.rows.append(len(image))
+        self.between(number)
+        return {"scores": image.sum(axis=1, keepdims=True).repeat(self.width(number), axis=1)}
+
+    def close(self) -> None:
+        pass
+
+
+TAKES = (Tensor("image", "FP32", (-1, 4)),)
+FIXED = Signature(TAKES, (Tensor("scores", "FP32", (-1, 3)),))
+OPEN = Signature(TAKES, (Tensor("scores", "FP32", (-1, -1)),))
+
+
+def many(rows: int, **parameters: Any) -> dict[str, Any]:
+    data = np.arange(rows * 4, dtype=float).tolist()
+    tensor = {"name": "image", "datatype": "FP32", "shape": [rows, 4], "data": data}
+    return {"inputs": [tensor]} | ({"parameters": parameters} if parameters else {})
+
+
+def pair(signature: Signature) -> tuple[Runs, Runs]:
+    return Runs(signature), Runs(signature)
+
+
+def test_rows_beyond_the_largest_run_are_further_runs_in_order(
+    start: Callable[..., Any], site_of: Callable[..., Any], until: Any, tmp_path: Path
+) -> None:
+    runtimes = pair(FIXED)
+    site = site_of(runtimes)
+    running = start(site, record=None)
+    running.call(lambda: site.record(tmp_path / "run"))
+    for runtime in runtimes:
+        runtime.rows.clear()
+    answer = running.infer(many(150), "X-Request-Id: wide\r\n")
+    assert scores(answer)[:, 0] == pytest.approx(np.arange(600.0).reshape(150, 4).sum(axis=1))
+    used = runtimes[0] if runtimes[0].rows else runtimes[1]
+    assert used.rows == [64, 64, 22]
+    # One request, 150 answers, three runs.
+    until(lambda: running.call(lambda: site.counters.total_rows) == 150)
+    assert sum(site.counters.outcomes[0]) == 1
+    assert sum(map(sum, site.counters.batches)) == 3
+    assert answer.json["parameters"]["accuracy_balance"] == pytest.approx(150 * (0.7 - 0.8))
+    told = running.get("/v2/models/digits/explain/wide").json
+    assert told["rows"] == 150
+    assert told["batch"] == {"requests": 1, "rows": 150, "runs": 3}
+    # Predicted as so many rows, and learned of as one of its runs.
+    assert told["predicted_latency_ms"] == pytest.approx(150.0)
+    running.wait(running.server.stop())
+    found = replay(tmp_path / "run", requests=None)
+    assert (found.differences, found.requests) == ((), 1)
+
+
+def test_the_largest_size_of_a_variant_is_its_largest_run(
+    serve: Callable[..., Any], until: Any
+) -> None:
+    running = serve(large="{sizes: [1, 3, 5], service: [1 s, 2 s, 3 s]}")
+    (site,) = running.server.sites
+    (raw,) = asks(running.post, 1, rows=12)
+    wire = running.wire()
+    wire.send(raw)
+    answer = wire.read()
+    assert len(scores(answer)) == 12
+    # 5 + 5 + 2: the file's three seconds twice, and two rows of one second.
+    predicted = running.get("/v2/models/digits/explain/r0").json["predicted_latency_ms"]
+    assert predicted == pytest.approx(8000.0)
+    large = site.variants.index("large")
+    until(lambda: running.call(lambda: site.counters.rows[large]) == 12)
+    assert sum(site.counters.batches[large]) == 3
+    assert site.counters.batch_rows[large] == 12
+    view = site.dispatcher.site
+    server = site.first[large]
+    assert view.measured[server].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
+    assert view.row_s[server, 3] < 0.3
+
+
+def test_a_failed_run_fails_the_request_and_moves_nothing(
+    start: Callable[..., Any], site_of: Callable[..., Any]
+) -> None:
+    runtimes = pair(FIXED)
+    site = site_of(runtimes)
+    running = start(site)
+
+    def fail(run: int) -> None:
+        if len(runtimes[0].rows) == 2:
+            raise RuntimeError("no second run")
+
+    runtimes[0].rows.clear()
+    runtimes[0].between = fail
+    answer = running.infer(many(150))
+    assert answer.status == 500
+    assert "no second run" in answer.json["error"]
+    assert runtimes[0].rows == [64, 64]
+    assert site.dispatcher.balance == 0.0
+    assert site.counters.total_rows == 0
+    assert running.infer(many(150)).status == 200
+
+
+def test_runs_whose_answers_do_not_fit_together_are_one_clear_failure(
+    start: Callable[..., Any], site_of: Callable[..., Any]
+) -> None:
+    runtimes = pair(OPEN)
+    running = start(site_of(runtimes, signature=OPEN))
+    runtimes[0].width = lambda run: 1 + run
+    answer = running.infer(many(100))
+    assert answer.status == 500
+    assert "rows of shape" in answer.json["error"]
+    assert "ask for at most 64 rows at once" in answer.json["error"]
+
+
+def test_a_client_that_goes_and_a_deadline_that_passes_end_a_request_between_two_runs(
+    start: Callable[..., Any], site_of: Callable[..., Any], until: Any
+) -> None:
+    runtimes = pair(FIXED)
+    site = site_of(runtimes)
+    running = start(site)
+    first, entered, go_on = runtimes[0], threading.Semaphore(0), threading.Semaphore(0)
+    first.rows.clear()
+
+    def hold(run: int) -> None:
+        entered.release()
+        assert go_on.acquire(timeout=20)
+
+    first.between = hold
+    wire = running.wire()
+    wire.send(running.post(many(150)))
+    assert entered.acquire(timeout=20)
+    wire.close()
+    until(lambda: running.call(lambda: site.queues[0][0].abandoned))
+    go_on.release()
+    until(lambda: running.call(lambda: site.counters.total(Outcome.CANCELED)) == 1)
+    assert first.rows == [64]
+
+    first.rows.clear()
+    wire = running.wire()
+    wire.send(running.post(many(150, deadline_ms=400)))
+    assert entered.acquire(timeout=20)
+    begun_s = site.now()
+    until(lambda: site.now() > begun_s + 0.4)
+    go_on.release()
+    late = wire.read()
+    assert late.status == 504
+    assert "1 of the request's 3 runs" in late.json["error"]
+    assert first.rows == [64]
+
+
+def test_requests_behind_a_large_one_come_in_their_order_and_know_of_its_runs(
+    start: Callable[..., Any], site_of: Callable[..., Any], until: Any
+) -> None:
+    runtimes = pair(FIXED)
+    site = site_of(runtimes)
+    running = start(site)
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    first = runtimes[0]
+    first.rows.clear()
+
+    def hold(run: int) -> None:
+        entered.release()
+        assert go_on.wait(20)
+
+    first.between = hold
+    path = "/v2/models/digits/versions/tiny/infer"
+    wires = [running.wire() for _ in range(2)]
+    wires[0].send(running.post(many(1000), path=path))
+    assert entered.acquire(timeout=20)
+    wires[1].send(running.post(many(1), "X-Request-Id: behind\r\n", path=path))
+    until(lambda: running.call(lambda: site.in_flight) == 2)
+    # A second, less what has passed, is predicted for the thousand rows.
+    refused = running.infer(many(1, deadline_ms=300), path=path)
+    assert refused.status == 429
+    go_on.set()
+    assert [wire.read().status for wire in wires] == [200, 200]
+    assert first.rows == [64] * 15 + [40, 1]
+    told = running.get("/v2/models/digits/explain/behind").json
+    assert told["predicted_latency_ms"] > 500.0

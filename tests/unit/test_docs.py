@@ -146,7 +146,7 @@ def test_the_readme_s_policy_decides(tmp_path: Path) -> None:
     file = tmp_path / "words.yaml"
     file.write_text(
         "tasks: {words: {accuracy_target: 0.8, dispatch: {policy: ./mine.py:CatchUp}, variants: {\n"
-        "  small: {accuracy: 0.7, service: {mean: 1 s}},\n"
+        "  small: {accuracy: 0.75, service: {mean: 1 s}},\n"
         "  large: {accuracy: 0.9, service: {mean: 4 s}}}}}\n"
     )
     from inferway.dispatch.deployed import dispatcher_of
@@ -157,12 +157,12 @@ def test_the_readme_s_policy_decides(tmp_path: Path) -> None:
         server = dispatcher.arrive(now_s, 0, float("inf"), 0.0, 0, -1, 1, True)
         return dispatcher.fleet.variants[int(server > 0)]
 
-    # On target, so the fastest; then behind, so the most accurate; then the only idle one.
-    assert arrive(0.0) == "small"
-    assert dispatcher.balance == pytest.approx(-0.1)
-    assert arrive(0.1) == "large"
-    dispatcher.finish(0, 1.0, 1.0)
-    assert arrive(1.1) == "small"
+    # Nothing is earned yet, so the accurate one; then what it has earned pays for the quick one.
+    assert arrive(0.0) == "large"
+    assert dispatcher.balance == pytest.approx(0.1)
+    assert arrive(0.1) == "small"
+    assert dispatcher.balance == pytest.approx(0.05)
+    assert arrive(0.2) == "large"  # and waits for it
 
 
 def test_the_tutorial_s_models_are_what_its_file_says(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.profile import Profile
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 SCHEMA: Final = 1
 SCHEME: Final = "zoo://"
@@ -227,9 +228,9 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
         raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
     except CatalogError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
+    except (*UNREADABLE, KeyError, TypeError) as error:
         raise CatalogError(
-            f"{path}: the profiles are malformed ({type(error).__name__}: {error}); "
+            f"{path}: the profiles are malformed ({type(error).__name__}: {fault(error)}); "
             "remove the file or measure again"
         ) from error
 

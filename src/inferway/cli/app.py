@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -93,7 +96,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        code = app(given, prog_name="inferway", standalone_mode=False)
+        with _interruptible():
+            code = app(given, prog_name="inferway", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         return failure.report(error)
     return code if isinstance(code, int) else 0
+
+
+@contextmanager
+def _interruptible() -> Iterator[None]:
+    """Let SIGINT end a command that a shell has started in its background.
+
+    Shells without job control start it, and so all that it starts, with that signal ignored, and
+    Python leaves it so. What is meant to outlive a terminal ignores SIGHUP, which stays as it is.
+    """
+    deaf = (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    )
+    if deaf:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if deaf:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""``inferway bound``: what no policy can beat."""
+"""``inferway bound``: the best that policies can do that choose before they see an answer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ def bound(
     ] = None,
     json: terminal.Json = False,
 ) -> None:
-    """Say the greatest rate and the least response time at which any policy keeps the target."""
+    """Say the best that policies can do that choose before they see an answer.
+
+    That is the greatest rate at which the target can be kept, and the least response time.
+    """
     import inferway
     from inferway.dispatch.bound import UnreachableError
 

@@ -33,7 +33,7 @@ def place(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="infida, static-greedy, exact, olag, greedy or repository-only.",
+            help="infida, static-greedy, exact, olag, olag-literal, greedy or repository-only.",
             autocompletion=_policies,
             show_default="the file's",
         ),

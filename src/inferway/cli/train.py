@@ -166,7 +166,7 @@ def _settings(paper: bool, slots: int | None, written: list[str]) -> Settings:
             )
         try:
             changes[name] = ast.literal_eval(text)
-        except (ValueError, SyntaxError):
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
             changes[name] = text
     try:
         return replace(Settings() if paper else TUNED, **changes)

@@ -18,6 +18,7 @@ from typing import IO, Final
 import msgspec
 
 from inferway.demo.error import DemoError
+from inferway.runtime.unreadable import UNREADABLE
 
 READY_S: Final = 60.0
 """How long a server may take until it is ready; the first start compiles the policies."""
@@ -113,7 +114,7 @@ def _port(output: IO[bytes], deadline: float) -> int | None:
         said += chunk
         try:
             found = msgspec.json.decode(said, type=_Ready)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             continue
         return found.http_port if found.ready else None
     return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
@@ -11,6 +11,7 @@ from inferway.deployment.quantities import Bytes, Count, PositiveSeconds, Ratio,
 from inferway.deployment.section import File, Name, Section, Switch
 
 __all__ = [
+    "MAX_HOPS",
     "Link",
     "Network",
     "NodeLimits",
@@ -20,6 +21,10 @@ __all__ = [
     "WrittenNode",
     "WrittenOutage",
 ]
+
+MAX_HOPS: Final = 64
+"""Links on the way of a request, or of an offer, at most: what goes on for longer has lost its way.
+Live nodes and their twin go by it, and a file that asks for a longer way is refused."""
 
 Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
 

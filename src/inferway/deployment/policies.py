@@ -362,7 +362,15 @@ class InfidaPlacement(_Policy):
 class PlainPlacement(_Policy):
     """A placement policy without options of its own."""
 
-    policy: Literal["infida-offline", "static-greedy", "olag", "greedy", "exact", "repository-only"]
+    policy: Literal[
+        "infida-offline",
+        "static-greedy",
+        "olag",
+        "olag-literal",
+        "greedy",
+        "exact",
+        "repository-only",
+    ]
     slot: PositiveSeconds = 60.0
     """Time between two steps."""
 

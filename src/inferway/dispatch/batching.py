@@ -69,7 +69,7 @@ def _row_s(site: Site, k: int, rows: int) -> float:
 
 
 def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
-    """Have a site predict the times of batches as the file says them.
+    """Have a site predict the times of batches as the file says them, and divide what is larger.
 
     Parameters
     ----------
@@ -82,6 +82,7 @@ def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
         if batch is None:
             continue
         servers = slice(int(site.first[k]), int(site.first[k + 1]))
+        site.most_rows[servers] = max(batch.sizes)
         for size, service_s in zip(batch.sizes, batch.service_s, strict=True):
             # Sizes beyond are taken to be like this one until their own turn comes.
             beyond = slice(size_class(size), SIZES)

@@ -48,7 +48,7 @@ class Optimum(NamedTuple):
 
 @dataclass(frozen=True)
 class Bound:
-    """What no policy can beat at one site, for one task."""
+    """The best that policies can do that choose before they see an answer, at one site."""
 
     variants: tuple[str, ...]
     target: float | None

@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.site.fleet import Fleet
 from inferway.site.view import MAX_CLASSES
 
 __all__ = [
-    "MAX_HOPS",
     "MAX_SERVERS",
     "Offer",
     "Own",
@@ -34,8 +34,6 @@ __all__ = [
     "servers_for",
 ]
 
-MAX_HOPS: Final = 16
-"""Nodes on the way of an offer, at most."""
 MAX_SERVERS: Final = 64
 """Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
 under way to it at once."""

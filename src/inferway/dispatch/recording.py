@@ -23,7 +23,7 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, Plan
 from inferway.site.compiled import fingerprint
-from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
+from inferway.site.view import ALL_CLASSES, WHOLE, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
 LASTING, BALANCE = 10, 11
@@ -53,9 +53,10 @@ _ROW = struct.Struct("<BBhiiddqdq")
 assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
-SCHEMA = 2
-READ: Final = (1, 2)
-"""Schemas that can be replayed; the first had no classes that last."""
+SCHEMA = 3
+READ: Final = (1, 2, 3)
+"""Schemas that can be replayed; the first had no classes that last, and the second no rows that a
+run has at most."""
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 
@@ -321,6 +322,8 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
             dispatcher.set_lasting(int(array))
             continue
         np.copyto(getattr(dispatcher.site if owner == "site" else dispatcher.policy, field), array)
+    if "site.most_rows" not in state:  # requests were not divided yet
+        dispatcher.site.most_rows[:] = WHOLE
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:

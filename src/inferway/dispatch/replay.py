@@ -33,6 +33,7 @@ from inferway.dispatch.recording import (
     WITHDRAW,
     restore,
 )
+from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.site.compiled import fingerprint
 from inferway.site.fleet import Fleet
 
@@ -273,8 +274,8 @@ def header(folder: Path) -> dict[str, Any]:
         head = json.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no recording: there is no recording.json in it") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, *UNREADABLE) as error:
+        reason = getattr(error, "strerror", None) or fault(error)
         raise ValueError(f"{file} cannot be read: {reason}") from error
     if not isinstance(head, dict) or head.get("schema") not in READ:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")

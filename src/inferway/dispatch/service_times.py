@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.runtime.unreadable import UNREADABLE
 from inferway.site.view import SIZES
 
 SCHEMA = 1
@@ -127,11 +128,13 @@ def _begin(dispatcher: Dispatcher, keys: Mapping[str, str], held: dict[str, Any]
 def _read(file: Path) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, *UNREADABLE):
         return {}
     if not isinstance(content, dict) or content.get("schema") != SCHEMA:
         return {}
     services = content.get("services", {})
+    if not isinstance(services, dict):
+        return {}
     return {key: row for key, row in services.items() if _sound(row)}
 
 

@@ -12,6 +12,7 @@ import msgspec
 from inferway.drive.access import HOW_TO_GIVE, OPEN, Access, unsecured
 from inferway.drive.error import AddressError, DriveError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["Address", "DriveError", "parse", "signature"]
 
@@ -125,10 +126,10 @@ def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 
         metadata = msgspec.json.decode(body, type=_ModelMetadata)
         for tensor in (*metadata.inputs, *metadata.outputs):
             DTYPES[tensor.datatype]
-    except (msgspec.DecodeError, KeyError) as error:
+    except (*UNREADABLE, KeyError) as error:
         raise DriveError(
             f"the server at {address.url} answered no Open Inference Protocol metadata "
-            f"for the task {task!r}: {error}"
+            f"for the task {task!r}: {fault(error)}"
         ) from error
     return Signature(_tensors(metadata.inputs), _tensors(metadata.outputs))
 

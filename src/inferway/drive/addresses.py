@@ -11,6 +11,7 @@ import msgspec
 from inferway.deployment.hosts import NODE, split
 from inferway.drive.address import Address, parse
 from inferway.drive.error import AddressError
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -56,9 +57,9 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
             told = msgspec.json.decode(file.read_bytes(), type=dict[str, _Node])
         except OSError as error:
             raise AddressError(f"{file} cannot be read: {error.strerror or error}") from error
-        except msgspec.DecodeError as error:
+        except UNREADABLE as error:
             raise AddressError(
-                f"{file} holds no addresses ({error}): write them as "
+                f"{file} holds no addresses ({fault(error)}): write them as "
                 '{"edge-1": {"http": "127.0.0.1:8000"}}'
             ) from error
         found |= {name: parse(node.http).url for name, node in told.items()}

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from inferway.runtime.signature import DTYPES
+from inferway.runtime.unreadable import UNREADABLE
 
 
 class Answer(NamedTuple):
@@ -74,7 +75,7 @@ def decode(content: bytes, json_length: int) -> Answer | None:
     try:
         parsed = _DECODER.decode(content[:json_length] if binary else content)
         chosen = _class(parsed.outputs, content[json_length:] if binary else b"")
-    except (msgspec.DecodeError, ValueError, KeyError):
+    except (*UNREADABLE, KeyError, TypeError, OverflowError):
         return None
     return Answer(parsed.model_version, chosen, _latency(parsed.parameters))
 

@@ -19,6 +19,7 @@ from inferway.drive.answer import decode
 from inferway.drive.connection import NOTHING, Reply, Said
 from inferway.drive.plan import Outcome, Plan
 from inferway.drive.pool import Pool
+from inferway.runtime.unreadable import UNREADABLE
 
 _FIRST_CONNECTIONS: Final = 32
 _FIRST_CONNECTIONS_EACH: Final = 4
@@ -30,7 +31,7 @@ _LONGEST_REASON: Final = 200
 
 UNANSWERED: Final = "no answer before the end"
 UNSENT: Final = "no connection was free before the end"
-UNREADABLE: Final = "the answer is no inference answer"
+NO_ANSWER: Final = "the answer is no inference answer"
 
 Report = Callable[[int, int], None]
 
@@ -135,7 +136,7 @@ class _Generator:
         if status == 200:
             answer = decode(body, json_length)
             if answer is None:
-                self._blame(request, 0, UNREADABLE)
+                self._blame(request, 0, NO_ANSWER)
             else:
                 self._status[request] = status
                 index = self._variants.setdefault(answer.variant, len(self._variants))
@@ -156,7 +157,7 @@ class _Generator:
         """Say in one line what an error's body says."""
         try:
             text = msgspec.json.decode(body, type=_ErrorBody).error
-        except msgspec.DecodeError:
+        except UNREADABLE:
             text = body.decode("utf-8", "replace")
         line = self._access.hidden(text.strip().partition("\n")[0])[:_LONGEST_REASON]
         return line or "the server gave no reason"

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.learning.export import write_npz
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["CHECKPOINT", "SCHEMA", "Checkpoint", "alone"]
 
@@ -62,14 +63,14 @@ class Checkpoint:
             schema = about["schema"]
         except (
             OSError,
-            ValueError,
+            *UNREADABLE,
             KeyError,
             TypeError,
             AttributeError,
             EOFError,
             zipfile.BadZipFile,
         ) as error:
-            raise ValueError(f"{self.path} is not a checkpoint: {error}") from None
+            raise ValueError(f"{self.path} is not a checkpoint: {fault(error)}") from None
         if schema != SCHEMA:
             raise ValueError(f"{self.path} has schema {schema}, and {SCHEMA} is what is read")
         return about, arrays

@@ -9,6 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from inferway.live.assembly import ServeError
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -60,8 +61,7 @@ def apply(
     opener = build_opener(ProxyHandler({}))
     try:
         with opener.open(request, timeout=timeout_s) as answer:
-            told: dict[str, Any] = json.load(answer)
-            return told
+            said = answer.read()
     except HTTPError as error:
         with error:
             said = error.read()
@@ -70,7 +70,12 @@ def apply(
                 f"{admin_url} is no server's admin listener: it has no /apply"
             ) from None
         try:
-            reason = json.loads(said)["error"]
-        except (ValueError, KeyError, TypeError):
+            reason = str(json.loads(said)["error"])
+        except (*UNREADABLE, KeyError, TypeError):
             reason = f"HTTP status {error.code}"
         raise ServeError(reason) from None
+    try:
+        told: dict[str, Any] = json.loads(said)
+    except UNREADABLE as error:
+        raise ServeError(f"{admin_url} answers what is no JSON: {fault(error)}") from None
+    return told

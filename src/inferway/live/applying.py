@@ -16,6 +16,7 @@ from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import WarmUpError
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -126,8 +127,8 @@ def _deployment(exchange: Exchange) -> Deployment:
     assert isinstance(exchange.body, bytes)
     try:
         asked = msgspec.json.decode(exchange.body, type=Asked)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise RefusalError(400, f"the request is not valid: {error}") from None
+    except UNREADABLE as error:
+        raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
     if (asked.path is None) == (asked.content is None):
         raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
     if asked.path is not None:

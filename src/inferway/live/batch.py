@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Final
 
 import numpy as np
 
@@ -40,9 +39,6 @@ class Batch:
         "unserved",
     )
 
-    deadline_s: Final = math.inf
-    """Members whose deadline passes leave before the run; nobody asks during it."""
-
     def __init__(self, server: int, members: list[Request]) -> None:
         self.server = server
         self.members = members
@@ -57,6 +53,11 @@ class Batch:
         self.unserved = False
         self.retry_after_s = 0.0
         self._inputs: Arrays | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        """Of a lone member; of several, those that are late leave before the run."""
+        return self.members[0].deadline_s if len(self.members) == 1 else math.inf
 
     @property
     def rows(self) -> int:

@@ -83,10 +83,15 @@ class Counters:
         self.latency_sum_s[k] += latency_s
         self.service_sum_s[k] += service_s
 
-    def ran(self, k: int, rows: int) -> None:
-        """Count a run of class k's model."""
-        self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
+    def ran(self, k: int, rows: int, most: int) -> None:
+        """Count the runs of class k's model for so many rows, at most `most` in each."""
         self.batch_rows[k] += rows
+        if rows > most:
+            full, rows = divmod(rows, most)
+            self.batches[k][bisect_left(BATCH_BOUNDS, most)] += full
+            if not rows:
+                return
+        self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
 
     def absorb(self, other: Counters) -> None:
         """Add what another site of the task has counted, class by class of the same name.

@@ -69,6 +69,8 @@ class Memory:
         The accuracy target, or None.
     places
         Places at each server.
+    most_rows
+        Rows of one run at most, by class.
     """
 
     def __init__(
@@ -78,9 +80,11 @@ class Memory:
         first: list[int],
         target: float | None,
         places: int,
+        most_rows: list[int],
     ) -> None:
         self._variants, self._accuracy = variants, accuracy
         self._first, self._target, self._places = first, target, places
+        self._most_rows = most_rows
         self.past: Memory | None = None
         """Of the site that had the task before."""
         self._kept: deque[Ended] = deque(maxlen=KEPT)
@@ -133,7 +137,7 @@ class Memory:
             "variant": None if chosen is None else self._variants[chosen],
             "instance": None if chosen is None else ended.server - self._first[chosen],
             "rows": ended.rows,
-            "batch": _batch(ended),
+            "batch": self._batch(ended, chosen),
             "pinned": not ended.counted,
             "accuracy_floor": ended.floor or None,
             "priority": ended.priority or None,
@@ -168,7 +172,9 @@ class Memory:
         left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
         wait_s = np.where(queue == 0, 0.0, left_s)
         row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
-        service_s = rows * row_s[:, min(SIZES - 1, (rows - 1).bit_length())]
+        most = np.repeat(self._most_rows, np.diff(self._first))
+        full, rest = np.divmod(rows, most)
+        service_s = full * most * _of_size(row_s, most) + rest * _of_size(row_s, rest)
         healthy = np.frombuffer(before.healthy, np.bool_)
         shares = np.frombuffer(before.shares)
         found = []
@@ -217,19 +223,26 @@ class Memory:
             f"{side} its target by a balance of {told['balance_before']:.4g}"
         )
 
+    def _batch(self, ended: Ended, chosen: int | None) -> dict[str, int] | None:
+        """What was run at once, the request included; None where that was not here."""
+        if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
+            return None
+        told = {"requests": ended.requests_together, "rows": ended.rows_together}
+        if not ended.requests_together:
+            told = {"requests": 1, "rows": ended.rows}
+        runs = -(-told["rows"] // self._most_rows[chosen])
+        return told | {"runs": runs} if runs > 1 else told
+
     def _class(self, server: int) -> int | None:
         if server < 0:
             return None
         return next(k for k in range(len(self._variants)) if server < self._first[k + 1])
 
 
-def _batch(ended: Ended) -> dict[str, int] | None:
-    """What was run at once, the request included; None where that was not here."""
-    if ended.outcome is not Outcome.ANSWERED or ended.elsewhere:
-        return None
-    if not ended.requests_together:
-        return {"requests": 1, "rows": ended.rows}
-    return {"requests": ended.requests_together, "rows": ended.rows_together}
+def _of_size(row_s: Any, rows: Any) -> Any:
+    """By server, what each row takes in a run of so many; of none, whatever."""
+    sizes = [min(SIZES - 1, max(0, int(one) - 1).bit_length()) for one in rows]
+    return row_s[np.arange(len(row_s)), sizes]
 
 
 def _ms(seconds: float) -> float:

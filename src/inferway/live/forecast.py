@@ -35,6 +35,7 @@ class Forecast:
         self._class_of, self._accuracy, self._now = class_of, accuracy, now
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
         self._row_s, self._healthy = view.row_s, view.healthy
+        self._most_rows = view.most_rows
 
     def mask(self, request: Request) -> int:
         """Bit mask of the classes that may answer, by pin and accuracy floor."""
@@ -53,7 +54,12 @@ class Forecast:
         return max(0.0, ends_s - self._now()) + (free_s - ends_s)
 
     def service_s(self, server: int, rows: int) -> float:
-        """Service time of a request of so many rows at the server."""
+        """Service time of a request of so many rows at the server, all its runs."""
+        most: int = self._most_rows.item(server)
+        full, rest = divmod(rows, most) if rows > most else (0, rows)
+        return full * self._run_s(server, most) + (self._run_s(server, rest) if rest else 0.0)
+
+    def _run_s(self, server: int, rows: int) -> float:
         row_s: float = self._row_s.item(server, min(SIZES - 1, (rows - 1).bit_length()))
         return rows * row_s
 

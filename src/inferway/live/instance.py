@@ -17,9 +17,12 @@ from inferway.live.faults import FAILURES, verdict
 from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
-from inferway.runtime import Runtime, Signature
+from inferway.runtime import RemoteError, Runtime, Signature
+from inferway.site.view import RUN_ROWS
 
 EXPIRED = "the deadline passed while the request was queued"
+OUTLIVED = "the deadline passed after {} of the request's {} runs"
+GONE = "the server ended after {} of the request's {} runs"
 WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
 
@@ -31,12 +34,22 @@ class WarmUpError(RuntimeError):
     """A model that cannot answer its first request."""
 
 
+class _CutShortError(Exception):
+    """A request of several runs that is not worth the next one."""
+
+    def __init__(self, outcome: Outcome, reason: str) -> None:
+        super().__init__(reason)
+        self.outcome = outcome
+
+
 class Instance:
     """Answers requests in the order in which they were put in, in a thread of its own.
 
     Where its runs are so brief that waking the thread would take longer, the event loop does them.
-    The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
-    dispatcher admits none beyond the buffer.
+    A request of more rows than a run may have is answered in several runs, one after the other;
+    between two of them it is seen whether anybody still waits for the answer. The queue is as long
+    as the dispatcher lets it become: only the site puts requests in, and the dispatcher admits none
+    beyond the buffer.
 
     Parameters
     ----------
@@ -53,6 +66,8 @@ class Instance:
         The clock of deadlines and service times, seconds.
     sizes
         Rows that it may be given together, to be tried while it warms up.
+    most_rows
+        Of one run.
     """
 
     def __init__(
@@ -63,8 +78,9 @@ class Instance:
         drop_late: bool = True,
         now: Callable[[], float] = time.monotonic,
         sizes: Sequence[int] = (1,),
+        most_rows: int = RUN_ROWS,
     ) -> None:
-        self.name = name
+        self.name, self.most_rows = name, most_rows
         self.runtime = runtime
         self._finished = finished
         self._drop_late = drop_late
@@ -75,6 +91,7 @@ class Instance:
         # A dictionary's pop is one atomic step.
         self._waiting: dict[Any, Job] = {}
         self._serial = 0
+        self._over = False
         self._pace = Pace(runtime)
         self._turn: Turn | None = None
         # What the loop is to run, and how many requests the thread was given and is done with. The
@@ -140,6 +157,10 @@ class Instance:
         """End the thread after what is queued now, and what was the loop's."""
         self._give_all()
         self._inbox.put(None)
+
+    def give_up(self) -> None:
+        """Begin no further run of a request that takes several: nobody waits any more."""
+        self._over = True
 
     def join(self, limit_s: float) -> bool:
         """Wait for the thread's end; False when the limit passed first."""
@@ -259,22 +280,20 @@ class Instance:
             request.outcome = Outcome.EXPIRED
             request.reason = EXPIRED
             return
-        run: Any = self.runtime.run
         request.started_s = started_s = now()
         try:
-            if call is None:
-                request.outputs = run(request.inputs)
+            if request.rows <= self.most_rows:
+                request.outputs = self._run(request, request.inputs, call)
             else:
-                request.call = call()
-                # Whoever abandons it sets this first and looks for the call then.
-                if request.abandoned:
-                    request.call.terminate = True
-                request.outputs = run(request.inputs, request.call)
+                request.outputs = self._run_in_parts(request, call)
             request.outcome = Outcome.ANSWERED
             request.service_s = now() - started_s
             self._strikes = 0
             if self._unfit:
                 self._shapes = {name: array.shape for name, array in request.inputs.items()}
+        except _CutShortError as error:
+            request.outcome, request.reason = error.outcome, str(error)
+            request.service_s = now() - started_s
         except Exception as error:  # a failing model must not end its instance
             found = verdict(error)
             request.outcome, request.unserved = found.outcome, found.unserved
@@ -291,6 +310,58 @@ class Instance:
                 if self._strikes >= FAILURES:
                     self.resting = found.certain or self._failure() != ""
                     self._strikes = 0
+
+    def _run(self, job: Job, inputs: Arrays, call: Callable[[], Any] | None) -> Arrays:
+        run: Any = self.runtime.run
+        outputs: Arrays
+        if call is None:
+            outputs = run(inputs)
+            return outputs
+        job.call = call()
+        # Whoever abandons it sets this first and looks for the call then.
+        if job.abandoned:
+            job.call.terminate = True
+        outputs = run(inputs, job.call)
+        return outputs
+
+    def _run_in_parts(self, job: Job, call: Callable[[], Any] | None) -> Arrays:
+        rows, most = job.rows, self.most_rows
+        inputs, whole = job.inputs, Arrays()
+        for at in range(0, rows, most):
+            if at:
+                self._see_if_wanted(job, at // most, -(-rows // most))
+            part = {name: array[at : at + most] for name, array in inputs.items()}
+            try:
+                outputs = self._run(job, part, call)
+            except RemoteError as error:
+                # What has run before cannot be called unserved.
+                error.unserved = error.unserved and at == 0
+                raise
+            _join(whole, outputs, at, most, rows)
+        return whole
+
+    def _see_if_wanted(self, job: Job, done: int, runs: int) -> None:
+        if self._over or job.abandoned:
+            raise _CutShortError(Outcome.UNAVAILABLE, GONE.format(done, runs))
+        if self._drop_late and job.deadline_s < self._now():
+            raise _CutShortError(Outcome.EXPIRED, OUTLIVED.format(done, runs))
+
+
+def _join(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
+    """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
+    rows = min(most, all_rows - at)
+    for name, array in outputs.items():
+        if len(array) != rows:
+            raise ValueError(f"the model answered {len(array)} rows to a run of {rows}")
+        joined = whole.get(name)
+        if joined is None:
+            joined = whole[name] = np.empty((all_rows, *array.shape[1:]), array.dtype)
+        elif joined.shape[1:] != array.shape[1:]:
+            raise ValueError(
+                f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
+                f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
+            )
+        joined[at : at + rows] = array
 
 
 def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]) -> bool:

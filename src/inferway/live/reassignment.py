@@ -98,14 +98,17 @@ class Reassignment:
         """Give a request that was not answered to another class; False where none may have it.
 
         That happens to a request once. Where the budget is spent, no other node is asked: only what
-        runs here may still have it, and is nobody else's load.
+        runs here may still have it, and is nobody else's load. What a neighbor had that is left out
+        as a whole costs nothing of the budget: that neighbor gets nothing more, so the others get
+        no more than if it had been left out a little earlier.
         """
         server = request.server
         k = self._class_of[server]
         others = self._forecast.mask(request) & ~self._watch.beside(server)
         if request.moved or self._left_s(request) < 0.0 or not self._health.any_of(others):
             return False
-        if self._watch.forwards(server) and not self._budget.spend():
+        retried = self._watch.forwards(server) and not self._watch.out(server)
+        if retried and not self._budget.spend():
             others &= self._own
             if not self._health.any_of(others):
                 request.reason += "; the budget of retries is spent"

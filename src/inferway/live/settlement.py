@@ -110,7 +110,8 @@ class Settlement:
             request.balance = self._balance.item()
             passed = request.passed
             if measured >= 0 and passed is None:  # runs are counted where they are
-                self._departures.counters.ran(k, measured or request.rows)
+                most = self._instances[server].most_rows
+                self._departures.counters.ran(k, measured or request.rows, most)
             # Sent before it is counted: what cannot be sent does not count.
             try:
                 request.deliver(request)

@@ -146,15 +146,16 @@ class Site:
         self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
         """Variants that a request can be pinned to."""
         budget = RetryBudget()
+        view = dispatcher.site
         pulls = hasattr(dispatcher.policy, "pull")
         offered = [(1,)] * len(fleet.variants) if rules is None else [rule.sizes for rule in rules]
+        most_rows = [int(view.most_rows[server]) for server in first[:-1]]
         self.instances: list[Any] = [
             Forwarder(name, one, task, signature, node, self._forwarded, drop_late, now, budget)
             if isinstance(one, Forwarding)
-            else Instance(name, one, self._finished, drop_late, now, offered[k])
+            else Instance(name, one, self._finished, drop_late, now, offered[k], most_rows[k])
             for name, one, k in zip(self._instance_names(), runtimes, self.class_of, strict=True)
         ]
-        view = dispatcher.site
         self._queues = Queues(
             first[-1], CentralQueue(view.held, room), self._expire if drop_late else None
         )
@@ -179,7 +180,7 @@ class Site:
         """Who has taken the task over."""
         self.left_balance = 0.0
         """The balance at that moment."""
-        self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places)
+        self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places, most_rows)
         self._departures = Departures(
             task, self.class_of, self.accuracy, Counters(fleet.variants), self.memory
         )
@@ -343,6 +344,9 @@ class Site:
         ended = await asyncio.to_thread(join, self.instances, limit_s, self.now)
         # What has ended since the bell last rang.
         self._collect()
+        if not ended:
+            for instance in self.instances:
+                instance.give_up()
         # A thread that still runs its model keeps the runtime and the bell until the process ends.
         if self._doorbell is not None:
             (self._doorbell.close if ended else self._doorbell.mute)()

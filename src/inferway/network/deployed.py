@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Deployment, DeploymentError, Node, Problem
+from inferway.deployment.nodes import MAX_HOPS, WrittenNode
 from inferway.deployment.nodes import Tier as WrittenTier
-from inferway.deployment.nodes import WrittenNode
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.network.cost import CostFunction
 from inferway.network.delivery import DeliveryNetwork, delivery_network
 from inferway.network.demand import Demand, Stream, peaks
 from inferway.network.error import NetworkError
-from inferway.network.options import Requests
+from inferway.network.options import Paths, Requests
 from inferway.network.pins import Given
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Tier, Topology, tree
@@ -24,6 +25,8 @@ from inferway.workload.entries import assign
 
 __all__ = ["Deployed", "demand_of", "deployed", "entries_of", "network_of", "topology_of"]
 
+_NAMED_BYTES: Final = 32 * 1024
+"""Of a request's headers, half of what a listener takes."""
 DEFAULT_SLOT_S = 60.0
 DEFAULT_ALPHA = 1.0
 
@@ -70,6 +73,7 @@ def deployed(deployment: Deployment, *, cost: CostFunction | None = None) -> Dep
         field = "network"
         repositories = np.flatnonzero(topology.repository)
         paths = shortest_paths(topology, entries, repositories)
+        _check_lengths(topology, paths)
         network = delivery_network(
             list(deployment.tasks.values()),
             topology,
@@ -250,6 +254,30 @@ def _requests(
         peak=peaks(tuple(streams), types, slot_s),
     )
     return entry, requests, Demand(tuple(streams), types, slot_s, deployment.seed)
+
+
+def _check_lengths(topology: Topology, paths: Paths) -> None:
+    """Refuse ways that nodes would take for loops, or that their headers have no room for."""
+    nodes = np.diff(paths.first)
+    longest = int(nodes.argmax())
+    if nodes[longest] - 1 > MAX_HOPS:
+        raise NetworkError(
+            f"{_way(topology, paths, longest)} goes over {nodes[longest] - 1} links, and requests "
+            f"go over {MAX_HOPS} at most; put a repository nearer, or add a link that shortens it"
+        )
+    sizes = np.array([len(quote(name)) + 1 for name in topology.nodes])
+    written = np.add.reduceat(sizes[paths.node], paths.first[:-1])
+    widest = int(written.argmax())
+    if written[widest] > _NAMED_BYTES:
+        raise NetworkError(
+            f"the names of the nodes on {_way(topology, paths, widest)} take {written[widest]} "
+            f"bytes, and a request has room for {_NAMED_BYTES} of them; shorten the names"
+        )
+
+
+def _way(topology: Topology, paths: Paths, path: int) -> str:
+    one, other = paths.node[paths.first[path]], paths.node[paths.first[path + 1] - 1]
+    return f"the way from {topology.nodes[one]} to the repository {topology.nodes[other]}"
 
 
 def _entries(

@@ -151,12 +151,30 @@ class Agent:
                 letters += self._climb(Needed(rho, self._closed, requests, 0.0, ()))
         early, self._early = self._early, []
         for message in early:
-            letters += self._take(message)
+            letters += self.take(message)
         return letters
 
     def receive(self, data: bytes) -> list[Letter]:
-        """Take in a neighbor's message, and return what follows from it."""
-        return self._take(decode(data))
+        """Take in a neighbor's message as it came, and return what follows from it."""
+        return self.take(decode(data))
+
+    def take(self, message: Message) -> list[Letter]:
+        """Take in a message that has been decoded, and return what follows from it."""
+        match message:
+            case Floor(rho=rho, cost=cost):
+                crossing = self.data.crossings[rho]
+                self._above[rho] = cost
+                return self._send_floor(crossing, cost)
+            case Needed() if message.slot > self._closed:
+                self._early.append(message)
+                return []
+            case Needed():
+                return self._climb(message) if message.slot == self._closed else []
+            case Worst(rho=rho, slot=slot, cost=cost):
+                return self._descend(rho, cost) if slot == self._closed else []
+            case Offers(rho=rho, offers=offers):
+                self._offers[rho] = offers
+                return self._offer(self.data.crossings[rho])
 
     def step(self) -> list[Letter]:
         """End the slot: learn from the answers that came, round if due, and say what changed."""
@@ -186,23 +204,6 @@ class Agent:
         if running and (not offers or crossing.cost[running[0]] <= offers[0][0]):
             return running[0]
         return None
-
-    def _take(self, message: Message) -> list[Letter]:
-        match message:
-            case Floor(rho=rho, cost=cost):
-                crossing = self.data.crossings[rho]
-                self._above[rho] = cost
-                return self._send_floor(crossing, cost)
-            case Needed() if message.slot > self._closed:
-                self._early.append(message)
-                return []
-            case Needed():
-                return self._climb(message) if message.slot == self._closed else []
-            case Worst(rho=rho, slot=slot, cost=cost):
-                return self._descend(rho, cost) if slot == self._closed else []
-            case Offers(rho=rho, offers=offers):
-                self._offers[rho] = offers
-                return self._offer(self.data.crossings[rho])
 
     def _send_floor(self, crossing: Crossing, above: float) -> list[Letter]:
         if crossing.downstream is None:

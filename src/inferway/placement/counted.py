@@ -14,6 +14,7 @@ from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.crossing import NodeData
 from inferway.placement.infida import InfidaState
 from inferway.placement.messages import Letter
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["Counted", "Counters", "without_fractions"]
 
@@ -53,7 +54,7 @@ class Counted:
 
     def __init__(self, whole: Counting, data: NodeData) -> None:
         self._data = data
-        self._forwarded, self._carry = whole.forwarded, whole.carry
+        self._forwarded, self._carry, self._equal = whole.forwarded, whole.carry, whole.equal
         crossings = [crossing for crossing in data.crossings.values() if len(crossing.pair)]
         self._types = [crossing.type for crossing in crossings]
         lengths = [len(crossing.pair) for crossing in crossings]
@@ -128,6 +129,7 @@ class Counted:
             self._type_of,
             self._gain,
             self.count,
+            self._equal,
             self.state.x,
         )
         return []
@@ -155,5 +157,6 @@ def _names(of: str) -> list[_Name]:
     try:
         how, types = json.loads(of)
         return [(how, task, *path, pair) for task, path, pairs in types for pair in pairs]
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the saved counters do not say what they count: {error}") from error
+    except (*UNREADABLE, TypeError) as error:
+        reason = fault(error)
+        raise ValueError(f"the saved counters do not say what they count: {reason}") from error

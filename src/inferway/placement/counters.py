@@ -8,7 +8,8 @@ a node chooses, every model weighs ([SiSalem23] and [SiSalem21], Sec. VI)
 
 and the heaviest that fits is taken. Then ``min(phi, L)`` of it is subtracted from its own counter
 and from those of all models of lower q, and the weighing starts again, until nothing that fits
-weighs anything.
+weighs anything. With `equal`, it is subtracted from those of equal q too. Replicas of a model have
+equal q: without it, they keep their counters, and a model that serves all is taken again.
 
 What a counter counts can be read in two ways. ``reaching`` counts the requests that come to the
 node, those that it serves included. ``forwarded``, the papers' words taken literally, leaves out
@@ -43,11 +44,8 @@ class Counting:
         ``reaching`` or ``forwarded``, see above.
     carry
         Whether counters keep what a slot left in them.
-
-    Raises
-    ------
-    ValueError
-        For an unknown reading.
+    equal
+        Whether models that gain as much as the chosen one lose what it serves.
     """
 
     def __init__(
@@ -56,13 +54,13 @@ class Counting:
         *,
         counters: Literal["reaching", "forwarded"],
         carry: bool,
+        equal: bool,
     ) -> None:
-        if counters not in ("reaching", "forwarded"):
-            raise ValueError(f"counters count requests reaching or forwarded, not {counters!r}")
         self.network = network
         self._layout = layout_of(network)
         self.forwarded = counters == "forwarded"
         self.carry = carry
+        self.equal = equal
         options = network.options
         self._by_pair, self._ranges = options_by_pair(options.pair, len(network.pairs.node))
         last = np.repeat(options.cost[options.first[1:] - 1], np.diff(options.first))
@@ -103,6 +101,7 @@ class Counting:
             self._type,
             self.gain,
             self.count,
+            self.equal,
             self._allocation,
         )
         return self._allocation
@@ -148,6 +147,7 @@ def choose(
     type_of: Offset,
     gain: Float,
     count: Float,
+    equal: bool,
     x: Allocation,
 ) -> None:
     """Allocate each node's budget to the heaviest models, and use the counters up."""
@@ -178,7 +178,8 @@ def choose(
                         continue
                     for j in range(ranges[p], ranges[p + 1]):
                         o = by_pair[j]
-                        if type_of[o] == type_of[chosen] and gain[o] < gain[chosen]:
+                        below = gain[o] < gain[chosen] or (equal and gain[o] == gain[chosen])
+                        if type_of[o] == type_of[chosen] and below:
                             count[o] = max(0.0, count[o] - used)
             for p in range(start, end):
                 if layout.task[layout.model[p]] == task:

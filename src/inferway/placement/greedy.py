@@ -22,4 +22,4 @@ class Greedy(Counting):
     ) -> Greedy:
         """Make the policy, which draws nothing and needs no `batches`."""
         del seed, batches
-        return cls(network, counters="forwarded", carry=True)
+        return cls(network, counters="forwarded", carry=True, equal=False)

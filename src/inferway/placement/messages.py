@@ -69,5 +69,5 @@ def encode(message: Message) -> bytes:
 
 
 def decode(data: bytes) -> Message:
-    """Decode a message; msgspec.DecodeError where the bytes are none."""
+    """Decode a message; ValueError or RecursionError where the bytes are none."""
     return _decoder.decode(data)

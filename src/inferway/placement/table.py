@@ -16,6 +16,7 @@ POLICIES = {
     "infida-offline": "infida_offline:InfidaOffline",
     "static-greedy": "static_greedy:StaticGreedy",
     "olag": "olag:Olag",
+    "olag-literal": "olag:OlagLiteral",
     "greedy": "greedy:Greedy",
     "exact": "exact:Exact",
     "repository-only": "repository_only:RepositoryOnly",

@@ -1,19 +1,20 @@
 """Checks on a model file before anything runs it.
 
-A model file may come from anywhere, so it is measured, hashed and parsed as data first; only the
-very bytes that passed are handed to the runtime.
+A model file may come from anywhere, so it is measured, hashed and parsed as data first. What was
+parsed and checked is written anew, and only that is handed to the runtime: no other reading of the
+same bytes counts, be it for fields that only the runtime knows or as a file of another format.
 """
 
 from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from inferway.runtime.external import external_tensor
 from inferway.runtime.signature import Signature, Tensor, datatype_of
 
 if TYPE_CHECKING:
@@ -27,6 +28,13 @@ OLDEST_OPSET: Final = 7
 
 OLDEST_IR: Final = 3
 """A file format old enough for every ONNX Runtime, so that only the opset is probed."""
+
+_OPTIONS: Final = "ort_config"
+"""Metadata by which a model sets ONNX Runtime's options, its log and profile files among them, in a
+process whose environment allows it."""
+_COMPILED: Final = "EPContext"
+"""Operator of what was compiled for one device; what it runs may lie in a file that it names."""
+_LONGEST_SHOWN: Final = 80
 
 
 class ArtifactError(ValueError):
@@ -48,8 +56,9 @@ def inspect(path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
     Raises
     ------
     ArtifactError
-        When the file is missing, too large, not what the digest says, not ONNX, of an opset that
-        the installed ONNX Runtime does not run, or with a signature that cannot be served.
+        When the file is missing, too large, not what the digest says, not ONNX, not whole without
+        other files, of an opset that the installed ONNX Runtime does not run, or with a signature
+        that cannot be served.
     """
     return read(path, digest=digest, max_bytes=max_bytes)[1]
 
@@ -57,13 +66,13 @@ def inspect(path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
 def read(
     path: Path, *, digest: str | None = None, max_bytes: int = MAX_BYTES
 ) -> tuple[bytes, Signature]:
-    """Do as `inspect` does, and return the checked bytes as well."""
+    """Do as `inspect` does, and return as well what was checked, as bytes for the runtime."""
     content = _content(path, max_bytes)
     if digest is not None:
         _check_digest(path, content, digest)
-    model = _parse(path, content)
+    model, checked = _parse(path, content)
     _check_opset(path, model)
-    return content, _signature(path, model)
+    return checked, _signature(path, model)
 
 
 def digest_of(content: bytes) -> str:
@@ -127,7 +136,7 @@ def _check_digest(path: Path, content: bytes, digest: str) -> None:
         )
 
 
-def _parse(path: Path, content: bytes) -> onnx.ModelProto:
+def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
     import onnx
 
     refusal = f"{path}: not a whole ONNX model"
@@ -139,27 +148,47 @@ def _parse(path: Path, content: bytes) -> onnx.ModelProto:
         raise ArtifactError(f"{refusal}: the file is damaged or of another format") from error
     if not model.graph.output:
         raise ArtifactError(f"{refusal}: it holds no graph with an output")
-    # Weights in other files would escape the size limit and the digest.
-    if any(t.data_location == onnx.TensorProto.EXTERNAL for t in _weights(model.graph)):
+    # Before anything else looks at the model: the checker, too, opens files that it names.
+    _check_alone(path, model)
+    model.DiscardUnknownFields()
+    checked: bytes = model.SerializeToString()
+    # The lengths of one model may differ for other reasons, such as numbers that are not packed.
+    if len(checked) != len(content) and (
+        onnx.load_model_from_string(content).ByteSize() != len(checked)
+    ):
         raise ArtifactError(
-            f"{path}: the model keeps weights in other files; export it with its weights inside"
+            f"{path}: the model has fields that the installed onnx {onnx.__version__} does not "
+            "know; export it for an older one, or install a newer one"
         )
     try:
-        onnx.checker.check_model(model)
+        onnx.checker.check_model(checked)
     except onnx.checker.ValidationError as error:
         reason = " ".join(str(error).split())
         raise ArtifactError(f"{refusal}: {reason}") from error
-    return model
+    return model, checked
 
 
-def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """Walk all constants of a graph, those in its nodes and branches too."""
-    yield from graph.initializer
-    for node in graph.node:
-        for attribute in node.attribute:
-            yield from (attribute.t, *attribute.tensors)
-            for branch in (attribute.g, *attribute.graphs):
-                yield from _weights(branch)
+def _check_alone(path: Path, model: onnx.ModelProto) -> None:
+    """Refuse what leads to other files, or to more than one model; both escape the digest."""
+    found = external_tensor(model)
+    if found is not None:
+        tensor = f"tensor {found.name[:_LONGEST_SHOWN]!r} at {found.place}"
+        where = f" lies in {found.location[:_LONGEST_SHOWN]!r}" if found.location else ""
+        raise ArtifactError(
+            f"{path}: the model keeps weights in other files: {tensor}{where}; "
+            "export it with its weights inside"
+        )
+    if any(entry.key == _OPTIONS for entry in model.metadata_props):
+        raise ArtifactError(
+            f"{path}: the model sets options of ONNX Runtime in its metadata ({_OPTIONS}), which "
+            "are not the model's to set; leave them out"
+        )
+    # What compiles puts one at the top; in a branch, no device of this server would run it.
+    if any(node.op_type == _COMPILED for node in model.graph.node):
+        raise ArtifactError(
+            f"{path}: the model was compiled for one device ({_COMPILED}); export it as ONNX's "
+            "own operators"
+        )
 
 
 def _check_opset(path: Path, model: onnx.ModelProto) -> None:

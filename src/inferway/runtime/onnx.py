@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from numpy.typing import NDArray
 
 from inferway.runtime.artifact import ArtifactError, read
+
+# Nothing lies within a device.
+_NOWHERE: Final = "/dev/null/models"
 
 
 class OnnxRuntime:
@@ -45,6 +48,12 @@ class OnnxRuntime:
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.log_severity_level = 4  # what goes wrong is raised; the log would repeat it
+        # What is read is no file of ONNX Runtime's own format, and names no others. Even if it did,
+        # they would be looked for in no folder that there is, and not in the working directory.
+        options.add_session_config_entry("session.load_model_format", "ONNX")
+        options.add_session_config_entry(
+            "session.model_external_initializers_file_folder_path", _NOWHERE
+        )
         try:
             self._session = onnxruntime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]

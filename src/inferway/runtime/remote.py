@@ -16,6 +16,7 @@ from inferway.runtime.remote_reply import Reply
 from inferway.runtime.remote_tensors import decode, encode
 from inferway.runtime.remote_wires import RemoteCall, RemoteWires
 from inferway.runtime.signature import DTYPES, Signature, Tensor
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 TIMEOUT_S: Final = 10.0
 """Longest wait for one answer, unless told otherwise."""
@@ -242,10 +243,10 @@ class RemoteRuntime:
         _check_coding(reply)
         try:
             return msgspec.json.decode(reply.body, type=kind)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except UNREADABLE as error:
             raise RemoteError(
                 Fault.BROKEN,
-                f"the remote server's metadata are not those of the protocol: {error}",
+                f"the remote server's metadata are not those of the protocol: {fault(error)}",
             ) from None
 
 
@@ -258,7 +259,7 @@ def _failure(reply: Reply) -> RemoteError:
     said = ""
     try:
         said = msgspec.json.decode(reply.body, type=_Complaint).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except UNREADABLE:
         if 300 <= status < 400:
             said = "redirects are not followed"
     said = " ".join(said.split())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from inferway.runtime.remote_failure import Fault, RemoteError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 Arrays = dict[str, NDArray[Any]]
 
@@ -113,8 +114,8 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
     at = len(body) if json_length is None else json_length
     try:
         answer = _decode_answer(memoryview(body)[:at])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _broken(f"is not one of the Open Inference Protocol: {error}") from None
+    except UNREADABLE as error:
+        raise _broken(f"is not one of the Open Inference Protocol: {fault(error)}") from None
     wanted = {tensor.name: tensor for tensor in signature.outputs}
     found: Arrays = {}
     for output in answer.outputs:
@@ -193,7 +194,7 @@ def _from_json(tensor: Tensor, shape: tuple[int, ...], data: msgspec.Raw) -> NDA
     kind = _FLAT.get(tensor.datatype, list[int])
     try:
         values = msgspec.json.decode(data, type=kind)
-    except msgspec.DecodeError:
+    except UNREADABLE:
         values = _unnested(tensor, data, kind)
     if len(values) != size:
         raise _broken(
@@ -220,7 +221,7 @@ def _unnested(tensor: Tensor, data: msgspec.Raw, kind: Any) -> list[Any]:
     wrong = _broken(f"has no list of {tensor.datatype} in the output {tensor.name!r}")
     try:
         rest = msgspec.json.decode(data)
-    except (msgspec.DecodeError, RecursionError):
+    except UNREADABLE:
         raise wrong from None
     if not isinstance(rest, list):
         raise wrong

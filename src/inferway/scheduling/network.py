@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.scheduling.observation import Layout, Vector, layout_of
 from inferway.site.fleet import Fleet
 
@@ -150,8 +151,8 @@ def _about(path: Path, text: NDArray[Any]) -> About:
         if not sound or min(about.counts) < 1 or not min(about.service_s) > 0:
             raise ValueError("its classes have no names, counts and service times alike")
         about.layout, about.outputs  # noqa: B018
-    except (ValueError, TypeError, KeyError, IndexError) as error:
-        raise ValueError(f"{path} does not say what it was trained for: {error}") from None
+    except (*UNREADABLE, TypeError, KeyError, IndexError) as error:
+        raise ValueError(f"{path} does not say what it was trained for: {fault(error)}") from None
     return about
 
 

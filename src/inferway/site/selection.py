@@ -22,8 +22,13 @@ def size_class(rows: int) -> int:
 
 @jit
 def predicted_service(site: Site, server: int, rows: int) -> float:
-    """Predicted service time of a request of `rows` rows at the server, s."""
-    return rows * site.row_s[server, size_class(rows)]
+    """Predicted service time of a request of `rows` rows at the server, all its runs, s."""
+    most = site.most_rows[server]
+    if rows <= most:
+        return rows * site.row_s[server, size_class(rows)]
+    rest = rows % most
+    full_s = (rows - rest) * site.row_s[server, size_class(most)]
+    return full_s if rest == 0 else full_s + rest * site.row_s[server, size_class(rest)]
 
 
 @jit

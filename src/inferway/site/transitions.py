@@ -202,9 +202,10 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
     was shorter, in the proportion that holds it at its level (Robbins and Monro,
     doi 10.1214/aoms/1177729586); the step falls from 1 to a fiftieth, so that it forgets. Larger
     sizes not seen yet move along: a batch keeps the part of its rows' single times that it is
-    known to take. The class's rate follows the medians of its servers at one row.
+    known to take. Of a request that took several runs, one is learned, of the mean time of its
+    rows. The class's rate follows the medians of its servers at one row.
     """
-    size = size_class(rows)
+    size = size_class(min(rows, site.most_rows[server]))
     row_s = service_s / rows
     count = site.measured[server, size]
     median_s, high_s = site.row_s[server, size], site.slow_s[server, size]

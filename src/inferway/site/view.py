@@ -30,6 +30,10 @@ above 2**63 costs a compiled call 30 us more."""
 MAX_CLASSES = 62
 SIZES = 8
 """Sizes of request that service times are kept for: 1, 2, 3-4, 5-8, ... rows, S of them."""
+RUN_ROWS = 64
+"""Rows of one run of a model, where nothing says it."""
+WHOLE = 1 << 62
+"""Rows of one run where a request is never divided."""
 
 DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
 """Kinds of event: sent to a server, answered, left without an answer (a dispatch undone)."""
@@ -71,6 +75,8 @@ class Site(NamedTuple):
     """(n, S) the same, its running 0.95 quantile."""
     measured: Ints
     """(n, S) services measured; all 0 where the world does not measure."""
+    most_rows: Ints
+    """(n,) rows of one run at most; a request of more is served in several, one after the other."""
     healthy: Flags
     """(n,) whether the server takes requests."""
     open: Flags
@@ -175,6 +181,7 @@ def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:
         row_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         slow_s=np.repeat(1.0 / fleet.rate, fleet.count)[:, None].repeat(SIZES, axis=1),
         measured=np.zeros((servers, SIZES), np.int64),
+        most_rows=np.full(servers, RUN_ROWS, np.int64),
         healthy=np.ones(servers, np.bool_),
         open=np.ones(servers, np.bool_),
         idle=fleet.count.astype(np.int64),

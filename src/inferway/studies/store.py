@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from inferway.runtime.unreadable import UNREADABLE
 from inferway.studies.study import Point
 
 __all__ = ["Store", "key"]
@@ -46,7 +47,7 @@ class Store:
             try:
                 record = json.loads(line)
                 found[record["key"]] = {k: _number(v) for k, v in record["result"].items()}
-            except (ValueError, KeyError, TypeError, AttributeError):
+            except (*UNREADABLE, KeyError, TypeError, AttributeError):
                 continue
         return found
 
@@ -78,7 +79,7 @@ class Store:
             try:
                 if json.loads(line)["key"] in wanted:
                     kept.append(line + "\n")
-            except (ValueError, KeyError, TypeError):
+            except (*UNREADABLE, KeyError, TypeError):
                 continue
         fresh = self.file.with_suffix(".new")
         fresh.write_text("".join(kept), encoding="utf-8")

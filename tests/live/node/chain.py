@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from wire import Wire
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Site
@@ -122,6 +123,7 @@ class Node:
         self.spans = spans
         self.runtime = Doubles()
         self.hops: dict[str, Hop] = {}
+        self.wires: dict[str, Wire] = {}
         self.ways: dict[str, str] = {}
         self.seen: list[tuple[str, str, bool, str]] = []
         self.relay = Relay(
@@ -149,7 +151,8 @@ class Node:
         names = ["tiny", *(f"{variant}@{node}" for variant, node, _ in offers)]
         accuracies = [accuracy, *(0.9 + 0.01 * i for i in range(len(offers)))]
         rates = [1e3, *(1e2 for _ in offers)]
-        counts = [1, *(2 for _ in offers)]
+        copies = kw.pop("copies", 2)
+        counts = [1, *(copies for _ in offers)]
         fleet = Fleet(tuple(names), np.array(rates), np.array(accuracies), np.array(counts))
         dispatcher = Dispatcher(fleet, kw.pop("policy", "jiq-accurate"), target=0.8)
         runtimes: list[Any] = [self.runtime]
@@ -157,7 +160,7 @@ class Node:
             forwarding = Forwarding(
                 self.hops[neighbor], node, variant, (neighbor, node), self.spans
             )
-            runtimes += [forwarding] * 2
+            runtimes += [forwarding] * copies
         self._site = Site("task", SIGNATURE, dispatcher, runtimes, node=self.name, **kw)
         if self.spans is not None:
             self._site.trace(self.spans.ended)
@@ -185,6 +188,8 @@ class Node:
             await self._site.stop()
         for hop in self.hops.values():
             hop.close()
+        for wire in self.wires.values():
+            await wire.close()
         assert self.errors == []
 
 
@@ -194,11 +199,13 @@ async def line(
     rtt_s: float = 0.0,
     certs: dict[str, Path] | None = None,
     spans: dict[str, Spans] | None = None,
+    wired: bool = False,
     **options: Any,
 ) -> AsyncIterator[list[Node]]:
     """Nodes in a row, each with a hop to the next one, that they all use for what is beyond.
 
-    With the folders of their certificates, each speaks TLS.
+    With the folders of their certificates, each speaks TLS. Wired, what lies between two of them
+    does as it is told.
     """
     nodes = [Node(name, (spans or {}).get(name)) for name in names]
     proofs = {name: Credentials.of(name, folder) for name, folder in (certs or {}).items()}
@@ -211,8 +218,13 @@ async def line(
         if node.name in proofs:
             known["tls"] = proofs[node.name].client_context()
             known["server_name"] = file_name(following.name)
+        port = following.peers.port
+        if wired:
+            wire = node.wires[following.name] = Wire(f"127.0.0.1:{port}")
+            await wire.open()
+            port = wire.port
         node.hops[following.name] = Hop(
-            following.name, "127.0.0.1", following.peers.port, rtt_s=rtt_s, **known, **options
+            following.name, "127.0.0.1", port, rtt_s=rtt_s, **known, **options
         )
         for beyond in nodes[i + 1 :]:
             node.ways[beyond.name] = following.name

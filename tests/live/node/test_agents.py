@@ -322,6 +322,7 @@ def test_letters_that_make_no_sense_are_counted_and_change_nothing(
         ("needed", b"", "no message"),
         ("worst", bytes(range(256)), "no message"),
         ("offers", encode(Offers(0, ((1.0, 2.0),)))[:-3], "no message"),
+        ("floor", b"\x94\x00\x00\xca" + bytes(4) + b"\x91" * 10_000 + b"\x90", "no message"),
         ("worst", encode(Floor(0, 1.0)), "another kind"),
         ("floor", encode(Floor(10**6, 1.0)), "no type of this node"),
         ("floor", encode(Floor(-1, 1.0)), "no type of this node"),

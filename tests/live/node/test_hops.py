@@ -8,12 +8,14 @@ import json
 import math
 from collections.abc import Callable, Coroutine
 from typing import Any
+from urllib.parse import unquote
 
 import numpy as np
 import pytest
 import uvloop
 from chain import BODY, Held, Node, line, until
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Outcome, Request
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.wire import Answer
@@ -28,6 +30,24 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
             runner.run(main)
 
     return to_its_end
+
+
+@pytest.mark.parametrize("nodes", [20, MAX_HOPS + 1])
+def test_a_long_way_is_gone_there_and_back(run: Any, nodes: int) -> None:
+    # As long names as a file may give them, in an alphabet that headers have to spell out.
+    names = [f"\N{CYRILLIC SMALL LETTER ZHE}{'e' * 400}{i}" for i in range(nodes)]
+
+    async def main() -> None:
+        async with line(*names) as chain:
+            await chain[-1].serve()
+            await chain[0].serve(("tiny", names[-1], names[1]))
+            answer = await (await chain[0].client()).ask()
+            assert answer.status == 200, answer.body
+            assert answer.json["parameters"]["node"] == names[-1]
+            assert unquote(answer.headers["inferway-path"]).split(",") == names
+            assert len(answer.headers["inferway-time-ms"].split(",")) == nodes
+
+    run(main())
 
 
 def test_the_answer_names_variant_node_path_and_time(run: Any) -> None:
@@ -280,6 +300,24 @@ MALFORMED = [
     ('[[1.0, "a"]]', "the data of input 'x' is "),
     ("[1e999, 0.0]", "the data of input 'x' is "),
 ]
+
+
+def test_what_is_nested_too_deep_is_refused_on_the_peer_port(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            await cloud.serve()
+            await edge.serve(("tiny", "cloud", "cloud"))
+            heading = "Inferway-Node: cloud\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n"
+            peer, client = await cloud.client(peer=True), await edge.client()
+            deep = b"[" * 100_000 + b"]" * 100_000
+            for body in (deep, b'{"x": %s}' % deep, BODY.replace(b"[1.0, 2.0]", deep)):
+                for answer in (await peer.ask(body, heading), await client.ask(body)):
+                    assert answer.status == 400
+                    assert answer.error.startswith("the request is not valid: ")
+            assert (await peer.ask(BODY, heading)).status == 200
+            assert (await client.ask()).status == 200
+
+    run(main())
 
 
 @pytest.mark.parametrize(("data", "said"), MALFORMED)

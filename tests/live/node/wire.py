@@ -1,9 +1,14 @@
-"""A link that can be cut without either end being told, and that counts its bytes."""
+"""A link that can be cut without either end being told, or spoil answers, and counts its bytes."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from collections.abc import Callable
 from contextlib import suppress
+
+DRIP_S = 0.1
+Spoil = Callable[[bytes], bytes]
 
 
 class Wire:
@@ -13,20 +18,29 @@ class Wire:
         self.target = target
         self.carried = 0
         self.address = ""
+        self.port = 0
+        self.spoil: Spoil | None = None
+        """What becomes of a piece of an answer; None leaves it as it is."""
+        self.piece = 0
+        """Bytes of an answer that it carries every `DRIP_S`; 0 carries what there is."""
+        self.sparing = False
+        """Whether it spoils nothing on connections that are asked about health."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
 
     async def open(self) -> None:
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        _, port = self._server.sockets[0].getsockname()
-        self.address = f"127.0.0.1:{port}"
+        _, self.port = self._server.sockets[0].getsockname()
+        self.address = f"127.0.0.1:{self.port}"
 
     def cut(self) -> None:
         self._whole.clear()
 
     def heal(self) -> None:
+        self.spoil, self.piece = None, 0
         self._whole.set()
 
     async def close(self) -> None:
@@ -35,25 +49,56 @@ class Wire:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._writers.add(writer)
         host, _, port = self.target.rpartition(":")
         try:
             there = await asyncio.open_connection(host, int(port))
         except OSError:
             writer.close()
             return
-        for source, sink in ((reader, there[1]), (there[0], writer)):
-            task = asyncio.create_task(self._carry(source, sink))
+        self._writers.add(there[1])
+        asked: list[bytes] = []
+        for source, sink, back in ((reader, there[1], False), (there[0], writer, True)):
+            task = asyncio.create_task(self._carry(source, sink, asked, back=back))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
-    async def _carry(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+    async def _carry(
+        self,
+        source: asyncio.StreamReader,
+        sink: asyncio.StreamWriter,
+        asked: list[bytes],
+        *,
+        back: bool,
+    ) -> None:
         with suppress(OSError):
             while data := await source.read(65536):
                 await self._whole.wait()
                 self.carried += len(data)
+                if not back:
+                    asked[:] = [data]
+                elif not (self.sparing and asked and asked[0].startswith(b"GET /v2/health")):
+                    data = data if self.spoil is None else self.spoil(data)
+                    while self.piece and len(data) > self.piece:
+                        sink.write(data[: self.piece])
+                        data = data[self.piece :]
+                        await asyncio.sleep(DRIP_S)
                 sink.write(data)
                 await sink.drain()
         await self._whole.wait()
         sink.close()
+        self._writers.discard(sink)
+
+
+def announced(size: int) -> Spoil:
+    """Make each answer announce so many bytes."""
+    return lambda data: re.sub(rb"Content-Length: \d+", b"Content-Length: %d" % size, data, count=1)
+
+
+def replaced(by: bytes) -> Spoil:
+    """Make each answer this one."""
+    return lambda data: by

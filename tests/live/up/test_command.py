@@ -47,7 +47,10 @@ def start(deployment: Deployment, tmp_path: Path) -> Iterator[Start]:
     made: list[subprocess.Popen[str]] = []
 
     def begin(
-        *options: str, whims: dict[str, str] | None = None, out: int = subprocess.PIPE
+        *options: str,
+        whims: dict[str, str] | None = None,
+        out: int = subprocess.PIPE,
+        deaf: str = "",
     ) -> subprocess.Popen[str]:
         arguments = ["up", str(deployment.path), "--run", str(tmp_path / "run"), *options]
         environment = {
@@ -57,7 +60,9 @@ def start(deployment: Deployment, tmp_path: Path) -> Iterator[Start]:
             "TERM": "xterm",
         }
         process = subprocess.Popen(
-            [sys.executable, "-c", PROGRAM, *arguments],
+            # As a shell's background starts it.
+            [*("sh", "-c", f'trap "" {deaf}; exec "$@"', "sh")] * bool(deaf)
+            + [sys.executable, "-c", PROGRAM, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.PIPE,
@@ -92,6 +97,15 @@ def test_it_says_where_requests_enter_and_stops_when_asked(
     edge = json.loads(addresses.read_text())["edge"]
     assert f"requests enter at edge: http://{edge['http']}\n" in said
     assert f"--addresses {addresses}\n" in said
+    process.send_signal(number)
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert (out, errors, process.returncode) == ("stopping\n", "", 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_stops_in_a_shell_s_background_as_well(start: Start, number: signal.Signals) -> None:
+    process = start(deaf="INT TERM")
+    lines_until(process, "Ctrl-C stops")
     process.send_signal(number)
     out, errors = process.communicate(timeout=LIMIT_S)
     assert (out, errors, process.returncode) == ("stopping\n", "", 0)

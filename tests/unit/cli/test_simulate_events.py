@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from inferway.cli import main
+from inferway.deployment.nodes import MAX_HOPS
 
 ROOT = Path(__file__).parents[3]
 TREE = ROOT / "examples" / "topology-2.yaml"
@@ -105,3 +106,53 @@ def test_ctrl_c_prints_what_is_known() -> None:
     assert found["network"]["answered"] >= 2 * 8192
     assert found["network"]["slots"] == 1
     assert "interrupted" in found["notes"][0]
+
+
+CHAIN = """
+tasks:
+  digits:
+    variants:
+      small: {model: zoo://digits/small}
+      large: {model: zoo://digits/large}
+network:
+  tree:
+    - {tier: cloud, nodes: 1, repository: true}
+"""
+DEMAND = """
+placement: {policy: static-greedy, slot: 5 s}
+workload:
+  digits: {arrivals: {process: poisson, rate: 20/s}}
+"""
+
+
+def chain(folder: Path, nodes: int) -> Path:
+    """Nodes in a row; requests enter at the one end, and the other is the repository."""
+    tiers = "".join(
+        f"    - {{tier: n{i}, nodes: 1, rtt: 1 ms, budget: 10 kB}}\n" for i in range(1, nodes)
+    )
+    file = folder / "chain.yaml"
+    file.write_text(CHAIN + tiers + DEMAND)
+    return file
+
+
+@pytest.mark.parametrize("nodes", [20, 64, MAX_HOPS + 1])
+def test_a_long_chain_is_answered_from_its_other_end(nodes, tmp_path, capsys) -> None:
+    file = chain(tmp_path, nodes)
+    assert main(["check", str(file)]) == 0
+    capsys.readouterr()
+    assert main(["simulate", str(file), "--events", "--slots", "1", "--json"]) == 0
+    network = json.loads(capsys.readouterr().out)["network"]
+    assert network["lost"] == 0
+    assert network["answered"] == network["series"]["requests"][0] > 0
+    # There and back.
+    assert network["p50_s"] > (nodes - 1) * 1e-3
+
+
+@pytest.mark.parametrize("command", [["check"], ["simulate", "--events", "--slots", "1"]])
+def test_a_longer_chain_is_refused(command, tmp_path, capsys) -> None:
+    file = chain(tmp_path, MAX_HOPS + 2)
+    assert main([command[0], str(file), *command[1:]]) != 0
+    said = "".join(capsys.readouterr())
+    assert "network: the way from n65 to the repository cloud goes over 65 links" in said
+    assert "over 64 at most" in said
+    assert "Traceback" not in said

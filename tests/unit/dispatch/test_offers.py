@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.offers import (
-    MAX_HOPS,
     Offer,
     Own,
     fleet_at,

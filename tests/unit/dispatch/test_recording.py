@@ -158,7 +158,7 @@ def test_a_folder_in_use_and_a_folder_without_are_refused(tmp_path: Path) -> Non
     assert recordings(tmp_path) == [tmp_path / "run"]
     head = tmp_path / "run" / "recording.json"
     head.write_text(json.dumps({**json.loads(head.read_text()), "schema": 99}))
-    with pytest.raises(ValueError, match="is not a recording of schema 2"):
+    with pytest.raises(ValueError, match="is not a recording of schema 3"):
         replay(tmp_path / "run")
 
 

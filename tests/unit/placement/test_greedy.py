@@ -84,30 +84,42 @@ def test_olag_takes_the_heaviest_and_uses_its_counters_up() -> None:
         for o in range(len(network.options.cost) - 1)
     }
     assert gain_of[0] < gain_of[1]
-    policy = build_policy("olag", network, carry=False)
+    policy = build_policy("olag", network)
     # Small weighs gain * 30 / 1, large gain * 30 / 4: small first; large gains more, so its counter
     # stays, and it still fits.
     assert told(policy, network, 30.0) == [0, 1]
     # The other way around, the subtraction reaches the lower gain.
     tight = one_node(4.5, [small._replace(size=0.5), large._replace(size=0.4)], 30.0)
-    policy = build_policy("olag", tight, carry=False)
+    policy = build_policy("olag", tight)
     assert told(policy, tight, 30.0) == [1]
+
+
+def test_a_model_that_serves_all_is_bought_once_and_by_the_letter_as_often_as_it_fits() -> None:
+    network = one_node(3.0, [naive.Variant(0.6, 1.0, (50.0,))], 30.0, copies=3)
+    assert told(build_policy("olag", network), network, 30.0) == [0]
+    assert told(build_policy("olag-literal", network), network, 30.0) == [0, 0, 0]
+
+
+def test_what_is_left_over_goes_on_to_a_replica() -> None:
+    # One copy serves 20 of 30 requests in a slot of 1 s.
+    network = one_node(3.0, [naive.Variant(0.6, 1.0, (20.0,))], 30.0, copies=3)
+    assert told(build_policy("olag", network), network, 30.0) == [0, 0]
+
+
+def test_olag_forgets_the_slot_before_and_by_the_letter_it_does_not() -> None:
+    network = one_node(1.0, [naive.Variant(0.6, 1.0, (20.0,))], 30.0)
+    olag, literal = build_policy("olag", network), build_policy("olag-literal", network)
+    assert told(olag, network, 30.0) == told(literal, network, 30.0) == [0]
+    assert told(olag, network, 0.0) == []
+    assert told(literal, network, 0.0) == [0]
 
 
 def test_counters_of_what_reaches_a_node_keep_a_model_that_serves_all() -> None:
     network = one_node(1.0, [naive.Variant(0.6, 1.0, (50.0,))], 30.0)
-    reaching = build_policy("olag", network, carry=False)
-    forwarded = build_policy("olag", network, counters="forwarded", carry=False)
+    reaching = build_policy("olag", network)
+    forwarded = build_policy("greedy", network)
     assert [told(reaching, network, 30.0) for _ in range(4)] == [[0]] * 4
     assert [told(forwarded, network, 30.0) for _ in range(4)] == [[0], [], [0], []]
-
-
-def test_greedy_counts_what_was_forwarded() -> None:
-    network = one_node(1.0, [naive.Variant(0.6, 1.0, (50.0,))], 30.0)
-    policy = build_policy("greedy", network)
-    assert [told(policy, network, 30.0) for _ in range(4)] == [[0], [], [0], []]
-    with pytest.raises(ValueError, match="reaching or forwarded, not 'both'"):
-        build_policy("olag", network, counters="both")
 
 
 def test_requests_served_below_do_not_count_above() -> None:
@@ -119,7 +131,7 @@ def test_requests_served_below_do_not_count_above() -> None:
         [[near]],
         slot_s=1.0,
     )
-    policy = build_policy("olag", network, carry=False)
+    policy = build_policy("olag", network)
     batch = np.array([30.0])
     for _ in range(3):
         policy.step(Observation(batch, serve(network, batch, policy.allocation)))

@@ -18,6 +18,9 @@ not stay unused for long."""
 class Breaker:
     """Closed while a neighbor answers, open after failures, half open for one probe at a time.
 
+    One that answers its probes and fails at requests would be asked again and again: where that
+    may be, a probe's answer puts it on trial, and one request shows whether it works.
+
     Parameters
     ----------
     now
@@ -32,10 +35,12 @@ class Breaker:
         self._wait_s = FIRST_WAIT_S
         self.closed = True
         """Whether requests may go."""
+        self.trial = False
+        """Whether one request may, where it is not closed."""
         self.due_s = math.inf
         """When the next probe may go, on the clock; inf while closed."""
-        self.opened = 0
-        """How often it has opened."""
+        self.opened = self.tried = 0
+        """How often it has opened, and how often it was on trial."""
 
     def allows(self) -> bool:
         """Whether a request may go now; where it is open, one may as a probe when that is due."""
@@ -52,8 +57,14 @@ class Breaker:
         self._strikes = 0
         if self.closed:
             return False
-        self.closed, self.due_s, self._wait_s = True, math.inf, FIRST_WAIT_S
+        self.closed, self.trial = True, False
+        self.due_s, self._wait_s = math.inf, FIRST_WAIT_S
         return True
+
+    def probed(self) -> None:
+        """Put it on trial, as its probe has been answered: the next request decides."""
+        self.trial, self.due_s = True, math.inf
+        self.tried += 1
 
     def failed(self, *, certain: bool = False) -> bool:
         """Take a failure into account; whether that has opened it.
@@ -64,6 +75,7 @@ class Breaker:
             Whether the neighbor is certainly of no use now, as one that refuses a connection is.
         """
         if not self.closed:
+            self.trial = False
             self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
             self.due_s = self.now() + self._wait_s
             return False

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -17,13 +18,15 @@ from inferway.live.batch import Batch
 from inferway.live.faults import RETRY_S
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.headers import body_lines, encoded, hop_head, target_of
-from inferway.live.hops.hop import Hop
+from inferway.live.hops.hop import Hop, strange_failure
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.wire import Answer, Failure
+from inferway.live.http.exchange import JSON
 from inferway.live.instance import EXPIRED
 from inferway.live.request import Outcome, Request
 from inferway.runtime import RemoteError, Signature
 from inferway.runtime.remote_tensors import decode, encode
+from inferway.runtime.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from inferway.live.hops.spans import Spans
@@ -36,6 +39,9 @@ _OUTCOMES: Final = {
     508: Outcome.FAILED,
 }
 BAD_GATEWAY: Final = 502
+_KNOWN: Final = frozenset(status.value for status in HTTPStatus)
+MAYBE: Final = "the request may have been run"
+"""What is said where another node had a request and nobody knows what became of it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -194,6 +200,9 @@ class Forwarder:
         assert self._drained is not None
         return self._drained.wait(limit_s)
 
+    def give_up(self) -> None:
+        """Have nothing to give up: whoever divides a request is elsewhere."""
+
     def stop_sending(self, job: Any) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
         if job is not self._job or self._sending is None or self._sending.ended:
@@ -224,7 +233,7 @@ class Forwarder:
         left_s = request.deadline_s - started_s if self._drop_late else float("inf")
         head = hop_head(self._target, self._to, self._variant, self._path, left_s, carried, size)
         self._earn()
-        self._sending = self._hop.send(head, body, partial(self._ended, job))
+        self._sending = self._hop.send(head, body, partial(self._ended, job), request.predicted_s)
 
     def _written(self, request: Request, started_s: float) -> tuple[bytes, Any, int]:
         """Header lines, body and its size."""
@@ -285,11 +294,16 @@ class Forwarder:
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {error}"
 
     def _refuse(self, job: Any, request: Request, answer: Answer) -> None:
+        if strange_failure(answer):
+            # Nobody knows how far the request had come when something on the way failed.
+            failure = Failure(f"{complaint(answer, self._hop.name)}, and no node wrote that")
+            self._fail(job, request, failure)
+            return
         status = answer.status
         job.outcome = _OUTCOMES.get(
             status, Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED
         )
-        job.reason = _complaint(answer)
+        job.reason = worded(answer, self._hop.name)
         if status == BAD_GATEWAY:  # a node on the way has lost it
             request.lost = True
         elif request.lost:  # it may have been run before it came to whoever refuses it now
@@ -308,6 +322,7 @@ class Forwarder:
             job.outcome = Outcome.EXPIRED
         else:
             job.outcome, request.status = Outcome.FAILED, BAD_GATEWAY
+            job.reason = f"{failure.reason}; {MAYBE}"
             request.lost = True
 
 
@@ -315,10 +330,34 @@ class _Refusal(msgspec.Struct):
     error: str
 
 
-def _complaint(answer: Answer) -> str:
-    who = answer.node.decode("latin-1") or "the neighbor"
-    try:
-        said = msgspec.json.decode(answer.body, type=_Refusal).error
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        said = ""
+def worded(answer: Answer, neighbor: str) -> str:
+    """Put a refusal into a sentence, which becomes its body where that holds none.
+
+    Parameters
+    ----------
+    answer
+        As it came.
+    neighbor
+        Who sent it.
+    """
+    reason = complaint(answer, neighbor)
+    if not _said(answer):
+        answer.body, answer.kind = msgspec.json.encode({"error": reason}), JSON
+        answer.json_length = None
+        answer.lines = b"Retry-After: %s\r\n" % answer.retry_after if answer.retry_after else b""
+    if answer.status not in _KNOWN:
+        answer.status = 400 if 400 <= answer.status < 500 else BAD_GATEWAY
+    return reason
+
+
+def complaint(answer: Answer, neighbor: str) -> str:
+    """Say in a sentence that a neighbor refused, or failed, and what it says itself."""
+    who, said = answer.node.decode("latin-1") or neighbor, _said(answer)
     return f"node {who} answered {answer.status}" + (f": {said}" if said else "")
+
+
+def _said(answer: Answer) -> str:
+    try:
+        return msgspec.json.decode(answer.body, type=_Refusal).error
+    except UNREADABLE:
+        return ""

@@ -13,6 +13,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
 
@@ -22,9 +23,6 @@ if TYPE_CHECKING:
 TIMES: Final = b"inferway-time-ms"
 DEGRADED: Final = b"inferway-degraded"
 UNSERVED: Final = b"inferway-unserved"
-
-MOST_NODES: Final = 16
-"""A request that would go through more nodes than this has lost its way."""
 
 
 @lru_cache(4096)
@@ -112,9 +110,9 @@ def _heading(node: bytes, variant: bytes, path: bytes, own: bytes) -> Heading:
     nodes = path.split(b",")
     if own in nodes:
         raise RefusalError(508, f"the request has come back to node {_text(own)}: {_text(path)}")
-    if len(nodes) >= MOST_NODES:
+    if len(nodes) > MAX_HOPS:
         raise RefusalError(
-            508, f"the request has come through {len(nodes)} nodes, the limit is {MOST_NODES}"
+            508, f"the request has come through {len(nodes)} nodes, the limit is {MAX_HOPS}"
         )
     return Heading(
         _text(node),

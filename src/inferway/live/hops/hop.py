@@ -6,21 +6,26 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import isfinite
 from time import monotonic
 from typing import Final
 
 from inferway.live.hops.breaker import Breaker
 from inferway.live.hops.headers import encoded, live_head
+from inferway.live.hops.inquiry import Inquiry
 from inferway.live.hops.pool import Pool, Sending
+from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
 
 PATIENCE_S: Final = 30.0
 """Longest wait for an answer, unless told otherwise."""
-PROBE_S: Final = 1.0
-"""Longest wait for the answer to a probe."""
 LOOK_S: Final = 0.05
-"""Shortest time between two looks at which ways are to be asked."""
+LONGEST_LOOK_S: Final = 1.0
+"""Shortest and longest time between two looks at which ways are to be asked."""
+ERRORS: Final = 5
+"""Failures of its own in a row, answered as such, after which a neighbor is left out: its HTTP
+works, and requests that no model can answer are not its fault."""
 
 Watcher = Callable[[bool, str], None]
 """Told whether the neighbor takes requests from now on, and why not."""
@@ -30,8 +35,11 @@ class Hop:
     """Sends requests to one neighbor; all methods belong to the event loop.
 
     A neighbor that refuses connections, or fails several times in a row, is asked nothing but
-    whether it is alive, at growing intervals, until it says so. Where somebody follows how long
-    ways through it take, it is asked along those that no request has gone for a while.
+    whether it is alive, at growing intervals, until it says so. One to which a request is out for
+    too long is asked as well, and left out where it does not say so; what it has been sent has
+    failed then. Whoever was left out for what it did with requests is given one first, to show
+    that it does otherwise. Where somebody follows how long ways through it take, it is asked along
+    those that no request has gone for a while.
 
     Parameters
     ----------
@@ -70,7 +78,15 @@ class Hop:
         self.reason = ""
         """Why nothing is sent; empty while requests are."""
         self._pool = Pool(
-            name, host, port, tls, server_name, patience_s, self._answered, self._failed
+            name,
+            host,
+            port,
+            tls,
+            server_name,
+            patience_s,
+            self._answered,
+            self._failed,
+            self._waited,
         )
         self.at = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
         """The address, as Host lines have it."""
@@ -81,16 +97,29 @@ class Hop:
         self._sent_before = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
-        self._probe: Sending | None = None
+        self._suspicion = Suspicion()
+        self._inquiry: Inquiry | None = None
+        """What it is asked now: because of a request that is out, or as a probe."""
+        self._doubtful = False
+        """Whether its health is not enough to show that it works."""
+        self._tried: Sending | None = None
+        """The request that shows it, while the breaker is on trial."""
+        self._errors = 0
+        self._own = encoded(name)
+        self._heard_s = 0.0
         self._closed = False
         self.sent = self.failures = 0
         """Requests that were sent, and those that got no answer."""
+        self.errors = self.hung = 0
+        """Answers that its HTTP, or itself, had failed, and how often it did not say that it lives
+        while requests were out."""
 
     def send(
         self,
         head: bytes,
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
+        predicted_s: float = 0.0,
     ) -> Sending:
         """Send a request.
 
@@ -102,14 +131,16 @@ class Hop:
             Its bytes, or pieces of them.
         done
             Called once with what came of it, after this has returned, unless it is canceled.
+        predicted_s
+            How long that is predicted to take; 0 where nothing is known.
 
         Returns
         -------
         Sending
             What cancels it.
         """
-        sending = Sending(self._pool, head, body, done)
-        if not self.breaker.closed:
+        sending = Sending(self._pool, head, body, done, predicted_s)
+        if not self.breaker.closed and not self._tries(sending):
             asyncio.get_running_loop().call_soon(self._hand_on, sending, self._shut())
         elif self.rtt_s > 0.0:
             loop = asyncio.get_running_loop()
@@ -123,7 +154,7 @@ class Hop:
     def watch(self, watcher: Watcher) -> None:
         """Have somebody told when the breaker opens or closes; at once where it is open."""
         self._watchers.append(watcher)
-        if not self.breaker.closed:
+        if not self.works:
             watcher(False, self.reason)
 
     def unwatch(self, watcher: Watcher) -> None:
@@ -158,25 +189,30 @@ class Hop:
 
         Probes go on: it is used again when it answers one.
         """
-        if self.breaker.closed:
+        if self.works:
             self.breaker.failed(certain=True)
-            self._open(reason)
+            self._open(reason, doubtful=self._doubtful)
         self._pool.drop(reason)
 
     def hasten(self) -> None:
         """The neighbor is said to be back: where it is not used, it is asked now and not later."""
-        if self.breaker.closed or self._closed:
+        if self.works or self._closed:
             return
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if self._probe is not None:
-            self._probe.cancel()
-            self._probe = None
+        self._unask()
         # What was tried before, the kernel may try again long after it would succeed.
         self._pool.anew()
         self.breaker.due_s = self.breaker.now()
         self._ask()
+
+    @property
+    def works(self) -> bool:
+        """Whether requests may go, or at least one."""
+        return self.breaker.closed or self.breaker.trial
+
+    @property
+    def asked(self) -> int:
+        """How often it was asked whether it lives because a request was out for too long."""
+        return self._suspicion.asked
 
     @property
     def in_flight(self) -> int:
@@ -191,14 +227,14 @@ class Hop:
     def close(self) -> None:
         """End every connection, for good."""
         self._closed = True
-        for timer in (self._timer, self._next_look):
-            if timer is not None:
-                timer.cancel()
+        self._unask()
+        if self._next_look is not None:
+            self._next_look.cancel()
         self._pool.close()
 
     def _go(self, sending: Sending) -> None:
         sending.timer = None
-        if self.breaker.closed:
+        if self.breaker.closed or sending is self._tried:
             self.sent += 1
             self._pool.send(sending)
         else:
@@ -207,10 +243,23 @@ class Hop:
     def _shut(self) -> Failure:
         return Failure(self.reason, unserved=True)
 
+    def _tries(self, sending: Sending) -> bool:
+        """Whether a request may go all the same, to show whether the neighbor works."""
+        if not self.breaker.trial or not (self._tried is None or self._tried.ended):
+            return False
+        self._tried = sending
+        return True
+
     def _answered(self, sending: Sending, answer: Answer, sent_s: float, now_s: float) -> None:
-        # Whatever it says, it answers: what is wrong behind it is not the neighbor's fault.
-        if self.breaker.succeeded():
-            self._close()
+        # Most is answered well, and each request pays for what stands before this.
+        if answer.status != 200 and self._erred(sending, answer):
+            self._hand_on(sending, answer)
+            return
+        if not self._looks or sending not in self._looks.values():
+            self._errors, self._heard_s = 0, now_s
+            # What is wrong behind it is not the neighbor's fault.
+            if self.breaker.succeeded():
+                self._close()
         if self._ways.followed:
             body = sending.body
             size = len(body) if isinstance(body, bytes) else sum(map(len, body))
@@ -222,36 +271,90 @@ class Hop:
         else:
             self._hand_on(sending, answer)
 
+    def _erred(self, sending: Sending, answer: Answer) -> bool:
+        """Take into account that an answer says that the neighbor failed, if it does."""
+        if sending in self._looks.values():
+            return False
+        strange = strange_failure(answer)
+        if not strange and (answer.status != 500 or answer.node != self._own):
+            return False
+        self.errors += 1
+        self._errors += 1
+        reason = f"node {self.name} answered {answer.status}"
+        if sending is self._tried and self.breaker.trial:
+            self._fall_back(reason)
+        elif self.breaker.closed and not self._closed:
+            # Where no node has written the answer, its HTTP as a whole is at fault.
+            if strange and self.breaker.failed():
+                self._open(reason, doubtful=True)
+                self._pool.refuse(reason)
+            elif self._errors >= ERRORS:
+                self.breaker.failed(certain=True)
+                self._open(f"{reason} {self._errors} times in a row", doubtful=True)
+                self._pool.refuse(reason)
+        return True
+
     def _failed(self, sending: Sending, failure: Failure, certain: bool) -> None:
         # Where a question of the hop's own is lost, no request is: those find out by themselves.
-        own = sending is self._probe or sending in self._looks.values()
+        own = sending in self._looks.values()
         self.failures += not own
         # Watchers hear of it first: whoever gives the request to another must know where not to.
-        counts = not own and self.breaker.closed and not self._closed
-        if counts and self.breaker.failed(certain=certain):
-            self._open(failure.reason)
+        if sending is self._tried and self.breaker.trial:
+            self._fall_back(failure.reason)
+        elif (
+            not (own or self._closed)
+            and self.breaker.closed
+            and self.breaker.failed(certain=certain)
+        ):
+            self._open(failure.reason, doubtful=not certain)
             self._pool.refuse(failure.reason)
         asyncio.get_running_loop().call_soon(self._hand_on, sending, failure)
+
+    def _waited(self, now_s: float, overdue_s: float) -> None:
+        if self._inquiry is not None or self._closed or not self.works:
+            return
+        if self._suspicion.asks(now_s, overdue_s):
+            self._inquire()
+
+    def _inquire(self) -> None:
+        rtt_s = self._ways.round_trip_s((self.name,))
+        known_s = rtt_s if rtt_s is not None and isfinite(rtt_s) else 0.0
+        self._inquiry = Inquiry(self._pool, self._question, known_s, self._asked)
 
     def _hand_on(self, sending: Sending, result: Answer | Failure) -> None:
         if not sending.ended:
             sending.ended, sending.timer = True, None
             sending.done(result)
 
-    def _open(self, reason: str) -> None:
-        self.reason = reason
+    def _open(self, reason: str, *, doubtful: bool) -> None:
+        self.reason, self._doubtful = reason, doubtful
+        self._errors, self._tried = 0, None
+        self._unask()
         self._pool.forget()
         self._later()
-        for watcher in tuple(self._watchers):
-            watcher(False, reason)
+        self._tell(False, reason)
+
+    def _fall_back(self, reason: str) -> None:
+        """Open the breaker again: what was tried has failed."""
+        self.breaker.failed()
+        self._open(reason, doubtful=True)
 
     def _close(self) -> None:
-        self.reason = ""
+        self.reason, self._doubtful, self._tried = "", False, None
+        self._unask()
+        self._tell(True, "")
+
+    def _tell(self, works: bool, reason: str) -> None:
+        for watcher in tuple(self._watchers):
+            watcher(works, reason)
+
+    def _unask(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        for watcher in tuple(self._watchers):
-            watcher(True, "")
+        if self._inquiry is not None:
+            self._inquiry.cancel()
+            self._inquiry = None
 
     def _later(self) -> None:
         if self._closed:
@@ -262,35 +365,47 @@ class Hop:
 
     def _ask(self) -> None:
         self._timer = None
-        if self.breaker.closed or self._closed:
+        if self.works or self._closed:
             return
         if not self.breaker.allows():
             self._later()
             return
-        self._probe = Sending(self._pool, self._question, b"", self._asked)
-        self._pool.send(self._probe)
-        self._timer = asyncio.get_running_loop().call_later(PROBE_S, self._give_up)
+        self._inquire()
 
-    def _give_up(self) -> None:
-        # On a connection that has lost what it carried, the kernel may try again for minutes.
-        if self._probe is not None:
-            self._probe.cancel()
-            said = f"node {self.name} did not say within {PROBE_S:g} s that it is alive"
-            self._asked(Failure(said, late=True))
-
-    def _asked(self, result: Answer | Failure) -> None:
-        self._probe = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if isinstance(result, Failure) and not self.breaker.closed:
+    def _asked(self, reason: str, refused: bool) -> None:
+        inquiry, self._inquiry = self._inquiry, None
+        if self._closed or inquiry is None:
+            return
+        if not reason:
+            if self.works:
+                self._suspicion.cleared(monotonic())
+            elif self._doubtful:
+                self.breaker.probed()
+                self._tell(True, "")
+            else:
+                self.breaker.succeeded()
+                self._close()
+            return
+        if self.works:
+            # Who has answered meanwhile did live: it is asked once more.
+            if self._heard_s > inquiry.begun_s:
+                return
+            self.hung += 1
+            self.breaker.failed(certain=True)
+            self._open(reason, doubtful=not refused)
+        else:
             self.breaker.failed()
-            self.reason = result.reason
+            self.reason = reason
             self._later()
+        # One that takes no more connections may be about to go, and answer those that it has.
+        if refused:
+            self._pool.refuse(reason)
+        else:
+            self._pool.drop(reason)
 
     def _look_later(self) -> None:
-        due_s = self._ways.due_s - monotonic() if self.breaker.closed else PROBE_S
-        wait_s = min(PROBE_S, max(LOOK_S, due_s))
+        due_s = self._ways.due_s - monotonic() if self.breaker.closed else LONGEST_LOOK_S
+        wait_s = min(LONGEST_LOOK_S, max(LOOK_S, due_s))
         self._next_look = asyncio.get_running_loop().call_later(wait_s, self._look)
 
     def _look(self) -> None:
@@ -314,3 +429,13 @@ class Hop:
         if self._next_look is not None and not self._closed:
             self._next_look.cancel()
             self._look_later()
+
+
+def strange_failure(answer: Answer) -> bool:
+    """Whether an answer says that something failed, and no node has written it.
+
+    What is refused for want of room or of time is no failure.
+    """
+    return not answer.node and (
+        (answer.status >= 500 and answer.status not in (503, 504)) or 200 < answer.status < 400
+    )

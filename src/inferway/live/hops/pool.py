@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -10,6 +11,7 @@ from functools import cached_property
 from time import monotonic
 from typing import Any, Final, cast
 
+from inferway.live.hops.suspicion import LEAST_S, STALL_BYTES, STALL_S, suspect_after_s
 from inferway.live.hops.wire import Answer, Failure, Wire
 
 CONNECTIONS: Final = 512
@@ -19,6 +21,8 @@ CONNECT_S: Final = 1.0
 IDLE_S: Final = 60.0
 """Idle connections are closed before the neighbor does (`http.limits`): a request that meets a
 closing connection is lost."""
+TICK_S: Final = 0.1
+"""Shortest time between two looks at what is out."""
 
 
 class Sending:
@@ -39,9 +43,25 @@ class Sending:
         Whether its answer is to be late by half of an emulated latency, as it was.
     ended
         Whether it has been answered, has failed or has been canceled.
+    predicted_s
+        How long it was predicted to take, s; 0 where nothing was.
+    since_s
+        Since when it waits for a connection, on the monotonic clock, where it had to.
     """
 
-    __slots__ = ("_pool", "body", "done", "ended", "head", "late", "timer", "wire")
+    __slots__ = (
+        "_pool",
+        "body",
+        "done",
+        "ended",
+        "head",
+        "late",
+        "predicted_s",
+        "since_s",
+        "timer",
+        "wire",
+    )
+    since_s: float
 
     def __init__(
         self,
@@ -49,8 +69,10 @@ class Sending:
         head: bytes,
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
+        predicted_s: float = 0.0,
     ) -> None:
         self._pool = pool
+        self.predicted_s = predicted_s
         self.head, self.body, self.done = head, body, done
         self.wire: Wire | None = None
         self.timer: asyncio.TimerHandle | None = None
@@ -86,6 +108,9 @@ class Pool:
         monotonic clock: a loop's may go by milliseconds.
     failed
         Told of each that has failed why, and whether the neighbor is certainly of no use.
+    waited
+        Told, again and again while requests are out, what time it is and when the first of them
+        should have been answered at the latest, both on the monotonic clock.
     """
 
     def __init__(
@@ -98,18 +123,23 @@ class Pool:
         patience_s: float,
         answered: Callable[[Sending, Answer, float, float], None],
         failed: Callable[[Sending, Failure, bool], None],
+        waited: Callable[[float, float], None],
     ) -> None:
-        self._name, self._host, self._port = name, host, port
+        self.name, self.tls = name, tls
+        self._host, self._port, self._server_name = host, port, server_name or host
         self._options: dict[str, Any] = {}
         if tls is not None:
-            self._options = {"ssl": tls, "server_hostname": server_name or host}
+            self._options = {"ssl": tls, "server_hostname": self._server_name}
         self._patience_s = patience_s
-        self._answered, self._failed = answered, failed
+        self._answered, self._failed, self._waited = answered, failed, waited
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
         self._waiting: deque[Sending] = deque()
         self._opening: set[asyncio.Task[None]] = set()
         self._sweep: asyncio.TimerHandle | None = None
+        self._guard: asyncio.TimerHandle | None = None
+        self._begun: dict[Sending, tuple[int, float]] = {}
+        """Of answers that have begun, how many bytes of theirs had come when enough last had."""
         self._closed = False
         self.opened = 0
         """Connections made so far."""
@@ -131,8 +161,48 @@ class Pool:
                 self._write(wire, sending)
                 return
             wire.abort()
+        sending.since_s = monotonic()
         self._waiting.append(sending)
+        self._look_after(LEAST_S)
         self._open()
+
+    async def reach(self, wire: Wire) -> None:
+        """Connect a wire of somebody else's, not encrypted yet.
+
+        Raises
+        ------
+        OSError
+            When that cannot be.
+        """
+        await self._loop.create_connection(lambda: wire, self._host, self._port)
+
+    async def encrypt(self, wire: Wire) -> None:
+        """Encrypt a wire that has just been connected, where connections are.
+
+        Raises
+        ------
+        OSError
+            When that cannot be.
+        """
+        if self.tls is not None:
+            before = wire.transport
+            transport = await self._loop.start_tls(
+                before, wire, self.tls, server_hostname=self._server_name
+            )
+            if transport is None:
+                raise ConnectionResetError("the connection ended")
+            wire.connection_made(transport)
+
+    def adopt(self, wire: Wire) -> None:
+        """Keep a connection that somebody else has made, for the next request."""
+        wire.belong(self._take, self._lost)
+        self.opened += 1
+        if self._closed:
+            wire.abort()
+        elif self._waiting:
+            self._write(wire, self._waiting.popleft())
+        else:
+            self._keep(wire, monotonic())
 
     def withdraw(self, sending: Sending) -> None:
         """Forget a request; a connection that carries it is closed."""
@@ -173,12 +243,13 @@ class Pool:
     def close(self) -> None:
         """End every connection, for good."""
         self._closed = True
-        if self._sweep is not None:
-            self._sweep.cancel()
-            self._sweep = None
+        for timer in (self._sweep, self._guard):
+            if timer is not None:
+                timer.cancel()
+        self._sweep = self._guard = None
         for task in tuple(self._opening):
             task.cancel()
-        self.drop(f"the connections to node {self._name} have been closed")
+        self.drop(f"the connections to node {self.name} have been closed")
 
     def _write(self, wire: Wire, sending: Sending) -> None:
         wire.sending, sending.wire = sending, wire
@@ -186,6 +257,8 @@ class Pool:
         self._busy.add(wire)
         if self._sweep is None:
             self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+        if self._guard is None:
+            self._look_after(LEAST_S)
         wire.send(sending.head, sending.body)
 
     def _open(self) -> None:
@@ -202,8 +275,7 @@ class Pool:
                     lambda: Wire(self._take, self._lost), self._host, self._port, **self._options
                 )
         except (OSError, TimeoutError) as error:
-            said = "no connection in time" if isinstance(error, TimeoutError) else _said(error)
-            self._unreachable(f"node {self._name} cannot be reached: {said}")
+            self._unreachable(f"node {self.name} cannot be reached: {said(error)}")
             return
         self.opened += 1
         self._made()
@@ -252,9 +324,9 @@ class Pool:
                 self._idle.remove(wire)
             return
         when = "in the middle of its answer" if wire.begun else "before it answered"
-        reason = f"node {self._name} closed the connection {when}"
+        reason = f"node {self.name} closed the connection {when}"
         if wrong:
-            reason = f"node {self._name} is not understood: {wrong}"
+            reason = f"node {self.name} is not understood: {wrong}"
         # What was written may have been read and run, so it is never written again.
         self._fail_wire(wire, Failure(reason))
 
@@ -265,11 +337,44 @@ class Pool:
         wire.abort()
         self._failed(sending, failure, False)
 
+    def _look_after(self, wait_s: float) -> None:
+        if self._guard is None and not self._closed:
+            self._guard = self._loop.call_later(wait_s, self._guarded)
+
+    def _guarded(self) -> None:
+        # Nothing is done for each request: what is out is looked through now and then.
+        self._guard = None
+        now_s, overdue_s = monotonic(), math.inf
+        begun: dict[Sending, tuple[int, float]] = {}
+        stalled: list[tuple[Wire, int]] = []
+        for wire in self._busy:
+            sending: Sending = wire.sending
+            if wire.begun:
+                came, since_s = self._begun.get(sending, (-STALL_BYTES, now_s))
+                if wire.came - came >= STALL_BYTES:
+                    came, since_s = wire.came, now_s
+                elif now_s - since_s >= STALL_S:
+                    stalled.append((wire, wire.came - came))
+                begun[sending] = came, since_s
+            overdue_s = min(overdue_s, wire.since_s + suspect_after_s(sending.predicted_s))
+        for sending in self._waiting:
+            overdue_s = min(overdue_s, sending.since_s + LEAST_S)
+        self._begun = begun
+        for wire, came in stalled:
+            if wire.sending is None:
+                continue
+            said = f"only {came} bytes of its answer came within {1e3 * STALL_S:g} ms"
+            self._fail_wire(wire, Failure(f"node {self.name} does not get on: {said}"))
+        self._waited(now_s, overdue_s)
+        if self._busy or self._waiting:
+            wait_s = TICK_S if begun else min(LEAST_S, max(TICK_S, overdue_s - now_s))
+            self._look_after(wait_s)
+
     def _look(self) -> None:
         # One timer for all: one for each request would cost more than the request's writing.
         now_s, self._sweep = monotonic(), None
         for wire in [one for one in self._busy if now_s - one.since_s > self._patience_s]:
-            reason = f"node {self._name} did not answer within {self._patience_s:g} s"
+            reason = f"node {self.name} did not answer within {self._patience_s:g} s"
             self._fail_wire(wire, Failure(reason, late=True))
         # Those used last come last.
         while self._idle and now_s - self._idle[0].since_s > IDLE_S:
@@ -278,7 +383,10 @@ class Pool:
             self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
 
 
-def _said(error: OSError) -> str:
+def said(error: OSError) -> str:
+    """Say why there is no connection."""
+    if isinstance(error, TimeoutError):
+        return "no connection in time"
     if isinstance(error, ConnectionRefusedError):
         return "connection refused"
     if isinstance(error, ssl.SSLCertVerificationError):

@@ -57,10 +57,8 @@ class Watch:
 
         Its own, and where it is a forwarder whose hop is of no use, those of the same hop.
         """
-        one, mask = self._instances[server], 1 << self._class_of[server]
-        if isinstance(one, Forwarder) and not one.forwarding.hop.breaker.closed:
-            mask |= self.behind(server)
-        return mask
+        mask = 1 << self._class_of[server]
+        return mask | self.behind(server) if self.out(server) else mask
 
     def behind(self, server: int) -> int:
         """Classes that the same hop leads to as a server's, as a bit mask; 0 where none does."""
@@ -71,6 +69,11 @@ class Watch:
         for other in self._servers[one.forwarding.hop]:
             mask |= 1 << self._class_of[other]
         return mask
+
+    def out(self, server: int) -> bool:
+        """Whether the server is another node's and its hop is of no use: it gets nothing more."""
+        one = self._instances[server]
+        return isinstance(one, Forwarder) and not one.forwarding.hop.breaker.closed
 
     def forwards(self, server: int) -> bool:
         """Whether the server is another node's."""
@@ -85,7 +88,7 @@ class Watch:
 
             self._watchers.append((hop, watcher))
             hop.watch(watcher)
-            if hop.breaker.closed and self._withdrawn:
+            if hop.works and self._withdrawn:
                 watcher(True, "")
         for low, high, forwarding in self._classes():
             path, hop = forwarding.path, forwarding.hop
@@ -103,7 +106,7 @@ class Watch:
         turned = before ^ self._withdrawn
         for hop, servers in self._servers.items():
             those = [server for server in servers if self._class_of[server] in turned]
-            self._mark(those, hop.breaker.closed, hop.reason)
+            self._mark(those, hop.works, hop.reason)
 
     def end(self) -> None:
         """Follow them no more."""

@@ -168,8 +168,12 @@ class Wire(asyncio.Protocol):
         Whose answer it waits for; None while idle.
     since_s
         Since when, or since when it has been idle; its owner keeps it.
+    transport
+        Of the connection, once it is made.
     begun
         Whether any of the answer has come.
+    came
+        Bytes that have come, of answers that did not come in one piece.
     """
 
     __slots__ = (
@@ -182,11 +186,12 @@ class Wire(asyncio.Protocol):
         "_parser",
         "_poll",
         "_received",
-        "_transport",
         "_wrong",
         "begun",
+        "came",
         "sending",
         "since_s",
+        "transport",
     )
 
     def __init__(
@@ -205,17 +210,26 @@ class Wire(asyncio.Protocol):
         self.sending: Any = None
         self.since_s = 0.0
         self.begun = False
+        self.came = 0
+
+    def belong(
+        self,
+        answered: Callable[[Wire, Answer, bool], None],
+        lost: Callable[[Wire, str], None],
+    ) -> None:
+        """Tell another owner from now on."""
+        self._answered, self._lost = answered, lost
 
     def send(self, head: bytes, body: bytes | Sequence[bytes]) -> None:
         """Write a request."""
         self.begun = False
         if isinstance(body, bytes):
             if len(body) <= _JOINED:
-                self._transport.write(head + body)
+                self.transport.write(head + body)
             else:
-                self._transport.writelines((head, body))
+                self.transport.writelines((head, body))
         else:
-            self._transport.writelines((head, *body))
+            self.transport.writelines((head, *body))
 
     def stale(self, now_s: float) -> bool:
         """Whether an idle connection can take no request: it has ended, or is about to.
@@ -223,19 +237,24 @@ class Wire(asyncio.Protocol):
         One that has been idle for a while is looked up in the kernel, for the loop may not have
         come to its end yet. A request that is written all the same may have been read.
         """
-        if self._transport.is_closing():
+        if self.transport.is_closing():
             return True
         return now_s - self.since_s > FRESH_S and bool(self._poll.poll(0))
 
+    @property
+    def connected(self) -> bool:
+        """Whether its connection has been made."""
+        return hasattr(self, "transport")
+
     def abort(self) -> None:
         """End the connection now."""
-        self._transport.abort()
+        self.transport.abort()
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
-        self._transport = cast("asyncio.Transport", transport)
+        self.transport = cast("asyncio.Transport", transport)
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -251,6 +270,7 @@ class Wire(asyncio.Protocol):
                 self._answered(self, answer, True)
                 return
         self.begun = True
+        self.came += len(data)
         if not self._headed:
             self._head_bytes += len(data)
         try:
@@ -260,7 +280,7 @@ class Wire(asyncio.Protocol):
         if not self._headed and self._head_bytes > LONGEST_HEAD:
             self._wrong = f"the headers of its answer are longer than {LONGEST_HEAD} bytes"
         if self._wrong:
-            self._transport.abort()
+            self.transport.abort()
 
     # What httptools calls.
 
@@ -271,6 +291,11 @@ class Wire(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Count what comes from now on as the body."""
         self._headed = True
+        announced = self._headers.get(b"content-length", b"")
+        # The parser has checked that these are digits.
+        if len(announced) > 8 and int(announced[:20]) > LONGEST_BODY:
+            shown = announced[:20].decode("latin-1")
+            self._wrong = f"it announces {shown} bytes, the limit is {LONGEST_BODY}"
 
     def on_body(self, chunk: bytes) -> None:
         """Keep a piece of the body."""

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from inferway.live.http.refusal import RefusalError
 from inferway.runtime import DTYPES
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
@@ -77,8 +78,10 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
         )
     try:
         values = _decoder(_ELEMENT.get(datatype, int), depth)(text)
-    except msgspec.MsgspecError as error:
-        raise RefusalError(400, f"the data of input {name!r} is not {datatype}: {error}") from None
+    except UNREADABLE as error:
+        raise RefusalError(
+            400, f"the data of input {name!r} is not {datatype}: {fault(error)}"
+        ) from None
     if datatype == "BYTES":
         return _strings(name, shape, values, depth)
     try:

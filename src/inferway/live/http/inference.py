@@ -26,6 +26,7 @@ from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.runtime import Tensor
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 _STATUS: Final = {
     Outcome.REJECTED: 429,
@@ -149,8 +150,8 @@ class Infer:
                 raise RefusalError(413, long_json(limit))
         try:
             message = decode_infer(text)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise RefusalError(400, f"the request is not valid: {error}") from None
+        except UNREADABLE as error:
+            raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
         arrays = self._arrays(message.inputs, body, json_end)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any, Final
 
-import msgspec
-
 from inferway.live.http.compression import decompress
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import IndexEntry, decode_index, encode
 from inferway.live.http.refusal import RefusalError
 from inferway.live.site import Site
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 _LONGEST: Final = 64 * 1024
 """Bytes that a packed question may unpack to."""
@@ -45,8 +44,8 @@ class Index:
             only_ready = bool(body) and decode_index(body).ready
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            exchange.refuse(400, f"the request is not valid: {error}")
+        except UNREADABLE as error:
+            exchange.refuse(400, f"the request is not valid: {fault(error)}")
         else:
             listed = self._entries()
             if only_ready:

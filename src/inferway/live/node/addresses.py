@@ -11,6 +11,7 @@ import msgspec
 from inferway.deployment.hosts import NODE, joined, split
 from inferway.live.assembly import ServeError
 from inferway.network.members import members_of
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node
@@ -102,8 +103,8 @@ def read(file: Path) -> dict[str, Addresses]:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, Addresses])
     except OSError as error:
         raise ServeError(f"{file}: {error.strerror or error}") from None
-    except msgspec.DecodeError as error:
-        raise ServeError(f"{file} is no file of addresses: {error}") from None
+    except UNREADABLE as error:
+        raise ServeError(f"{file} is no file of addresses: {fault(error)}") from None
     for name, addresses in found.items():
         for key, address in msgspec.structs.asdict(addresses).items():
             try:

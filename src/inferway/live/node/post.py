@@ -16,8 +16,6 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-import msgspec
-
 from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.placement.agent import Agent
 from inferway.placement.arrays import Float
@@ -30,8 +28,8 @@ from inferway.placement.messages import (
     Offers,
     Worst,
     decode,
-    encode,
 )
+from inferway.runtime.unreadable import UNREADABLE
 
 __all__ = ["Post"]
 
@@ -123,7 +121,7 @@ class Post:
             return  # somebody else's
         try:
             message = decode(data)
-        except msgspec.DecodeError:
+        except UNREADABLE:
             self.refused[neighbor, "no message"] += 1
             return
         if type(message).__name__.lower() != kind:
@@ -135,7 +133,7 @@ class Post:
         if reason is not None:
             self.refused[neighbor, reason] += 1
             return
-        self._send(self.agent.receive(data))
+        self._send(self.agent.take(message))
 
     def _untimely(self, message: Message) -> str | None:
         """Say why a message does not fit what was said before, and note it if it does."""
@@ -164,7 +162,7 @@ class Post:
             return
         for rho, crossing in self.agent.data.crossings.items():
             if crossing.upstream == number:
-                self._send(self.agent.receive(encode(Offers(rho, ()))))
+                self._send(self.agent.take(Offers(rho, ())))
 
 
 def _fault(message: Message, crossing: Crossing | None, sender: int) -> str | None:

@@ -8,9 +8,9 @@ from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
 
-from inferway.live.hops.forwarder import BAD_GATEWAY
+from inferway.deployment.nodes import MAX_HOPS
+from inferway.live.hops.forwarder import BAD_GATEWAY, MAYBE, complaint, worded
 from inferway.live.hops.headers import (
-    MOST_NODES,
     Heading,
     Trail,
     body_lines,
@@ -20,7 +20,7 @@ from inferway.live.hops.headers import (
     live_head,
     target_of,
 )
-from inferway.live.hops.hop import Hop
+from inferway.live.hops.hop import Hop, strange_failure
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.spans import Relayed, Spans
 from inferway.live.hops.wire import Answer, Failure
@@ -192,22 +192,29 @@ class Relay:
             exchange.withdraw = relayed.withdraw
             relayed.sent(hop)
         exchange.request = hop.send(
-            head, body, partial(self._answered, exchange, received_s, relayed)
+            head, body, partial(self._answered, exchange, hop.name, received_s, relayed)
         )
 
     def _answered(
         self,
         exchange: Exchange,
+        neighbor: str,
         received_s: float,
         relayed: Relayed | None,
         result: Answer | Failure,
     ) -> None:
         exchange.request = exchange.withdraw = None
         answered_s = self._now()
+        if not isinstance(result, Failure) and strange_failure(result):
+            result = Failure(f"{complaint(result, neighbor)}, and no node wrote that")
         if isinstance(result, Failure):
             status = 503 if result.unserved else 504 if result.late else BAD_GATEWAY
-            self._refuse(exchange, status, result.reason, received_s, unserved=result.unserved)
+            lost = f"; {MAYBE}" if status == BAD_GATEWAY else ""
+            reason = result.reason + lost
+            self._refuse(exchange, status, reason, received_s, unserved=result.unserved)
         else:
+            if result.status != 200:
+                worded(result, neighbor)
             status = result.status
             lines = self.trail.passed(result, exchange.path, answered_s - received_s)
             exchange.respond(status, result.body, result.kind or JSON, lines)
@@ -234,14 +241,15 @@ class Relay:
             return
         nodes = exchange.path.split(b",") if exchange.path else []
         name = unquote_to_bytes(to).decode("utf-8", "replace")
-        hop = self._next_hop(name, set(nodes)) if len(nodes) < MOST_NODES else None
+        hop = self._next_hop(name, set(nodes)) if len(nodes) < MAX_HOPS else None
         if hop is None or self._own in nodes or encoded(hop.name) in nodes:
             reason = f"node {self.node} has no way to node {name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             return
         head = live_head(hop.at, name, b",".join([*nodes, self._own]))
         exchange.withdraw = Sending.cancel
-        exchange.request = hop.send(head, b"", partial(self._answered, exchange, received_s, None))
+        done = partial(self._answered, exchange, hop.name, received_s, None)
+        exchange.request = hop.send(head, b"", done)
 
     def _refuse(
         self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool

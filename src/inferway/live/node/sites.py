@@ -34,6 +34,7 @@ from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.runtime import Runtime, Signature
+from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node
@@ -314,6 +315,10 @@ class Sites:
             for name, offer in zip(fleet.variants, stands_for, strict=True)
         ]
         foresee(dispatcher.site, batches)
+        for k, offer in enumerate(stands_for):
+            if offer is not None:  # whoever runs it divides it
+                servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
+                dispatcher.site.most_rows[servers] = WHOLE
         before = self.by_task.get(task)
         carried: list[str] = []
         rtt_s: dict[str, float | None] = {}

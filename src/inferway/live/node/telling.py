@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from inferway.live.node.listing import PARTS, Change
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["RUN_BITS", "Ask", "Letter", "Same", "Tell", "packed", "unpacked"]
 
@@ -89,5 +90,5 @@ def unpacked(data: bytes) -> Letter:
         if not stream.eof:
             raise ValueError("it does not end, or unpacks to too much")
         return _decoder.decode(content)
-    except (msgspec.DecodeError, zlib.error, RecursionError) as error:
-        raise ValueError(str(error)) from None
+    except (*UNREADABLE, zlib.error) as error:
+        raise ValueError(fault(error)) from None

@@ -40,20 +40,31 @@ _KINDS: Final = (
     ("loopback", _networks("127.0.0.0/8", "::1/128")),
     (
         "reserved",
-        _networks("0.0.0.0/8", "224.0.0.0/4", "240.0.0.0/4", "::/128", "ff00::/8", "100::/64"),
+        _networks(
+            *("0.0.0.0/8", "192.88.99.0/24", "224.0.0.0/4", "240.0.0.0/4"),
+            *("::/128", "100::/64", "100:0:0:1::/64", "ff00::/8"),
+            # What is left of the special purposes below 2001:200::, ORCHID (2001:20::/28) too: a
+            # few of them can be reached from everywhere, and no model lies there.
+            "2001::/23",
+        ),
     ),
     (
         "private",
         _networks(
             *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24"),
             *("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-            *("fc00::/7", "fec0::/10", "2001:db8::/32", "64:ff9b:1::/48"),
+            *("fc00::/7", "fec0::/10", "2001:db8::/32", "3fff::/20", "64:ff9b:1::/48"),
+            "5f00::/16",
         ),
     ),
+    # Of IPv6, only 2000::/3 has been given out for use between networks (RFC 4291).
+    ("reserved", _networks("::/3", "4000::/2", "8000::/1")),
 )
 _SIX_TO_FOUR: Final = ipaddress.ip_network("2002::/16")
 _NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
 _COMPATIBLE: Final = ipaddress.ip_network("::/96")
+_WRITTEN: Final = ipaddress.ip_network("::/80")
+"""Mapped and compatible addresses: ways of writing, by which nothing is reached."""
 _TEREDO: Final = ipaddress.ip_network("2001::/32")
 
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
@@ -232,7 +243,8 @@ def kind_of(address: str) -> str:
     """Classify an address: public, private, loopback, link-local, metadata or reserved.
 
     An IPv6 address that stands for one of IPv4 (mapped, compatible, 6to4, NAT64) is what that one
-    is; Teredo, which nobody should need, counts as reserved.
+    is. What nobody should need counts as reserved: Teredo, and public addresses written as mapped
+    or compatible ones.
     """
     # A scope, as in fe80::1%eth0, does not change what it is.
     one: IPAddress = ipaddress.ip_address(address.partition("%")[0])
@@ -241,7 +253,8 @@ def kind_of(address: str) -> str:
             return "reserved"
         inner = _inner(one)
         if inner is not None:
-            one = inner
+            kind = kind_of(str(inner))
+            return "reserved" if kind == "public" and one in _WRITTEN else kind
     for kind, networks in _KINDS:
         if any(one in network for network in networks):
             return kind

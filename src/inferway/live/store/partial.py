@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from inferway.live.store.error import NoRoomError, StoreError
+from inferway.runtime.unreadable import UNREADABLE
 
 __all__ = ["PARTIAL", "Partial"]
 
@@ -68,7 +69,7 @@ class Partial:
             origin = json.loads(self._origin.read_bytes())
             # The URI may hold keys, so that only its hash is kept.
             return str(origin["etag"]) if origin["uri"] == _hashed(uri) else None
-        except (OSError, ValueError, KeyError, TypeError):
+        except (OSError, *UNREADABLE, KeyError, TypeError):
             return None
 
     def restart(self, uri: str = "", etag: str | None = None) -> None:

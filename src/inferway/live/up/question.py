@@ -12,6 +12,7 @@ import msgspec
 from inferway.deployment.hosts import split
 from inferway.live.keys import VARIABLE
 from inferway.live.up.error import UpError
+from inferway.runtime.unreadable import UNREADABLE, fault
 
 __all__ = ["asked", "told"]
 
@@ -30,8 +31,8 @@ def told(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, A
         raise UpError(f"node {node} answers {status} at {page}")
     try:
         found: dict[str, Any] = msgspec.json.decode(body, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise UpError(f"node {node} answers what is no JSON at {page}: {error}") from None
+    except UNREADABLE as error:
+        raise UpError(f"node {node} answers what is no JSON at {page}: {fault(error)}") from None
     return found
 
 

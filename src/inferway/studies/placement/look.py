@@ -52,13 +52,13 @@ POLICIES: Mapping[str, Look] = {
         seconds=2.0,
     ),
     "olag": Look("OLAG", 3, "--", "olag"),
-    "olag-forgets": Look("OLAG, forgetful", 3, ":", "olag", {"carry": False}),
+    "olag-literal": Look("OLAG (literal)", 3, ":", "olag-literal"),
     "greedy": Look("greedy (forwarded)", 5, ":", "greedy"),
     "exact": Look("MILP", -1, "-", "exact", {"time_limit_s": 60.0}, seconds=10.0),
 }
 """By name. ``static-greedy`` ends where nothing gains, ``static-greedy-served`` once no request
-reaches the cloud. ``olag`` counts what reaches a node, ``olag-forgets`` starts anew in every slot,
-``greedy`` counts what a node forwards, as the papers' words say."""
+reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas of the chosen model
+keep their counters, as the text's letter says, and ``greedy`` counts what a node forwards."""
 
 
 def curves(

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Settings", "figure", "gains", "points"]
 
-_READ = ("olag", "olag-forgets", "greedy")
+_READ = ("olag", "olag-literal", "greedy")
 _ENDED = ("static-greedy", "static-greedy-served")
 
 
@@ -28,7 +28,7 @@ class Settings:
     rates_per_s: tuple[float, ...] = (7083.0, 7500.0, 8333.0, 9167.0, 10_000.0)
     policies: tuple[str, ...] = (
         "infida", "infida-coupled", "infida-offline", "static-greedy", "static-greedy-served",
-        "olag", "olag-forgets", "greedy",
+        "olag", "olag-literal", "greedy",
     )  # fmt: skip
     alpha: float = 1.0
     slots: int = 480

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
-from inferway.live.hops.headers import MOST_NODES, Trail, encoded, heading_of
+from inferway.live.hops.headers import Trail, encoded, heading_of
 from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
 from inferway.live.http.refusal import RefusalError
@@ -141,9 +142,9 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
     [
         (f"{TO_CLOUD}Inferway-Path: edge,metro,isp\r\n", 508, "has come back to node metro"),
         (
-            f"{TO_CLOUD}Inferway-Path: {','.join(f'n{i}' for i in range(MOST_NODES))}\r\n",
+            f"{TO_CLOUD}Inferway-Path: {','.join(f'n{i}' for i in range(MAX_HOPS + 1))}\r\n",
             508,
-            f"come through {MOST_NODES} nodes",
+            f"come through {MAX_HOPS + 1} nodes",
         ),
         (TO_CLOUD, 400, "needs the headers"),
         ("Inferway-Path: edge\r\nInferway-Variant: tiny\r\n", 400, "needs the headers"),
@@ -190,10 +191,10 @@ def test_what_cannot_go_on_is_refused_unserved(
 def test_the_last_node_that_may_is_let_through(run: Any) -> None:
     async def main() -> None:
         async with metro() as peer:
-            path = ",".join(f"n{i}" for i in range(MOST_NODES - 1))
+            path = ",".join(f"n{i}" for i in range(MAX_HOPS))
             status, _, _ = await peer.ask(f"{TO_CLOUD}Inferway-Path: {path}\r\n")
             assert status == 200
-            assert peer.neighbor.visits[0].headers["inferway-path"].count(",") == MOST_NODES - 1
+            assert peer.neighbor.visits[0].headers["inferway-path"].count(",") == MAX_HOPS
 
     run(main())
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ipaddress
+import random
 import socket
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from inferway.live.store import allowed
 from inferway.live.store.allowed import Address, Allowed, kind_of, shown
 from inferway.live.store.error import ForbiddenSourceError, UnavailableError
 
@@ -48,10 +52,71 @@ from inferway.live.store.error import ForbiddenSourceError, UnavailableError
         ("64:ff9b::169.254.169.254", "link-local"),
         ("64:ff9b::8.8.8.8", "public"),
         ("2001:0:a9fe:a9fe::1", "reserved"),
+        ("::ffff:8.8.8.8", "reserved"),
+        ("::8.8.8.8", "reserved"),
+        ("2002:808:808::1", "public"),
+        # What came later than the first of the registries, and what was never given out.
+        ("5f00::1", "private"),
+        ("3fff:fff::1", "private"),
+        ("3fff:1000::1", "public"),
+        ("192.88.99.1", "reserved"),
+        ("2001:20::1", "reserved"),
+        ("2001:1ff::1", "reserved"),
+        ("2001:200::1", "public"),
+        ("100:0:0:1::1", "reserved"),
+        ("4000::1", "reserved"),
+        ("::ffff:0:127.0.0.1", "reserved"),
     ],
 )
 def test_addresses_are_told_apart(address: str, kind: str) -> None:
     assert kind_of(address) == kind
+
+
+def special() -> Iterator[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Networks with a purpose of their own: those of the running Python, and of ours."""
+    for constants in ("_IPv4Constants", "_IPv6Constants"):
+        for value in vars(getattr(ipaddress, constants)).values():
+            for one in value if isinstance(value, list | tuple) else [value]:
+                if isinstance(one, ipaddress.IPv4Network | ipaddress.IPv6Network):
+                    yield one
+    for _, networks in allowed._KINDS:
+        yield from networks
+
+
+def about(network: ipaddress.IPv4Network | ipaddress.IPv6Network) -> Iterator[Any]:
+    """Addresses at and next to a network's borders, and some within."""
+    first, last = int(network.network_address), int(network.broadcast_address)
+    kind = ipaddress.IPv4Address if network.version == 4 else ipaddress.IPv6Address
+    inside = random.Random(str(network))
+    places = {first - 1, first, first + 1, (first + last) // 2, last - 1, last, last + 1}
+    places |= {inside.randint(first, last) for _ in range(40)}
+    return (kind(place) for place in places if 0 <= place < 1 << network.max_prefixlen)
+
+
+def test_what_python_calls_not_global_is_never_public() -> None:
+    networks = list(special())
+    assert len(networks) > 40
+    asked = 0
+    for one in (one for network in networks for one in about(network)):
+        asked += 1
+        assert one.is_global or kind_of(str(one)) != "public", one
+        if isinstance(one, ipaddress.IPv6Address):
+            continue
+        # In all that stands for it, it is no more public than it is itself.
+        bits = int(one)
+        for form in (
+            0xFFFF << 32 | bits,
+            bits,
+            0x64FF9B << 96 | bits,
+            0x2002 << 112 | bits << 80 | 1,
+            0x20010000 << 96 | bits << 64 | ~bits & 0xFFFFFFFF,
+            0x64FF9B0001 << 80 | bits,
+        ):
+            written = ipaddress.IPv6Address(form)
+            kind = kind_of(str(written))
+            assert kind != "public" or (one.is_global and kind_of(str(one)) == "public"), written
+            assert written.is_global or kind != "public", written
+    assert asked > 1_500
 
 
 def found(*addresses: str) -> list[Any]:

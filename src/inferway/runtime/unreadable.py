@@ -1,0 +1,21 @@
+"""Foreign bytes that are no document: what readers of JSON and MessagePack raise.
+
+A reader goes down one level of its own stack for each level of the text, so a text may be sound and
+still too deep. That is the writer's fault like any other, and never one of the program.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["UNREADABLE", "fault"]
+
+UNREADABLE: Final = (ValueError, RecursionError)
+"""What `json` and `msgspec` raise: not the format, not the type, not UTF-8, or nested too deep."""
+
+
+def fault(error: BaseException) -> str:
+    """Say in one line what is wrong with the bytes."""
+    if isinstance(error, RecursionError):
+        return "it is nested too deep"
+    return " ".join(str(error).split())
