@@ -10,7 +10,9 @@ import grpc
 import grpc.aio
 
 from inferway import __version__
+from inferway.live.bodies import Bodies
 from inferway.live.grpc import messages
+from inferway.live.grpc.arrivals import FULL, Arrivals
 from inferway.live.grpc.health import Health
 from inferway.live.grpc.inference import infer
 from inferway.live.grpc.messages import decode
@@ -22,7 +24,7 @@ from inferway.live.intake import Intake, unknown
 from inferway.live.site import Site
 from inferway.runtime import Tensor
 
-Method = Callable[[bytes, Any], Awaitable[Any]]
+Method = Callable[[Any], Awaitable[Any]]
 
 
 class Endpoint:
@@ -36,6 +38,8 @@ class Endpoint:
         Told of an exception in a handler.
     limits
         Caps on requests.
+    bodies
+        Account of the bodies that are held, with other listeners'; one of its own by default.
     allowed
         Told the value of a call's `authorization` metadata, "" where there is none: whether it may
         see and use the tasks. Health, live and ready are anybody's. None lets everybody in.
@@ -49,6 +53,7 @@ class Endpoint:
         broken: Callable[[BaseException], None],
         limits: Limits | None = None,
         *,
+        bodies: Bodies | None = None,
         allowed: Callable[[str], bool] | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
@@ -58,6 +63,8 @@ class Endpoint:
         self._limits = limits or Limits()
         self._allowed = allowed
         self._certificate = certificate
+        self._bodies = bodies or Bodies(self._limits.bodies_bytes)
+        self._arrivals = Arrivals(self._bodies, self._limits)
         self._health = Health(self._is_ready)
         self._sites: Sequence[Site] | None = None
         self._intakes: dict[tuple[str, str], Intake] = {}
@@ -82,6 +89,9 @@ class Endpoint:
                 ("grpc.max_metadata_size", limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", limits.head_bytes),
                 ("grpc.max_concurrent_streams", limits.pipelined),
+                ("grpc.max_allowed_incoming_connections", limits.connections),
+                # A window that grows with the link would let messages in that nobody has asked for.
+                ("grpc.http2.bdp_probe", 0),
                 ("grpc.max_connection_idle_ms", limits.idle_s * 1000),
                 ("grpc.server_handshake_timeout_ms", limits.receive_s * 1000),
                 # Clients that went without a word are found out after a minute or so.
@@ -101,7 +111,7 @@ class Endpoint:
         except RuntimeError as error:
             raise OSError(f"cannot listen for gRPC on {address}: is the port taken?") from error
         await server.start()
-        self._server = server
+        self._server, self._arrivals.port = server, self.port
 
     def serve(self, sites: Sequence[Site]) -> None:
         """Answer for these tasks from now on; called again whenever they change."""
@@ -120,6 +130,7 @@ class Endpoint:
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, and cancel those that are not answered within the grace period."""
         self._health.end()
+        self._arrivals.close()
         if self._server is not None:
             await self._server.stop(grace_s)
 
@@ -138,8 +149,8 @@ class Endpoint:
             "ModelInfer": self._answer(self._guard(self._model_infer)),
         }
         health = {
-            "Check": self._answer(self._health.check),
-            "Watch": self._stream(self._health.watch),
+            "Check": self._answer(self._check),
+            "Watch": self._stream(self._watch),
         }
         return (
             grpc.method_handlers_generic_handler(messages.INFERENCE, inference),
@@ -147,20 +158,22 @@ class Endpoint:
         )
 
     def _answer(self, method: Method) -> grpc.RpcMethodHandler:
-        # Requests are decoded by the methods: what gRPC's own decoding refuses is called INTERNAL.
-        return grpc.unary_unary_rpc_method_handler(
+        # One message looks on the wire like a stream of one. As such the methods ask for it
+        # themselves, when they know the metadata, and decode it: what gRPC's own decoding refuses
+        # is called INTERNAL.
+        return grpc.stream_unary_rpc_method_handler(
             self._safe(method), response_serializer=_serialize
         )
 
     def _stream(self, method: Method) -> grpc.RpcMethodHandler:
-        return grpc.unary_stream_rpc_method_handler(
+        return grpc.stream_stream_rpc_method_handler(
             self._safe(method), response_serializer=_serialize
         )
 
-    def _safe(self, method: Method) -> Method:
-        async def call(data: bytes, context: Any) -> Any:
+    def _safe(self, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def call(_messages: Any, context: Any) -> Any:
             try:
-                return await method(data, context)
+                return await method(context)
             except RefusalError as refusal:
                 await refuse(context, refusal)
             except (grpc.aio.AbortError, grpc.aio.InternalError):
@@ -176,35 +189,43 @@ class Endpoint:
         if allowed is None:
             return method
 
-        async def call(data: bytes, context: Any) -> Any:
+        async def call(context: Any) -> Any:
             values = [value for key, value in context.invocation_metadata() if key == _KEY]
             # Two keys are as good as none: what stands before this server may check the other one.
             if not allowed(values[0] if len(values) == 1 else ""):
                 raise RefusalError(401, "the call needs a valid key: authorization: Bearer KEY")
-            return await method(data, context)
+            return await method(context)
 
         return call
 
-    async def _server_live(self, _data: bytes, _context: Any) -> Any:
+    # Of what has nothing to say the message is never asked for.
+
+    async def _server_live(self, _context: Any) -> Any:
         return messages.ServerLiveResponse(live=True)
 
-    async def _server_ready(self, _data: bytes, _context: Any) -> Any:
+    async def _server_ready(self, _context: Any) -> Any:
         return messages.ServerReadyResponse(ready=self._ready())
 
-    async def _server_metadata(self, _data: bytes, _context: Any) -> Any:
+    async def _server_metadata(self, _context: Any) -> Any:
         return messages.ServerMetadataResponse(
             name="inferway", version=__version__, extensions=EXTENSIONS
         )
 
-    async def _model_ready(self, data: bytes, _context: Any) -> Any:
-        asked = decode(data, messages.ModelReadyRequest)
+    async def _check(self, context: Any) -> Any:
+        return self._health.check(await self._arrivals.receive(context, keyless=True))
+
+    async def _watch(self, context: Any) -> None:
+        await self._health.watch(await self._arrivals.receive(context, keyless=True), context)
+
+    async def _model_ready(self, context: Any) -> Any:
+        asked = decode(await self._arrivals.receive(context), messages.ModelReadyRequest)
         intake = self._intakes.get((asked.name, asked.version))
         # Of what is not served the answer is no, as Triton's is, and not an error.
         ready = intake is not None and intake.site.serves(asked.version or None) and self._ready()
         return messages.ModelReadyResponse(ready=ready)
 
-    async def _model_metadata(self, data: bytes, _context: Any) -> Any:
-        asked = decode(data, messages.ModelMetadataRequest)
+    async def _model_metadata(self, context: Any) -> Any:
+        asked = decode(await self._arrivals.receive(context), messages.ModelMetadataRequest)
         site = self._find(asked.name, asked.version).site
         return messages.ModelMetadataResponse(
             name=site.task,
@@ -214,10 +235,18 @@ class Endpoint:
             outputs=map(_tensor, site.signature.outputs),
         )
 
-    async def _model_infer(self, data: bytes, context: Any) -> Any:
-        message = decode(data, messages.ModelInferRequest)
-        intake = self._find(message.model_name, message.model_version)
-        return await infer(message, intake, context)
+    async def _model_infer(self, context: Any) -> Any:
+        data = await self._arrivals.receive(context)
+        size = len(data)
+        if not self._bodies.reserve(size):
+            raise RefusalError(503, FULL)
+        try:
+            message = decode(data, messages.ModelInferRequest)
+            del data  # the message has it now
+            intake = self._find(message.model_name, message.model_version)
+            return await infer(message, intake, context)
+        finally:
+            self._bodies.release(size)
 
     def _find(self, task: str, variant: str) -> Intake:
         intake = self._intakes.get((task, variant))

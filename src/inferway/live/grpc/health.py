@@ -45,7 +45,7 @@ class Health:
         self._ended = True
         self.announce()
 
-    async def check(self, data: bytes, _context: Any) -> Any:
+    def check(self, data: bytes) -> Any:
         """Answer with the status of a service."""
         name = decode(data, HealthCheckRequest).service
         status = self._status(name)
