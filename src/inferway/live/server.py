@@ -185,6 +185,7 @@ class Server:
                 self._is_ready,
                 self._broken,
                 self.limits,
+                bodies=self.bodies,
                 allowed=allowed,
                 certificate=None if certificate is None else certificate.pem(),
             )

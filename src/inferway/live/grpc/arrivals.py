@@ -9,24 +9,28 @@ they count in the account of all bodies.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Generator, Iterable
+from contextlib import suppress
 from typing import Any, Final
 
 import grpc.aio
 
 from inferway.live.bodies import Bodies
+from inferway.live.grpc.status import CallError, refused
 from inferway.live.grpc.wires import Peer, peer_of, received
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 
 __all__ = ["FULL", "Arrivals"]
 
-LOOK_S: Final = 0.02
+LOOK_S: Final = 0.005
 """How often it is looked what has come of messages that take their time."""
 SETTLE_S: Final = 1.0
 """How old the counts may be from which a connection's are taken."""
 FULL: Final = "the messages of all calls have no room for this one now"
 OPEN_BYTES: Final = 16 * 1024
 """Most that a call may bring which needs no key: the name of a service."""
+TOO_LONG: Final = f"the message is larger than the limit of {OPEN_BYTES} bytes"
 
 
 class Arrivals:
@@ -49,6 +53,7 @@ class Arrivals:
         self._totals: dict[Peer, int] = {}
         self._settled_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
+        self._ending: set[asyncio.Task[None]] = set()
 
     async def receive(self, context: Any, *, keyless: bool = False) -> bytes:
         """Wait for the message of a call.
@@ -56,37 +61,33 @@ class Arrivals:
         Parameters
         ----------
         context
-            The call.
+            The call, which is ended where the message takes too long or there is no room for it.
         keyless
             Whether it needed no key; its message must be short then.
 
         Raises
         ------
         RefusalError
-            When it takes too long, or there is no room for it.
+            When it is too long for a call without a key.
         """
-        arrival = _Arrival(context, asyncio.current_task(), keyless)
+        arrival = _Arrival(context, keyless)
         self._arriving.add(arrival)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
         size = 0
         try:
-            message = await context.read()
+            message = await _Reading(context)
             if message is grpc.aio.EOF:
                 # It was too large, which gRPC has said, or there was none.
                 raise asyncio.CancelledError
             size = len(message)
-        except asyncio.CancelledError:
-            if arrival.refusal is None:
-                raise
-            arrival.task.uncancel()
-            raise arrival.refusal from None
         finally:
             self._arriving.discard(arrival)
+            arrival.landed = True
             if arrival.wire is not None:
                 self._leave(arrival.wire, arrival, size)
         if keyless and size > OPEN_BYTES:
-            raise RefusalError(413, f"the message is larger than the limit of {OPEN_BYTES} bytes")
+            raise RefusalError(413, TOO_LONG)
         return message  # type: ignore[no-any-return]
 
     def close(self) -> None:
@@ -97,15 +98,16 @@ class Arrivals:
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        slow = [arrival for arrival in self._arriving if arrival.looked_s]
+        # Most messages come at once, and are never looked at.
+        slow = any(arrival.looked_s or arrival.keyless for arrival in self._arriving)
         if slow or now_s - self._settled_s > SETTLE_S:
             totals = received(self.port)
-            for arrival in slow:
+            for arrival in self._arriving:
                 if arrival.wire is None:
                     self._join(arrival)
-                if now_s - arrival.looked_s > self._limits.receive_s:
+                if arrival.looked_s and now_s - arrival.looked_s > self._limits.receive_s:
                     limit_s = self._limits.receive_s
-                    arrival.refuse(RefusalError(504, f"the message took more than {limit_s} s"))
+                    self._refuse([arrival], 504, f"the message took more than {limit_s} s")
             for wire in self._wires.values():
                 self._weigh(wire, totals.get(wire.peer, wire.before))
             self._totals, self._settled_s = totals, now_s
@@ -134,35 +136,72 @@ class Arrivals:
         come = max(0, total - wire.before)
         if all(arrival.keyless for arrival in wire.arrivals):
             if come > len(wire.arrivals) * OPEN_BYTES + 2 * self._limits.head_bytes:
-                reason = f"the message is larger than the limit of {OPEN_BYTES} bytes"
-                wire.refuse(RefusalError(413, reason))
+                self._refuse(wire.arrivals, 413, TOO_LONG)
             return
         come = min(come, len(wire.arrivals) * self._limits.body_bytes)
         if come <= wire.held:
             self._bodies.release(wire.held - come)
         elif not self._bodies.reserve(come - wire.held):
-            wire.refuse(RefusalError(503, FULL))
+            self._refuse(wire.arrivals, 503, FULL)
             return
         wire.held = come
+
+    def _refuse(self, arrivals: Iterable[_Arrival], status: int, reason: str) -> None:
+        for arrival in arrivals:
+            if not arrival.refused:
+                arrival.refused = True
+                end = refused(RefusalError(status, reason))
+                ending = asyncio.get_running_loop().create_task(_end(arrival, end))
+                self._ending.add(ending)
+                ending.add_done_callback(self._ending.discard)
+
+
+async def _end(arrival: _Arrival, error: CallError) -> None:
+    # Whoever reads hears of it. To be canceled there would leave a message that has come to nobody.
+    if not arrival.landed:
+        with suppress(grpc.aio.AbortError, grpc.aio.InternalError):  # the first: it is done
+            await arrival.context.abort(error.code, error.reason, error.trailing)
+
+
+class _Reading:
+    """Waits for a call's message; canceled after it has come, takes it all the same.
+
+    gRPC would otherwise keep it for as long as the process lives.
+    """
+
+    __slots__ = ("_context",)
+
+    def __init__(self, context: Any) -> None:
+        self._context = context
+
+    def __await__(self) -> Generator[Any, None, Any]:
+        reading = self._context.read()
+        while True:
+            try:
+                awaited = reading.send(None)
+            except StopIteration as stop:
+                return stop.value
+            try:
+                yield awaited
+            except asyncio.CancelledError:
+                if awaited.done() and not awaited.cancelled():
+                    with suppress(Exception, StopIteration):
+                        reading.send(None)
+                reading.close()
+                raise
 
 
 class _Arrival:
     """A message that has been asked for."""
 
-    __slots__ = ("context", "keyless", "looked_s", "refusal", "task", "wire")
+    __slots__ = ("context", "keyless", "landed", "looked_s", "refused", "wire")
 
-    def __init__(self, context: Any, task: Any, keyless: bool) -> None:
-        self.context, self.task, self.keyless = context, task, keyless
+    def __init__(self, context: Any, keyless: bool) -> None:
+        self.context, self.keyless = context, keyless
         self.looked_s = 0.0
         """When it was first seen to take its time."""
         self.wire: _Wire | None = None
-        self.refusal: RefusalError | None = None
-
-    def refuse(self, refusal: RefusalError) -> None:
-        """Wait for it no more."""
-        if self.refusal is None:
-            self.refusal = refusal
-            self.task.cancel()
+        self.refused = self.landed = False
 
 
 class _Wire:
@@ -182,8 +221,3 @@ class _Wire:
         self.peer, self.before = peer, before
         self.held = 0
         self.arrivals: set[_Arrival] = set()
-
-    def refuse(self, refusal: RefusalError) -> None:
-        """Wait for none of its messages any more."""
-        for arrival in self.arrivals:
-            arrival.refuse(refusal)

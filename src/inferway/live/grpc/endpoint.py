@@ -14,9 +14,9 @@ from inferway.live.bodies import Bodies
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, Arrivals
 from inferway.live.grpc.health import Health
-from inferway.live.grpc.inference import infer
+from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
-from inferway.live.grpc.status import refuse
+from inferway.live.grpc.status import CallError, refused
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import EXTENSIONS
@@ -174,13 +174,20 @@ class Endpoint:
         async def call(_messages: Any, context: Any) -> Any:
             try:
                 return await method(context)
+            except CallError as error:
+                end = error
             except RefusalError as refusal:
-                await refuse(context, refusal)
+                end = refused(refusal)
+                refusal.__traceback__ = refusal.__context__ = None
             except (grpc.aio.AbortError, grpc.aio.InternalError):
                 raise  # gRPC's own: the call has been ended, or there is nobody to write to
             except Exception as error:
                 self._broken(error)
-                await refuse(context, RefusalError(500, "the server failed to answer"))
+                end = refused(RefusalError(500, "the server failed to answer"))
+            # gRPC keeps what ends a call in a circle with the call. Left out of it is where it was
+            # raised, for messages are there, and they would stay until the garbage is collected.
+            end.__traceback__ = end.__context__ = None
+            return await context.abort(end.code, end.reason, end.trailing)
 
         return call
 
@@ -242,9 +249,10 @@ class Endpoint:
             raise RefusalError(503, FULL)
         try:
             message = decode(data, messages.ModelInferRequest)
-            del data  # the message has it now
-            intake = self._find(message.model_name, message.model_version)
-            return await infer(message, intake, context)
+            asked = ask(message, self._find(message.model_name, message.model_version), context)
+            # What waits for an answer is the request's arrays alone.
+            del data, message
+            return await answer(asked)
         finally:
             self._bodies.release(size)
 

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
-from inferway.live.grpc.status import called, end
+from inferway.live.grpc.status import called, ended
 from inferway.live.http import elements
 from inferway.live.http.identity import Identity
 from inferway.live.http.message import InferParameters, TensorParameters
 from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.site import Site
 from inferway.runtime import Tensor
 
 _NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
@@ -24,11 +25,28 @@ _PARAMETER: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-async def infer(message: Any, intake: Intake, context: Any) -> Any:
-    """Check a request, have it answered, and encode the answer.
+class Asked(NamedTuple):
+    """A request that has been checked, and what becomes of it.
 
-    The task in which this runs is canceled when the client cancels the call, goes away, or its
-    deadline passes; the request is withdrawn then.
+    Attributes
+    ----------
+    site
+        The task's.
+    request
+        Not submitted yet.
+    end
+        The answer's message, None where there is no answer.
+    """
+
+    site: Site
+    request: Request
+    end: asyncio.Future[Any]
+
+
+def ask(message: Any, intake: Intake, context: Any) -> Asked:
+    """Check a request.
+
+    Nothing of the message is kept: it holds all tensors once more.
 
     Parameters
     ----------
@@ -47,16 +65,17 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     received_s = intake.site.now()
     site = intake.site
     raw = len(message.raw_input_contents) > 0
-    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+    named = message.id
+    end: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
     def deliver(request: Request) -> None:
         answered = request.outcome is Outcome.ANSWERED
-        if ended.done():  # the client has gone, and the site is about to hear of it
+        if end.done():  # the client has gone, and the site is about to hear of it
             request.abandoned = True
             if answered:
                 raise ConnectionResetError("the client has gone")
             return
-        ended.set_result(_answer(message, intake, request, wanted, raw) if answered else None)
+        end.set_result(_answer(named, intake, request, wanted, raw) if answered else None)
 
     try:
         if not site.ready:
@@ -64,7 +83,7 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
         arrays = _arrays(message, intake)
         wanted = _wanted(message, intake)
         parameters = _parameters(message.parameters, InferParameters)
-        request = intake.request(arrays, parameters, deliver, ended, received_s)
+        request = intake.request(arrays, parameters, deliver, end, received_s)
     except RefusalError as refusal:
         unready = refusal.status == 503
         site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
@@ -75,15 +94,30 @@ async def infer(message: Any, intake: Intake, context: Any) -> Any:
     request.identity = identity = _identity(context)
     request.id = identity.id
     context.set_trailing_metadata(called(request))
+    return Asked(site, request, end)
+
+
+async def answer(asked: Asked) -> Any:
+    """Have a request answered, and return the answer's message.
+
+    The task in which this runs is canceled when the client cancels the call, goes away, or its
+    deadline passes; the request is withdrawn then.
+
+    Raises
+    ------
+    CallError
+        When it is not answered.
+    """
+    site, request, end = asked
     site.submit(request)
     try:
-        answer = await ended
+        found = await end
     except asyncio.CancelledError:
         site.cancel(request)
         raise
-    if answer is None:
-        await end(context, request)
-    return answer
+    if found is None:
+        raise ended(request)
+    return found
 
 
 def _identity(context: Any) -> Identity:
@@ -149,11 +183,11 @@ def _parameters(given: Any, kind: Any) -> Any:
         raise RefusalError(400, f"the parameters are not valid: {error}") from None
 
 
-def _answer(message: Any, intake: Intake, request: Request, wanted: list[Tensor], raw: bool) -> Any:
+def _answer(named: str, intake: Intake, request: Request, wanted: list[Tensor], raw: bool) -> Any:
     outputs = request.outputs
     assert outputs is not None
     answer = ModelInferResponse(
-        model_name=intake.site.task, model_version=request.variant, id=message.id
+        model_name=intake.site.task, model_version=request.variant, id=named
     )
     for name, value in msgspec.structs.asdict(answer_parameters(request)).items():
         if value is not None:

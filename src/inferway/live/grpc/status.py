@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 
 import grpc
 
@@ -13,6 +13,7 @@ from inferway.live.request import LONGEST_RETRY_S, Outcome, Request
 CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,
     401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
     404: grpc.StatusCode.NOT_FOUND,
     413: grpc.StatusCode.INVALID_ARGUMENT,  # RESOURCE_EXHAUSTED would say that it may fit later
     429: grpc.StatusCode.RESOURCE_EXHAUSTED,
@@ -33,21 +34,37 @@ OUTCOMES: Final = {
 }
 
 
-async def refuse(context: Any, refusal: RefusalError) -> NoReturn:
+class CallError(Exception):
+    """Ends a call that is not answered.
+
+    Parameters
+    ----------
+    code
+        The status.
+    reason
+        In a sentence.
+    trailing
+        Trailing metadata.
+    """
+
+    def __init__(self, code: grpc.StatusCode, reason: str, trailing: Any = ()) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.trailing = code, reason, trailing
+
+
+def refused(refusal: RefusalError) -> CallError:
     """End a call for what is wrong with it."""
     code = CODES.get(refusal.status, grpc.StatusCode.UNKNOWN)
-    await context.abort(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
-    raise AssertionError  # abort raises
+    return CallError(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
 
 
-async def end(context: Any, request: Request) -> NoReturn:
+def ended(request: Request) -> CallError:
     """End the call of a request that was not answered."""
     assert request.outcome is not None
     after = called(request)
     if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
         after += retry(request.retry_after_s)
-    await context.abort(OUTCOMES[request.outcome], request.reason, after)
-    raise AssertionError  # abort raises
+    return CallError(OUTCOMES[request.outcome], request.reason, after)
 
 
 def called(request: Request) -> Any:

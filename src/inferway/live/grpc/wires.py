@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import struct
 from contextlib import suppress
@@ -36,17 +35,17 @@ def received(port: int) -> dict[Peer, int]:
     """
     counts: dict[Peer, int] = {}
     try:
-        files = os.listdir(_OPEN_FILES)
+        files = list(_OPEN_FILES.iterdir())
     except OSError:
         return counts
-    for name in files:
+    for file in files:
         with suppress(OSError):  # no socket, none that is connected, or closed meanwhile
-            _look(int(name), port, counts)
+            _look(int(file.name), port, counts)
     return counts
 
 
 def peer_of(text: str) -> Peer:
-    """Read the other end of a call as gRPC writes it: ``ipv4:HOST:PORT`` or ``ipv6:[HOST]:PORT``."""
+    """Read the other end of a call as gRPC writes it, such as ``ipv4:HOST:PORT``."""
     _, _, place = unquote(text).partition(":")
     host, _, port = place.rpartition(":")
     return _plain(host.strip("[]")), int(port) if port.isdecimal() else 0
