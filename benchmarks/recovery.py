@@ -7,6 +7,8 @@ and the test dependencies; for the scenario of the clock, also libfaketime::
 
     apt-get install -y faketime
     sudo python benchmarks/recovery.py [--rounds 3] [--only cut] [--json]
+
+With ``--beside DIR``, a checkout of another version, its nodes meet the same scenarios in turn.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ TIMES = (
     "avoided_s",
     "healed_s",
     "used_again_s",
+    "longest_s",
     "back_s",
     "ready_s",
     "joined_s",
@@ -45,6 +48,7 @@ IN_WORDS = {
     "avoided_s": "last request over the slow link",
     "healed_s": "after healing",
     "used_again_s": "used again after healing",
+    "longest_s": "longest wait of what the fault met",
     "back_s": "after the restart",
     "ready_s": "ready again",
     "joined_s": "joined",
@@ -52,29 +56,35 @@ IN_WORDS = {
 }
 
 
-def run(rounds: int, only: str | None) -> tuple[list[dict[str, Any]], int]:
-    """Run the scenarios; returns their figures, and how many tests failed."""
-    failed = 0
+def run(only: str | None, beside: Path | None = None) -> tuple[list[dict[str, Any]], int]:
+    """Run the scenarios once; returns their figures, and how many tests failed.
+
+    Parameters
+    ----------
+    only
+        Which, as pytest's -k has it.
+    beside
+        Checkout of the version that runs; None for this one.
+    """
+    version = {} if beside is None else {"PYTHONPATH": str(beside / "src")}
+    command = [sys.executable, "-m", "pytest", "-q", "-m", "slow", "--reruns", "0", str(TESTS)]
+    if only is not None:
+        command += ["-k", only]
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "figures"
         file.touch()
-        for k in range(rounds):
-            command = [sys.executable, "-m", "pytest", "-q", "-m", "slow", str(TESTS)]
-            if only is not None:
-                command += ["-k", only]
-            done = subprocess.run(
-                command,
-                cwd=ROOT,
-                env={**os.environ, VARIABLE: str(file)},
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            told = done.stdout.strip().splitlines()
-            print(f"round {k + 1} of {rounds}: {told[-1] if told else '-'}", file=sys.stderr)
-            wrong = [line for line in told if line.startswith(("FAILED", "ERROR"))]
-            failed += len(wrong)
-            print(*wrong, sep="\n", end="\n" * bool(wrong), file=sys.stderr)
-        return [json.loads(line) for line in file.read_text().splitlines()], failed
+        done = subprocess.run(
+            command,
+            cwd=ROOT,
+            env={**os.environ, VARIABLE: str(file), **version},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        figures = [json.loads(line) for line in file.read_text().splitlines()]
+    told = done.stdout.strip().splitlines()
+    wrong = [line for line in told if line.startswith(("FAILED", "ERROR"))]
+    print(told[-1] if told else "-", *wrong, sep="\n", file=sys.stderr)
+    return figures, len(wrong)
 
 
 def table(figures: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -128,12 +138,22 @@ def main() -> int:
     parser.add_argument(
         "--only", help="words of the tests' names, as pytest's -k; all are marked as slow"
     )
+    parser.add_argument("--beside", type=Path, help="a checkout of the version to compare with")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     if (reason := obstacle()) is not None:
         print(reason, file=sys.stderr)
         return 2
-    figures, failed = run(options.rounds, options.only)
+    figures: list[dict[str, Any]] = []
+    failed = 0
+    for k in range(options.rounds):
+        print(f"round {k + 1} of {options.rounds}:", file=sys.stderr)
+        of_one, wrong = run(options.only)
+        figures, failed = figures + of_one, failed + wrong
+        if options.beside is not None:
+            # There tests may fail: it is what they are for.
+            of_other, _ = run(options.only, options.beside)
+            figures += [{**one, "scenario": f"{one['scenario']}, before"} for one in of_other]
     rows = table(figures)
     if options.json:
         found = {"schema": 1, "machine": machine(), "failed": failed, "scenarios": rows}

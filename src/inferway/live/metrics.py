@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from inferway.live.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S
+from inferway.live.hops.forwarder import Forwarding
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
@@ -22,12 +23,14 @@ from inferway.runtime import Fault, RemoteRuntime
 
 _TASK = ["task"]
 _VARIANT = ["task", "variant"]
+_NEIGHBOR = ["neighbor"]
 
 
 def registry_of(sites: Sequence[Site], pauses: Pauses) -> CollectorRegistry:
     """Make a registry of these sites and the process, to be rendered by ``generate_latest``."""
     registry = CollectorRegistry()
     registry.register(SiteCollector(sites))
+    registry.register(NeighborCollector(sites))
     registry.register(PauseCollector(pauses))
     return registry
 
@@ -53,6 +56,47 @@ class PauseCollector(Collector):
             "The longest of them since the server was ready.",
             value=pauses.longest_s,
         )
+
+
+class NeighborCollector(Collector):
+    """Reads the counters of the hops that sites forward by."""
+
+    def __init__(self, sites: Sequence[Site]) -> None:
+        self._sites = sites
+
+    def collect(self) -> Iterator[Any]:
+        """Yield what was sent to each neighbor, what came of it, and whether it is used."""
+        sent = CounterMetricFamily(
+            "inferway_neighbor_requests", "Requests sent to a neighbor.", labels=_NEIGHBOR
+        )
+        faults = CounterMetricFamily(
+            "inferway_neighbor_faults",
+            "Requests that a neighbor lost or failed at, and how often its HTTP hung.",
+            labels=[*_NEIGHBOR, "fault"],
+        )
+        asked = CounterMetricFamily(
+            "inferway_neighbor_health_requests",
+            "How often it was asked whether it lives because a request was out for too long.",
+            labels=_NEIGHBOR,
+        )
+        usable = GaugeMetricFamily(
+            "inferway_neighbor_usable", "1 while requests are sent to it, else 0.", labels=_NEIGHBOR
+        )
+        hops = {
+            one.runtime.hop.name: one.runtime.hop
+            for site in self._sites
+            for one in site.instances
+            if isinstance(one.runtime, Forwarding)
+        }
+        for name, hop in sorted(hops.items()):
+            sent.add_metric([name], hop.sent)
+            counts = {"lost": hop.failures, "error": hop.errors, "hung": hop.hung}
+            for fault, count in counts.items():
+                faults.add_metric([name, fault], count)
+            asked.add_metric([name], hop.asked)
+            usable.add_metric([name], float(hop.works))
+        if hops:
+            yield from (sent, faults, asked, usable)
 
 
 class SiteCollector(Collector):

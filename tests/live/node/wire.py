@@ -31,10 +31,10 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def open(self) -> None:
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def open(self, host: str = "127.0.0.1", port: int = 0, backlog: int = 100) -> None:
+        self._server = await asyncio.start_server(self._accept, host, port, backlog=backlog)
         _, self.port = self._server.sockets[0].getsockname()
-        self.address = f"127.0.0.1:{self.port}"
+        self.address = f"{host}:{self.port}"
 
     def cut(self) -> None:
         self._whole.clear()

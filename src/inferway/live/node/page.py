@@ -56,6 +56,18 @@ def described(node: Node) -> dict[str, Any]:
         "neighbors": list(node.position.links_s),
         "alive": sorted(node.plane.alive),
         "degraded": node.menu.degraded,
+        "hops": {
+            neighbor: {
+                "usable": hop.works,
+                "reason": hop.reason,
+                "sent": hop.sent,
+                "lost": hop.failures,
+                "errors": hop.errors,
+                "asked": hop.asked,
+                "hung": hop.hung,
+            }
+            for neighbor, hop in node.hops.items()
+        },
         "running": {
             f"{task}/{variant}": copies
             for (task, variant), copies in sorted(node.sites.running.items())

@@ -87,3 +87,22 @@ def test_what_is_saved_up_is_bounded() -> None:
     for _ in range(1000):
         budget.earn()
     assert sum(budget.spend() for _ in range(10)) == 3
+
+
+def test_on_trial_a_success_closes_it_and_a_failure_opens_it_for_longer() -> None:
+    clock = Clock()
+    breaker = Breaker(clock)
+    breaker.failed(certain=True)
+    for i in range(1, 4):
+        clock.now_s = breaker.due_s
+        assert breaker.allows()
+        breaker.probed()
+        assert (breaker.trial, breaker.closed) == (True, False)
+        assert not breaker.failed()
+        assert not breaker.trial
+        assert breaker.due_s - clock.now_s == pytest.approx(FIRST_WAIT_S * 2**i)
+    breaker.probed()
+    assert breaker.succeeded()
+    assert (breaker.trial, breaker.closed, breaker.tried) == (False, True, 4)
+    breaker.failed(certain=True)
+    assert breaker.due_s - clock.now_s == pytest.approx(FIRST_WAIT_S)

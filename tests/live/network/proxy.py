@@ -1,0 +1,121 @@
+"""What stands before a node's peer port, in its namespace, and does as a test says.
+
+The node lives, and so does its control plane; whoever sends it requests meets this instead. Run as
+a program it takes where it listens, how many connections may wait there, and the node's own
+address; and from its standard input a fault in each line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Final, Self
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
+
+from wire import Wire, announced, replaced
+
+from inferway.live.node.addresses import PEER_PORT
+
+if TYPE_CHECKING:
+    from ring import Ring
+
+PORT: Final = PEER_PORT + 1000
+BACKLOG: Final = 100
+ERROR: Final = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
+
+
+class Proxy:
+    """Stands before a node, for one of its neighbors, which is started anew.
+
+    Parameters
+    ----------
+    ring
+        The nodes.
+    node
+        Before which it stands.
+    neighbor
+        Whose requests it gets.
+    folder
+        For a file of addresses.
+    backlog
+        Connections that may wait for it while it does not run; the kernel answers no more.
+    """
+
+    def __init__(
+        self, ring: Ring, node: str, neighbor: str, folder: Path, backlog: int = BACKLOG
+    ) -> None:
+        host = ring.network.addresses[node]
+        words = [sys.executable, __file__, host, str(backlog), f"{host}:{PEER_PORT}"]
+        self._process = subprocess.Popen(
+            ring.network.command(node, words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "listening\n"
+        addresses = json.loads(ring.up.addresses_file.read_text())
+        addresses[node]["peer"] = f"{host}:{PORT}"
+        file = folder / "addresses.json"
+        file.write_text(json.dumps(addresses))
+        ring.up.terminate(neighbor)
+        ring.otherwise(neighbor, addresses=file)
+        ring.up.start(neighbor)
+
+    def begin(self, fault: str) -> None:
+        """Hang, drip, announce too much, or answer errors, from now on."""
+        if fault == "hang":
+            self._process.send_signal(signal.SIGSTOP)
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.write(fault + "\n")
+        self._process.stdin.flush()
+
+    def heal(self) -> None:
+        """Carry everything as it is, from now on."""
+        self._process.send_signal(signal.SIGCONT)
+        self.begin("heal")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with self._process:
+            self._process.kill()
+
+
+async def main(host: str, backlog: str, target: str) -> None:
+    """Carry what comes, and do what the standard input says."""
+    wire = Wire(target)
+    await wire.open(host, PORT, int(backlog))
+    print("listening", flush=True)
+    loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
+    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    while line := await reader.readline():
+        wire.heal()
+        match line.decode().strip():
+            case "drip":
+                wire.piece = 1
+            case "announce":
+                wire.spoil = announced(1_000_000)
+            case "errors":
+                wire.spoil = replaced(ERROR)
+            case "errors but health":
+                wire.spoil, wire.sparing = replaced(ERROR), True
+            case "drip but health":
+                wire.piece, wire.sparing = 1, True
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:]))
