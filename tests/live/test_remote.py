@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inferway import load
 from inferway.live import Certificate, Keys, ServeError
-from inferway.live.instance import FAILURES
+from inferway.live.instance import FAILURES, WARM_UP_RUNS
 from inferway.runtime import Fault, NullRuntime, RemoteRuntime, Signature, Tensor
 from inferway.runtime.remote_address import parse
 from scripted import Asked, EndError, Scripted, response
@@ -222,6 +222,35 @@ def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scr
     found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
     assert (found.status, remote.faults) == (504, {Fault.LATE: 1})
     assert "gave no answer in time" in found.json["error"]
+
+
+def test_a_server_whose_health_hangs_too_is_asked_no_more(two: Any, upstream: Scripted) -> None:
+    running = two()
+    (remote,) = {one.runtime for one in running.server.sites[0].instances[:1]}
+    remote.timeout_s = 0.3
+    upstream.script = lambda asked: upstream.hang(asked)
+    found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    assert (found.status, found.json["error"].split(": ")[0]) == (504, "digits/tiny#0 failed")
+    assert running.infer(ONE).json["model_version"] == "big"
+    assert len(upstream.infers) == 1 + WARM_UP_RUNS
+
+
+@pytest.mark.parametrize("announced", [10**5, 10**15])
+def test_a_server_that_announces_what_never_comes_is_given_up(
+    start: Any, site_of: Any, upstream: Scripted, announced: int
+) -> None:
+    remote = RemoteRuntime(parse(upstream.url), timeout_s=1.0)
+    running = start(site_of([remote, NullRuntime(DOUBLE)], signature=DOUBLE))
+
+    def drip(asked: Asked) -> bytes | None:
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\nx" % announced
+
+    upstream.script = infers(drip)
+    found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    late = announced == 10**5
+    assert found.status == (504 if late else 500)
+    said = "gave no answer in time" if late else "it announces more than 268,435,456 bytes"
+    assert said in found.json["error"]
 
 
 def test_a_lost_answer_is_not_asked_for_again(two: Any, upstream: Scripted) -> None:

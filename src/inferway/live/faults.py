@@ -62,6 +62,8 @@ def verdict(error: Exception) -> Verdict:
     if not isinstance(error, RemoteError):
         return _FAILED
     found = _REMOTE[error.fault]._replace(unserved=error.unserved)
+    if error.hung:
+        found = found._replace(weight=FAILURES)
     if found.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
         found = found._replace(retry_after_s=error.retry_after_s or RETRY_S)
     return found

@@ -22,6 +22,8 @@ TIMEOUT_S: Final = 10.0
 """Longest wait for one answer, unless told otherwise."""
 BINARY: Final = "binary_tensor_data"
 """What a server calls the binary tensor extension in its metadata."""
+HEALTH_S: Final = 0.5
+"""A server that gave no answer in time is asked for so long whether it lives."""
 _LONGEST_REASON: Final = 300
 
 _FAULTS: Final = {
@@ -210,8 +212,22 @@ class RemoteRuntime:
             self.faults[error.fault] += 1
         if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.UNFIT):
             self._binary = None
+        if error.fault is Fault.LATE:
+            error.hung = not self._lives()
         if error.fault is not Fault.REFUSED:
             self.down = str(error)
+
+    def _lives(self) -> bool:
+        """Whether the server answers anything on a connection of its own."""
+        wires = RemoteWires(self.address)
+        request = f"GET {self.address.server_path}/health/live HTTP/1.1\r\n{self._common}\r\n"
+        try:
+            wires.exchange([request.encode("ascii")], time.monotonic() + HEALTH_S)
+        except RemoteError:
+            return False
+        finally:
+            wires.close()
+        return True
 
     def _run(
         self, inputs: dict[str, NDArray[Any]], call: RemoteCall | None

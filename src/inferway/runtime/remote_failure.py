@@ -37,6 +37,11 @@ class RemoteError(RuntimeError):
         Whether it is certain that the model has not run: the request may be given to another.
     retry_after_s
         When the server says that another try may be worth it, in seconds; 0 where it says nothing.
+
+    Attributes
+    ----------
+    hung
+        Whether the server was asked afterwards whether it lives, and did not say so.
     """
 
     def __init__(
@@ -46,3 +51,4 @@ class RemoteError(RuntimeError):
         self.fault = fault
         self.unserved = unserved
         self.retry_after_s = retry_after_s
+        self.hung = False

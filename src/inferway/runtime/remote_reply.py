@@ -103,7 +103,12 @@ class Reply:
         if self._spilled:
             return
         match name.lower():
-            case b"content-length" | b"transfer-encoding":
+            case b"content-length":
+                self._measured = True
+                # The parser has checked that these are digits.
+                if len(value) > 8 and int(value[:20]) > LONGEST_BODY:
+                    self._complaint = f"it announces more than {LONGEST_BODY:,} bytes"
+            case b"transfer-encoding":
                 self._measured = True
             case b"inference-header-content-length":
                 if not value.strip().isdigit():

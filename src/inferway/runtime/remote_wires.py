@@ -93,10 +93,14 @@ class _Wire:
             while not reply.whole:
                 self.socket.settimeout(_left(deadline_s))
                 data = self.socket.recv(_PIECE)
-                if data:
+                if not data:
+                    if not reply.end():
+                        raise _lost(reply, "closed the connection")
+                else:
                     reply.feed(data)
-                elif not reply.end():
-                    raise _lost(reply, "closed the connection")
+                    # One that never stops talking is late as well.
+                    if not reply.whole and time.monotonic() > deadline_s:
+                        raise TimeoutError
         except TimeoutError:
             raise RemoteError(Fault.LATE, "the remote server gave no answer in time") from None
         except OSError as error:

@@ -1,8 +1,8 @@
 """What stands before a node's peer port, in its namespace, and does as a test says.
 
 The node lives, and so does its control plane; whoever sends it requests meets this instead. Run as
-a program it takes where it listens, how many connections may wait there, and the node's own
-address; and from its standard input a fault in each line.
+a program it takes where it listens and the node's own address, and from its standard input a fault
+in each line.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from ring import Ring
 
 PORT: Final = PEER_PORT + 1000
-BACKLOG: Final = 100
+QUEUED: Final = 100
+"""Connections that may wait for it."""
 ERROR: Final = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -43,44 +44,47 @@ class Proxy:
         Whose requests it gets.
     folder
         For a file of addresses.
-    backlog
-        Connections that may wait for it while it does not run; the kernel answers no more.
     """
 
-    def __init__(
-        self, ring: Ring, node: str, neighbor: str, folder: Path, backlog: int = BACKLOG
-    ) -> None:
+    def __init__(self, ring: Ring, node: str, neighbor: str, folder: Path) -> None:
         host = ring.network.addresses[node]
-        words = [sys.executable, __file__, host, str(backlog), f"{host}:{PEER_PORT}"]
-        self._process = subprocess.Popen(
-            ring.network.command(node, words),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        assert self._process.stdout is not None
-        assert self._process.stdout.readline() == "listening\n"
+        words = [sys.executable, __file__, host, f"{host}:{PEER_PORT}"]
         addresses = json.loads(ring.up.addresses_file.read_text())
         addresses[node]["peer"] = f"{host}:{PORT}"
         file = folder / "addresses.json"
         file.write_text(json.dumps(addresses))
         ring.up.terminate(neighbor)
         ring.otherwise(neighbor, addresses=file)
-        ring.up.start(neighbor)
+        self._process = subprocess.Popen(
+            ring.network.command(node, words),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            self._heard("listening")
+            ring.up.start(neighbor)
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
 
     def begin(self, fault: str) -> None:
-        """Hang, drip, announce too much, or answer errors, from now on."""
-        if fault == "hang":
-            self._process.send_signal(signal.SIGSTOP)
-            return
+        """Hang, swallow packets, drip, announce too much, or answer errors, from now on."""
         assert self._process.stdin is not None
         self._process.stdin.write(fault + "\n")
         self._process.stdin.flush()
+        self._heard(fault)
+        if fault in ("hang", "swallow"):
+            self._process.send_signal(signal.SIGSTOP)
 
     def heal(self) -> None:
         """Carry everything as it is, from now on."""
         self._process.send_signal(signal.SIGCONT)
         self.begin("heal")
+
+    def _heard(self, word: str) -> None:
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == word + "\n"
 
     def __enter__(self) -> Self:
         return self
@@ -95,16 +99,20 @@ class Proxy:
             self._process.kill()
 
 
-async def main(host: str, backlog: str, target: str) -> None:
+async def main(host: str, target: str) -> None:
     """Carry what comes, and do what the standard input says."""
     wire = Wire(target)
-    await wire.open(host, PORT, int(backlog))
+    await wire.open(host, PORT)
     print("listening", flush=True)
     loop, reader = asyncio.get_running_loop(), asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
         wire.heal()
-        match line.decode().strip():
+        wire.queue(QUEUED)
+        fault = line.decode().strip()
+        match fault:
+            case "swallow":
+                wire.queue(0)
             case "drip":
                 wire.piece = 1
             case "announce":
@@ -115,6 +123,7 @@ async def main(host: str, backlog: str, target: str) -> None:
                 wire.spoil, wire.sparing = replaced(ERROR), True
             case "drip but health":
                 wire.piece, wire.sparing = 1, True
+        print(fault, flush=True)
 
 
 if __name__ == "__main__":

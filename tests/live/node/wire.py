@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
+import socket
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -31,10 +33,16 @@ class Wire:
         self._tasks: set[asyncio.Task[None]] = set()
         self._writers: set[asyncio.StreamWriter] = set()
 
-    async def open(self, host: str = "127.0.0.1", port: int = 0, backlog: int = 100) -> None:
-        self._server = await asyncio.start_server(self._accept, host, port, backlog=backlog)
+    async def open(self, host: str = "127.0.0.1", port: int = 0) -> None:
+        self._server = await asyncio.start_server(self._accept, host, port)
         _, self.port = self._server.sockets[0].getsockname()
         self.address = f"{host}:{self.port}"
+
+    def queue(self, most: int) -> None:
+        """Have the kernel keep so many connections until they are carried, and drop others."""
+        assert self._server is not None
+        with socket.socket(fileno=os.dup(self._server.sockets[0].fileno())) as listener:
+            listener.listen(most)
 
     def cut(self) -> None:
         self._whole.clear()
