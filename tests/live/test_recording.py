@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -14,7 +20,7 @@ import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch.replay import recordings, replay
 from inferway.live import ServeError
-from inferway.live.upkeep import FLUSH_S
+from inferway.live.recorder import FLUSH_S
 
 DIGITS = """
 tasks:
@@ -145,3 +151,156 @@ def test_a_folder_that_holds_a_recording_is_refused(start: Any, tmp_path: Path) 
     start(deployment=deployment, record=tmp_path / "run")
     with pytest.raises(ServeError, match="already holds a recording"):
         start(deployment=deployment, record=tmp_path / "run")
+
+
+@contextmanager
+def serving(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, int]]]:
+    """Run `inferway serve --record`, and give its process and ports."""
+    file = deployment_of(folder, "{policy: priced}").path
+    command = [sys.executable, "-m", "inferway", "serve", str(file), "--json", "--no-grpc"]
+    command += ["--http-port", "0", "--admin-port", "0", "--drain-delay", "0"]
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            [*command, "--record", str(folder / "run")],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line, (folder / "log").read_text()
+        yield process, json.loads(line)
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+
+
+def recording_of(port: int) -> tuple[dict[str, Any], dict[str, float]]:
+    """Read what the server says of its recording, on both pages."""
+    url = f"http://127.0.0.1:{port}"
+    with urlopen(f"{url}/status", timeout=20) as answer:
+        said = json.load(answer)["tasks"]["digits"]["recording"]
+    with urlopen(f"{url}/metrics", timeout=20) as answer:
+        lines = answer.read().decode().splitlines()
+    found = {}
+    for line in lines:
+        if line.startswith("inferway_recording_"):
+            name, value = line.split()
+            assert name.endswith('{task="digits"}'), line
+            found[name.removesuffix('{task="digits"}')] = float(value)
+    return said, found
+
+
+def test_a_recording_that_is_refused_says_so_and_goes_on(tmp_path: Path, until: Any) -> None:
+    asked = 0
+    with serving(tmp_path) as (process, ports):
+
+        def ask(count: int) -> None:
+            nonlocal asked
+            url = f"http://127.0.0.1:{ports['http_port']}/v2/models/digits/infer"
+            data = load_testset().images[:1]
+            image: dict[str, Any] = {"name": "image", "datatype": "FP32"}
+            image |= {"shape": list(data.shape), "data": data.ravel().tolist()}
+            for _ in range(count):
+                request = Request(url, json.dumps({"inputs": [image]}).encode())
+                with urlopen(request, timeout=20) as answer:
+                    assert answer.status == 200
+            asked += count
+
+        ask(5)
+        said, metrics = recording_of(ports["admin_port"])
+        assert (said["writing"], said["folder"]) == (True, str(tmp_path / "run" / "digits"))
+        assert metrics["inferway_recording_writing"] == 1
+        until(lambda: replay(tmp_path / "run" / "digits").requests == 5)
+        # No file may grow any further, and none may begin.
+        size = (tmp_path / "run" / "digits" / "000001.events").stat().st_size
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (size + 7, hard))
+        ask(5)
+        until(lambda: not recording_of(ports["admin_port"])[0]["writing"])
+        ask(3)
+        said, metrics = recording_of(ports["admin_port"])
+        assert (said["reason"], said["gaps"]) == ("File too large", 1)
+        assert time.time() - 60 < said["since"] < time.time()
+        assert said["lost_decisions"] == metrics["inferway_recording_lost_decisions_total"] == 8
+        assert said["lost_events"] == metrics["inferway_recording_lost_events_total"] > 8
+        assert metrics["inferway_recording_writing"] == 0
+        assert metrics["inferway_recording_gaps_total"] == 1
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (hard, hard))
+        until(lambda: recording_of(ports["admin_port"])[0]["writing"])
+        ask(4)
+        said, metrics = recording_of(ports["admin_port"])
+        assert (said["folder"], said["gaps"]) == (str(tmp_path / "run" / "digits.2"), 1)
+        assert metrics["inferway_recording_writing"] == 1
+        until(lambda: "recording again" in (tmp_path / "log").read_text())
+    assert process.returncode == 0
+    # The log itself was refused too, and says so by now.
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert {"recording again"} <= {line["event"] for line in lines}
+    done = subprocess.run(
+        [sys.executable, "-m", "inferway", "replay", str(tmp_path / "run"), "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    first, second = json.loads(done.stdout)["tasks"].values()
+    assert (first["requests"], second["requests"], second["gap"]["decisions"]) == (5, 4, 8)
+    assert asked == 5 + 4 + 8
+    assert "digits.2: nothing was recorded from " in done.stderr
+    assert ": 8 decisions and " in done.stderr
+
+
+def test_a_full_disk_is_a_gap_between_two_sections(
+    start: Any, disk: Path, tmp_path: Path, until: Any
+) -> None:
+    running = start(deployment=deployment_of(tmp_path, "{policy: priced}"), record=disk / "run")
+    (site,) = running.server.sites
+    ask_all(running, 96)
+    until(lambda: replay(disk / "run" / "digits").requests >= 96)
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    until(lambda: ask_all(running, 96) and running.call(lambda: site.recording.gap))
+    ask_all(running, 96)
+    filler.unlink()
+    until(lambda: running.call(lambda: site.recording.gap is None))
+    ask_all(running, 96)
+    lost = site.recording.losses
+    running.wait(running.server.stop())
+    first, second = (replay(one, requests=None) for one in recordings(disk / "run"))
+    assert (first.differences, second.differences) == ((), ())
+    assert second.gap is not None
+    assert (second.gap.decisions, second.gap.events) == (lost.decisions, lost.events)
+    assert second.gap.decisions >= 96
+    assert second.requests >= 96
+    assert first.ended is not None
+    assert first.ended.reason == "No space left on device"
+
+
+def test_a_site_that_takes_over_on_a_full_disk_is_recorded_later(
+    start: Any, disk: Path, tmp_path: Path, until: Any
+) -> None:
+    running = start(deployment=deployment_of(tmp_path, "{policy: priced}"), record=disk / "run")
+    filler = disk / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    other = deployment_of(tmp_path, "{policy: priced}", more=", queue: central")
+    running.wait(running.server.apply(other))
+    (site,) = running.server.sites
+    ask_all(running, 96)
+    until(lambda: running.call(lambda: site.recording.gap))
+    filler.unlink()
+    until(lambda: running.call(lambda: site.recording.gap is None))
+    ask_all(running, 96)
+    running.wait(running.server.stop())
+    found = [replay(one, requests=None) for one in recordings(disk / "run")]
+    assert [one.ended is None for one in found] == [True, True]
+    assert found[1].gap is not None
+    assert found[1].gap.decisions > 40
+    assert found[1].requests > 40
+    assert found[1].differences == ()

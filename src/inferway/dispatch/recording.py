@@ -6,18 +6,24 @@ of files: `000001.state.npz`, the site's and the policy's arrays at that moment,
 the oldest one left still says where to start. A process that dies loses the rows since its last
 `flush` and nothing else, but for a state that it had begun to write.
 
-A recording has one fleet. A world whose fleet changes begins another recording.
+A recording has one fleet. A world whose fleet changes begins another recording. So does one whose
+disk takes no more: `Recording.go_on`, once there is room. What is missing between the two is
+counted meanwhile, and both say so: `ended` of the first one's head, `gap` of the other's.
 """
 
 from __future__ import annotations
 
 import json
 import struct
+import tempfile
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -59,14 +65,63 @@ READ: Final = (1, 2, 3)
 run has at most."""
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
+_HEAD: Final = "recording.json"
+_SPARE: Final = 1024
+"""Bytes of the head that are left blank: on a full disk, what is there can be written over."""
+ROOM: Final = 128 * 1024
+"""Bytes that the disk has to take before a recording goes on: a state, and a buffer of events."""
+
+
+@dataclass(slots=True)
+class Losses:
+    """What could not be written down so far.
+
+    Attributes
+    ----------
+    gaps
+        Times that the disk refused.
+    decisions
+        Requests dispatched meanwhile.
+    events
+        Everything else included.
+    """
+
+    gaps: int = 0
+    decisions: int = 0
+    events: int = 0
+
+
+@dataclass(slots=True)
+class Gap:
+    """A time of which nothing is recorded.
+
+    Attributes
+    ----------
+    since, until
+        When the last event was written, and the first one again, s since 1970; `until` is None
+        while that is not known.
+    decisions, events
+        What is missing, as in `Losses`.
+    reason
+        Of the disk's refusal.
+    after
+        Name of the folder that was written to before; empty for none.
+    """
+
+    since: float
+    reason: str
+    until: float | None = None
+    decisions: int = 0
+    events: int = 0
+    after: str = ""
 
 
 class Recording:
     """A dispatcher whose every call is written down.
 
     It takes the dispatcher's place: the same calls, with the same results. One call costs one to
-    two microseconds more. Where the disk refuses a write, the recording ends there, `error` says
-    why, and the dispatcher goes on.
+    two microseconds more. Where the disk refuses a write, the recording ends there, `gap` says why
+    and counts, and the dispatcher goes on; `go_on` begins another one.
 
     Parameters
     ----------
@@ -80,11 +135,26 @@ class Recording:
         Files kept.
     told
         Called when another file has begun, and when the recording has ended.
+    following
+        Names a new folder for what `go_on` begins; None: it does nothing.
+    losses
+        Where what is missing is added up, maybe with that of others.
+    patient
+        Whether a disk that refuses from the start is waited for, as one that refuses later.
+
+    Attributes
+    ----------
+    folder
+        Where it goes now, or went at last.
+    gap
+        While nothing can be written, since when and why; else None.
 
     Raises
     ------
     ValueError
         Where the folder already holds a recording.
+    OSError
+        Where nothing can be written there, unless it is patient.
     """
 
     def __init__(
@@ -95,28 +165,35 @@ class Recording:
         rows: int = 1_000_000,
         keep: int = 16,
         told: Callable[[], None] | None = None,
+        following: Callable[[], Path] | None = None,
+        losses: Losses | None = None,
+        patient: bool = False,
     ) -> None:
         self._dispatcher = dispatcher
-        self._folder = folder
+        self.folder = folder
         self._rows, self._keep, self._told = rows, keep, told
+        self._following = following
+        self.losses = Losses() if losses is None else losses
+        self.gap: Gap | None = None
+        self._named: Gap | None = None
+        """The gap that this section's head names, until something of the section is certain."""
+        self._since_s = self._file_since_s = time.time()
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._packing: Future[None] | None = None
         held: Any = dispatcher.site.held
         self._held, self._seen_held = memoryview(held), 0
         balance: Any = dispatcher.site.balance
         self._balance, self._seen_balance = memoryview(balance), 0.0
-        self.error: OSError | None = None
-        head = folder / "recording.json"
-        if head.exists():
+        if (folder / _HEAD).exists():
             raise ValueError(f"{folder} already holds a recording; name another folder")
-        folder.mkdir(parents=True, exist_ok=True)
-        # Whole or not at all: a node that is killed here leaves other recordings beside it.
-        part = folder / "recording.part"
-        part.write_text(json.dumps(_head(dispatcher), indent=2) + "\n", encoding="utf-8")
-        part.replace(head)
-        self._next_file()
+        try:
+            self._begin()
+        except OSError as error:
+            if not patient:
+                raise
+            self._give_up(error)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._dispatcher, name)
@@ -125,6 +202,33 @@ class Recording:
     def writing(self) -> bool:
         """Whether anything may still be written to the folder."""
         return self._file is not None or not (self._packing is None or self._packing.done())
+
+    @property
+    def following(self) -> Path | None:
+        """Where `go_on` would go on; None where it would not."""
+        return None if self.gap is None or self._following is None else self._following()
+
+    def go_on(self) -> bool:
+        """Begin another section where the disk refused the last one; whether it is written now.
+
+        Its head says what is missing between the two.
+        """
+        folder = self.following
+        if folder is None:
+            return self._file is not None
+        gap = self.gap
+        assert gap is not None
+        gap.until = time.time()
+        self.folder = folder
+        self.gap, self._named, self._number = None, gap, 0
+        try:
+            self._begin()
+        except OSError as error:
+            self._give_up(error)
+            return False
+        if self._told is not None:
+            self._told()
+        return True
 
     def arrive(
         self,
@@ -224,44 +328,148 @@ class Recording:
 
     def flush(self) -> None:
         """Hand what is buffered to the operating system."""
-        if self._packing is not None and self._packing.done():
-            self._packed()
+        packing = self._packing
+        if packing is not None and packing.done() and (error := self._packed()) is not None:
+            self._give_up(error, stateless=True)
         if self._file is None:
             return
-        used, self._used = self._used, 0
+        content = memoryview(self._buffer)[: self._used * _ROW.size]
         try:
-            self._file.write(memoryview(self._buffer)[: used * _ROW.size])
-            self._file.flush()
-        except OSError as error:
-            self._give_up(error)
+            while content:
+                content = content[self._file.write(content) :]
+        except OSError as refused:
+            self._give_up(refused, stateless=self._packed() is not None)
+            return
+        self._used, self._since_s = 0, time.time()
 
     def close(self) -> None:
         """Write the last rows; later calls are decided and no longer written."""
         self._end()
+        if self.gap is not None:
+            self.gap.until = time.time()
+            self._say_ended(self.gap)
+            self.gap = None
         if self._told is not None:
             self._told()
 
+    def _begin(self) -> None:
+        """Begin a section in the folder."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        # Whole or not at all: a node that is killed here leaves other recordings beside it.
+        part = self.folder / "recording.part"
+        said = _head(self._dispatcher)
+        if self._named is not None:
+            said["gap"] = asdict(self._named)
+        part.write_text(json.dumps(said, indent=2) + " " * _SPARE + "\n", encoding="utf-8")
+        part.replace(self.folder / _HEAD)
+        self._next_file()
+
     def _end(self) -> None:
         self.flush()
-        file, self._file = self._file, None
-        if file is not None:
-            file.close()
-        self._packed()
-
-    def _packed(self) -> None:
-        packing, self._packing = self._packing, None
-        if packing is not None:
-            try:
-                packing.result()
-            except OSError as error:
-                self._give_up(error)
-
-    def _give_up(self, error: OSError) -> None:
-        self.error = error
+        error = self._packed()
+        if error is not None:
+            self._give_up(error, stateless=True)
         file, self._file = self._file, None
         if file is not None:
             with suppress(OSError):
                 file.close()
+
+    def _packed(self) -> OSError | ValueError | None:
+        """Wait until the state is packed, and say why it could not be."""
+        packing, self._packing = self._packing, None
+        try:
+            if packing is not None:
+                packing.result()
+        except (OSError, ValueError) as error:  # the second of a ZIP file that is half written
+            return error
+        return None
+
+    def _give_up(self, error: OSError | ValueError, *, stateless: bool = False) -> None:
+        """Write nothing more, and count what is missing.
+
+        Parameters
+        ----------
+        error
+            The disk's.
+        stateless
+            Whether all of this file's events are lost, with the state that they begin at.
+        """
+        lost, kept = self._lost(stateless)
+        reason = getattr(error, "strerror", None) or str(error)
+        began = self._number > 0
+        if self._named is not None and self._number <= 1 and not kept:
+            # The section that was to end a gap has come to nothing: the gap goes on.
+            gap, self._named = self._named, None
+            gap.until, gap.reason = None, reason
+            self._remove()
+            if gap.after:
+                self.folder = self.folder.with_name(gap.after)
+        else:
+            since_s = self._file_since_s if stateless else self._since_s
+            gap = Gap(since_s, reason, after=self.folder.name if began else "")
+            self.losses.gaps += 1
+            if began:
+                self._say_ended(gap)
+            else:
+                self._remove()
+        self.gap = gap
+        self._miss(len(lost), int(np.count_nonzero(lost["kind"] == ARRIVE)))
+        if self._told is not None:
+            self._told()
+
+    def _lost(self, stateless: bool) -> tuple[np.ndarray, int]:
+        """Let the file go; events that are not in it, or not worth anything, and how many are."""
+        file, self._file = self._file, None
+        buffered = np.frombuffer(self._buffer, EVENT, self._used).copy()
+        packed, self._in_file, self._used = self._in_file, 0, 0
+        if file is None and not stateless:
+            return buffered, 0
+        name = self.folder / f"{self._number:06d}"
+        before = packed - len(buffered)  # in the file for certain
+        whole = before
+        with suppress(OSError):
+            whole = name.with_suffix(".events").stat().st_size // EVENT.itemsize
+            if file is not None:
+                file.truncate(whole * EVENT.itemsize)
+        if file is not None:
+            with suppress(OSError):
+                file.close()
+        if not stateless:
+            return buffered[whole - before :], whole
+        first = np.zeros(before, EVENT)
+        with suppress(OSError), name.with_suffix(".events").open("rb") as written:
+            content = written.read(before * EVENT.itemsize)
+            first = np.frombuffer(content, EVENT, len(content) // EVENT.itemsize)
+        for ending in (".events", ".state.npz"):
+            with suppress(OSError):
+                name.with_suffix(ending).unlink()
+        return np.concatenate((first, buffered)), 0
+
+    def _miss(self, events: int, decisions: int) -> None:
+        assert self.gap is not None
+        self.gap.events += events
+        self.gap.decisions += decisions
+        self.losses.events += events
+        self.losses.decisions += decisions
+
+    def _say_ended(self, gap: Gap) -> None:
+        """Say in the head that the disk has refused what comes after, in the room that is there."""
+        with suppress(OSError, ValueError):
+            head = self.folder / _HEAD
+            size = head.stat().st_size
+            said = json.loads(head.read_text(encoding="utf-8"))
+            text = json.dumps(said | {"ended": asdict(gap)}, indent=2).encode()
+            if len(text) < size:
+                with head.open("r+b", buffering=0) as file:
+                    file.write(text.ljust(size - 1) + b"\n")
+
+    def _remove(self) -> None:
+        """Remove a section that has come to nothing."""
+        for name in ("recording.part", _HEAD, "000001.events", "000001.state.npz"):
+            with suppress(OSError):
+                (self.folder / name).unlink()
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def _look(self) -> None:
         """Write down that the balance is another than after the last call; to be asked before one.
@@ -274,12 +482,17 @@ class Recording:
 
     def _write(self, *row: float) -> None:
         if self._file is None:
+            if self.gap is not None:
+                self._miss(1, row[0] == ARRIVE)
             return
         self._seen_balance = self._balance[0]
         if (held := self._held[0]) != self._seen_held:
             # No call changes it, so that it was the same before this one.
             self._seen_held = held
             self._pack(HELD, 0, 0, held, 0, 0.0, 0.0, 0, 0.0, 0)
+            if self._file is None:  # the disk has just refused that
+                self._write(*row)
+                return
         self._pack(*row)
         # A routing is not divided: what begins a file is whole.
         if self._in_file >= self._rows and (row[0] != ROUTE or row[1]):
@@ -298,20 +511,34 @@ class Recording:
             self.flush()
 
     def _next_file(self) -> None:
-        self._end()
-        if self.error is not None:
-            return
+        if self._number:
+            self._end()
+            if self.gap is not None:
+                return
+            self._named = None
         self._number += 1
         self._in_file = 0
+        self._since_s = self._file_since_s = time.time()
         self._seen_held, self._seen_balance = self._held[0], self._balance[0]
         name = f"{self._number:06d}"
         state: Any = {name: array.copy() for name, array in _state(self._dispatcher).items()}
-        file = self._folder / f"{name}.state.npz"
+        # Before the state, which may be on its way to the disk when this is refused.
+        self._file = (self.folder / f"{name}.events").open("wb", buffering=0)
+        file = self.folder / f"{name}.state.npz"
         self._packing = _PACKING.submit(np.savez_compressed, file, **state)
-        self._file = (self._folder / f"{name}.events").open("wb")
         old = f"{self._number - self._keep:06d}"
         for ending in (".state.npz", ".events"):
-            (self._folder / f"{old}{ending}").unlink(missing_ok=True)
+            (self.folder / f"{old}{ending}").unlink(missing_ok=True)
+
+
+def has_room(folder: Path) -> bool:
+    """Whether a disk takes as much as a recording needs to go on; waits for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            return file.write(bytes(ROOM)) == ROOM
+    except OSError:
+        return False
 
 
 def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:

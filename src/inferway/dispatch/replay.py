@@ -6,7 +6,8 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from inferway.dispatch.recording import (
     SCHEMA,
     SHIFT,
     WITHDRAW,
+    Gap,
     restore,
 )
 from inferway.runtime.unreadable import UNREADABLE, fault
@@ -65,9 +67,13 @@ class Replay:
     same_code: bool
     """Whether the recording was made by this very code of policies and site."""
     losses: tuple[str, ...] = ()
-    """What of the recording is not whole and so was left out, a sentence for each."""
+    """What of the recording is missing, or not whole and so was left out, a sentence for each."""
     batches: int = 0
     """Times that a free server was told what to drop and take, compared likewise."""
+    gap: Gap | None = None
+    """What is missing between the section before and this one, where the disk had no room."""
+    ended: Gap | None = None
+    """What is missing behind this one, likewise."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway replay DIR --json` prints it under ``tasks.NAME``."""
@@ -79,6 +85,8 @@ class Replay:
             "differing": len(self.differences),
             "same_code": self.same_code,
             "losses": list(self.losses),
+            "gap": None if self.gap is None else asdict(self.gap),
+            "ended": None if self.ended is None else asdict(self.ended),
             "differences": [vars(difference) for difference in self.differences],
         }
 
@@ -167,10 +175,13 @@ def replay(
         Where the folder holds no recording that this version reads, or the policy's file is gone.
     """
     head = header(folder)
+    gap, ended = _gap(folder, head, "gap"), _gap(folder, head, "ended")
     dispatcher = _dispatcher(head)
     compared, handled, batches = 0, 0, 0
     differences = []
     losses: list[str] = []
+    if gap is not None:
+        losses.append(f"nothing was recorded {_missing(gap)}")
     routing: list[tuple[Any, ...]] = []
     for state, rows in events(folder, losses):
         restore(dispatcher, state)
@@ -202,6 +213,8 @@ def replay(
                 break
         if compared == requests:
             break
+    if ended is not None:
+        losses.append(f"it ends early: nothing more was recorded {_missing(ended)}")
     return Replay(
         task=head["fleet"]["task"],
         policy=head["policy"],
@@ -211,7 +224,44 @@ def replay(
         same_code=head["code"] == fingerprint(dispatcher.sources, __name__),
         losses=tuple(losses),
         batches=batches,
+        gap=gap,
+        ended=ended,
     )
+
+
+def _gap(folder: Path, head: dict[str, Any], name: str) -> Gap | None:
+    written = head.get(name)
+    if written is None:
+        return None
+    try:
+        gap = Gap(**written)
+        times = gap.since, gap.since if gap.until is None else gap.until
+        for time in times:
+            datetime.fromtimestamp(time, UTC)
+        if not all(isinstance(one, str) for one in (gap.reason, gap.after)) or not all(
+            isinstance(one, int) for one in (gap.decisions, gap.events)
+        ):
+            raise TypeError
+    except (TypeError, ValueError, OverflowError, OSError):
+        file = folder / "recording.json"
+        raise ValueError(f"{file} is damaged: its `{name}` makes no sense") from None
+    return gap
+
+
+def _missing(gap: Gap) -> str:
+    """Say from when to when, how much and why."""
+    said = f"from {_utc(gap.since)}"
+    if gap.until is not None:
+        others = gap.events - gap.decisions
+        said += (
+            f" to {_utc(gap.until)} ({gap.until - gap.since:.1f} s): {gap.decisions:,} "
+            f"decisions and {others:,} other events are missing"
+        )
+    return f"{said} ({gap.reason})"
+
+
+def _utc(time_s: float) -> str:
+    return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def _pulled(dispatcher: Dispatcher, row: tuple[Any, ...], request: int) -> list[Difference]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from prometheus_client import generate_latest
@@ -16,6 +16,9 @@ from inferway.live.metrics import registry_of
 from inferway.live.pauses import Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
+
+if TYPE_CHECKING:
+    from inferway.dispatch.recording import Recording
 
 
 def admin_routes(
@@ -75,5 +78,19 @@ def _task(site: Site) -> dict[str, Any]:
         "held": len(site.held),
         "slots": None if site.steering is None else site.steering.slots,
         "routing": None if routing is None else routing.tolist(),
+        "recording": None if site.recording is None else _recording(site.recording),
         "variants": variants,
+    }
+
+
+def _recording(recording: Recording) -> dict[str, Any]:
+    gap, losses = recording.gap, recording.losses
+    return {
+        "folder": str(recording.folder),
+        "writing": gap is None,
+        "reason": "" if gap is None else gap.reason,
+        "since": None if gap is None else gap.since,
+        "gaps": losses.gaps,
+        "lost_decisions": losses.decisions,
+        "lost_events": losses.events,
     }

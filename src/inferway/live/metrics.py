@@ -117,6 +117,7 @@ class SiteCollector(Collector):
         yield from self._accuracy()
         yield from self._scheduling()
         yield from self._remotes()
+        yield from self._recordings()
 
     def _requests(self) -> Any:
         family = CounterMetricFamily(
@@ -304,3 +305,31 @@ class SiteCollector(Collector):
                 retries.add_metric([site.task, name], runtime.retried)
                 opened.add_metric([site.task, name], runtime.opened)
         yield from (failures, moved, retries, opened)
+
+    def _recordings(self) -> Iterator[Any]:
+        writing = GaugeMetricFamily(
+            "inferway_recording_writing",
+            "1 while the task is recorded, 0 while the disk takes no more.",
+            labels=_TASK,
+        )
+        gaps = CounterMetricFamily(
+            "inferway_recording_gaps", "Times that the disk refused the recording.", labels=_TASK
+        )
+        decisions = CounterMetricFamily(
+            "inferway_recording_lost_decisions",
+            "Requests dispatched that could not be recorded.",
+            labels=_TASK,
+        )
+        events = CounterMetricFamily(
+            "inferway_recording_lost_events",
+            "Events that could not be recorded, these requests included.",
+            labels=_TASK,
+        )
+        for site in self._sites:
+            recording = site.recording
+            if recording is not None:
+                writing.add_metric([site.task], float(recording.gap is None))
+                gaps.add_metric([site.task], recording.losses.gaps)
+                decisions.add_metric([site.task], recording.losses.decisions)
+                events.add_metric([site.task], recording.losses.events)
+        yield from (writing, gaps, decisions, events)

@@ -16,6 +16,7 @@ from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.dispatch.recording import Losses
 
 
 class Roster:
@@ -56,6 +57,8 @@ class Roster:
         self.sites: Sequence[Site] = ()
         self._route, self._changed, self._settle, self._log = route, changed, settle, log
         self._record, self._times, self._tracer, self._now = record, times, tracer, now
+        self._losses: dict[str, Losses] = {}
+        """By task, what could not be recorded, by whatever site."""
         self.retiring: dict[Site, asyncio.Task[None]] = {}
         """Replaced sites that still have requests."""
         self._applying = asyncio.Lock()
@@ -77,7 +80,7 @@ class Roster:
         if self._record is not None:
             for site in self.sites:
                 try:
-                    site.record(self._record / site.task)
+                    self._begin_recording(site, self._record / site.task)
                 except (ValueError, OSError) as error:
                     reason = getattr(error, "strerror", None) or error
                     raise ServeError(
@@ -215,10 +218,24 @@ class Roster:
     def _record_on(self, folder: Path, sites: Sequence[Site]) -> None:
         # A recording has one fleet and one policy: what is new gets a folder of its own.
         for site in sites:
-            number = 2
-            while (own := folder / f"{site.task}.{number}").exists():
-                number += 1
-            try:
-                site.record(own)
-            except OSError as error:
-                self._log.error("no longer recording", task=site.task, reason=str(error))
+            self._begin_recording(site, _following(folder, site.task), patient=True)
+
+    def _begin_recording(self, site: Site, own: Path, *, patient: bool = False) -> None:
+        from inferway.dispatch.recording import Losses
+
+        folder, task = own.parent, site.task
+        site.record(
+            own,
+            self._log,
+            following=lambda: _following(folder, task),
+            losses=self._losses.setdefault(task, Losses()),
+            patient=patient,
+        )
+
+
+def _following(folder: Path, task: str) -> Path:
+    """Name the folder of a task's next section."""
+    number = 2
+    while (own := folder / f"{task}.{number}").exists():
+        number += 1
+    return own

@@ -40,6 +40,7 @@ from inferway.site import HOLD
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
+    from inferway.dispatch.recording import Recording
     from inferway.scheduling import Controller
 
 
@@ -281,13 +282,17 @@ class Site:
         self._upkeep.begin()
         return [self.instances[server].name for server in cold]
 
-    def record(self, folder: Path, told: Callable[[], None] | None = None) -> None:
+    def record(self, folder: Path, log: Any = None, **options: Any) -> None:
         """Write down from now on what the dispatcher is given and what it decides.
 
         Parameters
         ----------
-        folder, told
-            As of `Recording`.
+        folder
+            Where; see `Recording`.
+        log
+            Told when the disk refuses, and when there is room again.
+        options
+            Others of `Recording`.
 
         Raises
         ------
@@ -296,7 +301,12 @@ class Site:
         OSError
             When nothing can be written there.
         """
-        self.dispatcher = self._upkeep.record(self.dispatcher, folder, told)
+        self.dispatcher = self._upkeep.record(self.dispatcher, folder, log, **options)
+
+    @property
+    def recording(self) -> Recording | None:
+        """Writes down what the dispatcher is given and decides; None where nothing does."""
+        return self._upkeep.recording
 
     @property
     def dispatcher(self) -> Decisions:

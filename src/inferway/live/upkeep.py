@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from inferway.dispatch.recording import Recording
     from inferway.live.site import Site
 
-FLUSH_S = 1.0
-"""A process that dies loses what has been recorded for so long at most."""
 REMEMBER_S = 60.0
 """How often the measured service times are kept."""
 
@@ -35,7 +33,8 @@ class Upkeep:
         self, site: Site, window_s: float | None, remember: Callable[[], None] | None
     ) -> None:
         self._site, self._window_s, self._remember = site, window_s, remember
-        self._recording: Recording | None = None
+        self.recording: Recording | None = None
+        """Writes down what the dispatcher is given and decides; None where nothing does."""
         self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self) -> None:
@@ -45,13 +44,15 @@ class Upkeep:
         if self._remember is not None:
             self._tasks.append(asyncio.create_task(self._keep()))
 
-    def record(self, dispatcher: Any, folder: Path, told: Callable[[], None] | None = None) -> Any:
+    def record(self, dispatcher: Any, folder: Path, log: Any = None, **options: Any) -> Any:
         """Make what takes the dispatcher's place and writes down its calls."""
         from inferway.dispatch.recording import Recording
+        from inferway.live.recorder import Recorder
 
-        self._recording = Recording(dispatcher, folder, told=told)
-        self._tasks.append(asyncio.create_task(self._flush(self._recording)))
-        return self._recording
+        self.recording = Recording(dispatcher, folder, **options)
+        recorder = Recorder(self.recording, self._site.task, log)
+        self._tasks.append(asyncio.create_task(recorder.keep()))
+        return self.recording
 
     def stop(self) -> None:
         """Do nothing again from now on."""
@@ -60,8 +61,8 @@ class Upkeep:
 
     async def close(self) -> None:
         """Write and keep what is left."""
-        if self._recording is not None:
-            self._recording.close()
+        if self.recording is not None:
+            self.recording.close()
         await self.remember()
 
     async def remember(self) -> None:
@@ -90,8 +91,3 @@ class Upkeep:
         while True:
             await asyncio.sleep(REMEMBER_S)
             await self.remember()
-
-    async def _flush(self, recording: Recording) -> None:
-        while True:
-            await asyncio.sleep(FLUSH_S)
-            recording.flush()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,8 @@ class _Log:
     def error(self, sentence: str, **more: Any) -> None:
         self.said.append({"sentence": sentence, **more})
 
+    warning = error
+
 
 def test_old_sections_go_and_a_restart_goes_on_behind_them(tmp_path: Path, site_of: Any) -> None:
     folder, log = tmp_path / "run", _Log()
@@ -276,7 +279,45 @@ def test_where_nothing_can_be_recorded_is_said(tmp_path: Path, run: Any, site_of
         site = site_of()
         await site.start()
         sections.begin(site)
+        async with asyncio.timeout(LIMIT_S):
+            while not log.said:
+                await asyncio.sleep(0.01)
         assert log.said[0]["sentence"] == "no longer recording"
+        # Whatever was in the way has gone.
+        (tmp_path / "run").unlink()
+        async with asyncio.timeout(LIMIT_S):
+            while len(log.said) < 2:
+                await asyncio.sleep(0.01)
+        assert log.said[1]["sentence"] == "recording again"
         await site.stop()
+        assert [one.name for one in recordings(tmp_path / "run")] == [site.task]
 
     run(main())
+
+
+def test_a_node_on_a_full_disk_goes_on_in_another_section(
+    tmp_path: Path, disk: Path, run: Any
+) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            prepared(both)
+            edge = await both.start("edge", record=disk / "edge")
+            await ask_all(both)
+            (site,) = (one for one in edge.server.sites if one.task == "digits-0")
+            with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(4096))
+            while site.recording is not None and site.recording.gap is None:
+                await ask_all(both)
+            await ask_all(both)
+            (disk / "filler").unlink()
+            await both.until(lambda: site.recording.gap is None)  # type: ignore[union-attr]
+            await ask_all(both)
+
+    run(main())
+    sections = (disk / "edge" / name for name in ("digits-0", "digits-0.2"))
+    first, second = (replay(one, requests=None) for one in sections)
+    assert (first.differences, second.differences) == ((), ())
+    assert second.gap is not None
+    assert second.gap.decisions > 20
+    assert second.requests > 20

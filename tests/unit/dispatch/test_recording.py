@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from io import FileIO
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.recording import BALANCE, EVENT, LASTING, Recording
+from inferway.dispatch.recording import BALANCE, EVENT, LASTING, Losses, Recording
 from inferway.dispatch.replay import events, recordings, replay
 from inferway.site import ALL_CLASSES, Fleet
 
@@ -237,46 +241,181 @@ def test_the_balance_is_looked_at_before_calls_that_do_not_move_it(
     assert rows["value"][rows["kind"] == BALANCE].tolist() == [balance]
 
 
-def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rows", [10, 1_000_000])
+def test_a_state_that_cannot_be_written_ends_the_recording(tmp_path: Path, rows: int) -> None:
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / "000001.state.npz").mkdir()
-    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder)
-    assert recording.arrive(0.0, 1) >= 0
-    recording.close()
-    assert isinstance(recording.error, IsADirectoryError)
-
-
-def test_no_file_follows_a_state_that_could_not_be_written(tmp_path: Path) -> None:
-    folder = tmp_path / "run"
-    folder.mkdir()
-    (folder / "000001.state.npz").mkdir()
-    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder, rows=10)
+    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder, rows=rows)
     for step in range(30):
         recording.finish(recording.arrive(float(step), step), step + 0.5, 0.1)
+    recording.flush()
+    while recording.gap is None:  # until the state is tried
+        recording.flush()
+    assert (recording.gap.reason, recording.gap.after) == ("Is a directory", "run")
+    recording.arrive(31.0, 31)
+    assert vars_of(recording.losses) == (1, 31, 61)
     recording.close()
-    assert isinstance(recording.error, IsADirectoryError)
-    assert not (folder / "000002.events").exists()
+    # Without the state they are worth nothing.
+    assert not list(folder.glob("*.events"))
+    found = replay(folder)
+    assert (found.requests, found.gap) == (0, None)
+    assert found.ended is not None
+    assert (found.ended.decisions, found.ended.events) == (31, 61)
+    (said,) = found.losses
+    assert said.startswith("it ends early: nothing more was recorded from ")
+    assert said.endswith("31 decisions and 30 other events are missing (Is a directory)")
 
 
 def test_a_disk_that_refuses_ends_the_recording_and_not_the_dispatcher(tmp_path: Path) -> None:
-    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), tmp_path / "run")
-
-    class Full:
-        def write(self, content: object) -> int:
-            raise OSError(28, "No space left on device")
-
-        def close(self) -> None:
-            pass
-
-    assert recording._file is not None
-    recording._file.close()
-    recording._file = Full()  # type: ignore[assignment]
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "000001.events").symlink_to("/dev/full")
+    recording = Recording(Dispatcher(FLEET, "priced", target=0.8), folder)
     for step in range(3_000):
         server = recording.arrive(float(step), step)
         recording.finish(server, step + 0.5, 0.1)
-    assert recording.error is not None
+    assert recording.gap is not None
+    assert recording.gap.reason == "No space left on device"
     assert recording.site.queue.sum() == 0
+    assert vars_of(recording.losses) == (1, 3_000, 6_000)
+    recording.close()
+
+
+class Full(FileIO):
+    """A file on a disk with so much room."""
+
+    room = 0
+
+    def write(self, content: Any) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        done = super().write(memoryview(content)[: self.room])
+        self.room -= done
+        return done
+
+
+def vars_of(losses: Losses) -> tuple[int, int, int]:
+    return losses.gaps, losses.decisions, losses.events
+
+
+@pytest.mark.parametrize("policy", ["priced", "r-jsq-d"])
+def test_it_goes_on_as_a_section_that_names_what_is_missing(tmp_path: Path, policy: str) -> None:
+    dispatcher = Dispatcher(FLEET, policy, target=0.8, rate_per_s=6.0, measure=True)
+    sections = (tmp_path / f"run.{number}" for number in count(2))
+    recording = Recording(dispatcher, tmp_path / "run", following=lambda: next(sections))
+    recorded = tmp_path / "run" / "000001.events"
+    generator = np.random.default_rng(4)
+    step = 0
+
+    def go(steps: int) -> None:
+        nonlocal step
+        for _ in range(steps):
+            step += 1
+            now = step / 9
+            recording.arrive(now, int(generator.integers(-(2**63), 2**63)))
+            for server in np.flatnonzero(recording.site.queue).tolist():
+                if generator.random() < 0.2:
+                    recording.finish(server, now, float(generator.gamma(4, 0.03)))
+
+    go(400)
+    recording.flush()
+    assert recording._file is not None
+    recording._file.close()
+    recording._file = full = Full(recorded, "a")
+    full.room = 100 * EVENT.itemsize + 7  # within the next buffer, and within an event
+    go(3_000)
+    assert recording.gap is not None
+    assert recording.gap.reason == "No space left on device"
+    assert not recording.writing
+    assert recorded.stat().st_size % EVENT.itemsize == 0
+    go(500)
+    missing = recording.losses
+    assert recording.go_on()
+    assert (recording.gap, recording.folder) == (None, tmp_path / "run.2")
+    go(400)
+    recording.close()
+    first, second = (replay(one, requests=None) for one in recordings(tmp_path))
+    assert (first.differences, second.differences) == ((), ())
+    assert second.requests == 400
+    assert missing.decisions == step - first.requests - second.requests > 3_000
+    assert vars_of(missing) == (1, missing.decisions, missing.events)
+    assert second.gap is not None
+    assert (second.gap.decisions, second.gap.events) == (missing.decisions, missing.events)
+    assert (second.gap.after, second.gap.until) >= ("run", second.gap.since)
+    assert first.ended is not None
+    assert (first.ended.since, first.ended.until) == (second.gap.since, None)
+    (ended,), (gap,) = first.losses, second.losses
+    assert ended.startswith("it ends early: nothing more was recorded from ")
+    assert gap.startswith("nothing was recorded from ")
+    assert f": {missing.decisions:,} decisions and " in gap
+    assert gap.endswith(" other events are missing (No space left on device)")
+
+
+def test_a_gap_lasts_until_a_section_holds(tmp_path: Path) -> None:
+    """A full disk often has room for names, and for nothing in them."""
+    folders = [tmp_path / f"run.{number}" for number in range(2, 6)]
+    for folder, part in zip(folders, ("000001.events", "000001.state.npz"), strict=False):
+        folder.mkdir()
+        (folder / part).symlink_to("/dev/full")
+    following = iter(folders)
+    recording = Recording(
+        Dispatcher(FLEET, "priced", target=0.8), tmp_path / "run", following=lambda: next(following)
+    )
+    recording.arrive(0.0, 1)
+    recording.flush()
+    assert recording._file is not None
+    recording._file.close()
+    recording._file = Full(tmp_path / "run" / "000001.events", "a")
+    recording.arrive(1.0, 2)
+    recording.flush()
+    gap = recording.gap
+    assert gap is not None
+    assert vars_of(recording.losses) == (1, 1, 1)
+    for tries in (1, 2):
+        assert recording.go_on()
+        recording.arrive(3.0, 4)
+        while recording.gap is None:
+            recording.flush()
+        assert recording.gap is gap
+        assert vars_of(recording.losses) == (1, 1 + tries, 1 + tries)
+        assert [one.name for one in recordings(tmp_path)] == ["run"]
+    assert recording.go_on()
+    recording.arrive(4.0, 5)
+    recording.close()
+    first, last = (replay(one) for one in recordings(tmp_path))
+    assert (first.requests, last.requests) == (1, 1)
+    assert last.gap is not None
+    assert (last.gap.decisions, last.gap.after) == (3, "run")
+
+
+def test_what_cannot_begin_is_refused_or_waited_for(tmp_path: Path) -> None:
+    (tmp_path / "run").write_text("in the way")
+    dispatcher = Dispatcher(FLEET, "priced", target=0.8)
+    with pytest.raises(FileExistsError):
+        Recording(dispatcher, tmp_path / "run")
+    recording = Recording(
+        dispatcher, tmp_path / "run", following=lambda: tmp_path / "run.2", patient=True
+    )
+    recording.arrive(0.0, 1)
+    assert recording.go_on()
+    recording.arrive(1.0, 2)
+    recording.close()
+    found = replay(tmp_path / "run.2")
+    assert found.gap is not None
+    assert (found.requests, found.gap.decisions, found.gap.after) == (1, 1, "")
+
+
+@pytest.mark.parametrize(
+    "gap",
+    ["soon", {"since": 1.0}, {"since": "x", "reason": ""}, {"since": 1e300, "reason": ""}, [1]],
+)
+def test_a_gap_that_makes_no_sense_is_said(tmp_path: Path, gap: object) -> None:
+    record(tmp_path / "run", "priced", 10)
+    head = tmp_path / "run" / "recording.json"
+    head.write_text(json.dumps(json.loads(head.read_text()) | {"gap": gap}))
+    with pytest.raises(ValueError, match="is damaged: its `gap` makes no sense"):
+        replay(tmp_path / "run")
 
 
 def test_a_plan_changes_nothing_until_it_is_adopted() -> None:

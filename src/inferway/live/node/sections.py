@@ -4,6 +4,8 @@ A recording has one fleet and one policy, and a node's fleets change as variants
 whatever site takes a task over begins another section, a folder beside the one before: ``TASK``,
 ``TASK.2``, ``TASK.3``. What the site before it still answers goes into its own section.
 
+Where the disk refuses a section, the next one begins once there is room again.
+
 A section bounds itself as any recording does. All of them together are bounded here: those that
 were written to longest ago go first, and none goes while its site writes to it.
 """
@@ -17,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.dispatch.recording import Recording
+from inferway.dispatch.recording import Losses, Recording
 from inferway.dispatch.replay import header, recordings
 from inferway.live.assembly import ServeError
 from inferway.live.site import Site
@@ -57,7 +59,9 @@ class _Section:
 
     def settle(self) -> None:
         """Let go of a recording that has ended."""
-        if self.recording is not None and not self.recording.writing:
+        if self.recording is not None and not (
+            self.recording.writing and self.recording.folder == self.folder
+        ):
             self.recording = None
 
     def look(self) -> None:
@@ -113,6 +117,10 @@ class Sections:
         self._sections: list[_Section] = []
         self._last: dict[str, int] = {}
         """By task, the number of its last section."""
+        self._losses: dict[str, Losses] = {}
+        """By task, what could not be recorded, by whatever site."""
+        self._written: dict[Recording, str] = {}
+        """Recordings that may begin further sections, and whose."""
         self._grown = False
         self._shrinking: asyncio.Task[None] | None = None
         try:
@@ -136,28 +144,38 @@ class Sections:
 
     def begin(self, site: Site) -> None:
         """Record a site from now on; what cannot be is said, and the site serves all the same."""
-        number, folder = self._following(site.task)
-        try:
-            site.record(folder, self._look)
-        except (ValueError, OSError) as error:
-            self._log.error("no longer recording", task=site.task, reason=str(error))
-            return
-        recording = site.dispatcher
-        assert isinstance(recording, Recording)
-        self._sections.append(_Section(folder, site.task, number, recording))
-        self._last[site.task] = number
+        task = site.task
+        site.record(
+            self._following(task),
+            self._log,
+            told=self._look,
+            following=lambda: self._following(task),
+            losses=self._losses.setdefault(task, Losses()),
+            patient=True,
+        )
+        assert site.recording is not None
+        self._written[site.recording] = task
         self._look()
 
-    def _following(self, task: str) -> tuple[int, Path]:
+    def _following(self, task: str) -> Path:
         number = self._last.get(task, 0)
         while True:
             number += 1
             folder = self._folder / (task if number == 1 else f"{task}.{number}")
             if not folder.exists():
-                return number, folder
+                return folder
 
     def _look(self) -> None:
-        """Have what is too much removed soon."""
+        """Take in new sections, and have what is too much removed soon."""
+        here = {one.folder for one in self._sections}
+        for recording, task in list(self._written.items()):
+            if recording.folder not in here and recording.writing:
+                ending = recording.folder.name.removeprefix(f"{task}.")
+                number = int(ending) if ending.isdecimal() else 1
+                self._sections.append(_Section(recording.folder, task, number, recording))
+                self._last[task] = max(number, self._last.get(task, 0))
+            if not recording.writing and recording.gap is None:
+                del self._written[recording]
         self._grown = True
         if self._shrinking is None or self._shrinking.done():
             self._shrinking = asyncio.create_task(self._shrink())
