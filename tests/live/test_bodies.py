@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import socket
 import struct
 import subprocess
 import sys
+import threading
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import closing
@@ -18,6 +21,7 @@ import psutil
 import pytest
 
 from inferway.live import Limits
+from inferway.runtime import Signature, Tensor
 
 KIB, MIB = 1024, 1024**2
 PATH = "/v2/models/digits/infer"
@@ -310,3 +314,111 @@ def test_a_body_that_is_being_unpacked_is_answered_before_the_server_ends(
     answer = wire.read()
     assert (answer.status, answer.headers["connection"]) == (200, "close")
     ending.result(60)
+
+
+def ask_raw(count: int) -> bytes:
+    """A request for `count` rows of 1600 raw bytes each."""
+    tensor = {"name": "image", "datatype": "FP32", "shape": [count, 4]}
+    tensor["parameters"] = {"binary_data_size": 16 * count}
+    message = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+    head = json.dumps(message).encode()
+    body = head + bytes(16 * count)
+    lines = (
+        f"Host: t\r\nContent-Length: {len(body)}\r\nInference-Header-Content-Length: {len(head)}"
+    )
+    return f"POST {PATH} HTTP/1.1\r\n{lines}\r\n\r\n".encode() + body
+
+
+@pytest.mark.parametrize("closing_", [False, True])
+def test_a_large_answer_is_whole_however_slowly_it_is_read(apart: Any, closing_: bool) -> None:
+    server = apart()
+    count = 4000
+    raw = ask_raw(count)
+    if closing_:
+        raw = raw.replace(b"Host: t\r\n", b"Host: t\r\nConnection: close\r\n")
+    with closing(server.connect(SO_RCVBUF=65536)) as wire:
+        wire.sendall(raw if closing_ else raw * 2)
+        data = b""
+        pause = threading.Event()
+        while len(data) < count * 1600:
+            pause.wait(0.005)
+            piece = wire.recv(131072)
+            assert piece
+            data += piece
+        if closing_:
+            while piece := wire.recv(65536):
+                data += piece
+    top, _, rest = data.partition(b"\r\n\r\n")
+    assert top.startswith(b"HTTP/1.1 200")
+    length = int(re.findall(rb"Content-Length: (\d+)", top)[0])
+    assert len(rest) == length if closing_ else len(rest) >= length
+    assert server.end() == (0, b"")
+
+
+def test_who_drips_his_reading_is_cut_off(apart: Any) -> None:
+    server = apart({"receive_s": 2})
+    with closing(server.connect(SO_RCVBUF=4096)) as wire:
+        wire.sendall(ask_raw(8000))
+        begun_s = time.monotonic()
+        got, pause = 0, threading.Event()
+        # 12.8 MB at about 400 KB a second would be half a minute; at 1 MiB and with 2 s it is 14.
+        try:
+            while piece := wire.recv(4096):
+                got += len(piece)
+                pause.wait(0.01)
+        except ConnectionError:
+            pass
+        took_s = time.monotonic() - begun_s
+    assert got < 8000 * 1600
+    assert took_s < 5 * 15
+    assert server.end() == (0, b"")
+
+
+WIDE = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 400)),))
+
+
+def test_answers_that_nobody_reads_are_bounded(start: Any, site_of: Any, until: Any) -> None:
+    running = start(site_of(signature=WIDE), limits=Limits(queued_bytes=4 * MIB, pipelined=200))
+    site, listener = running.server.sites[0], running.server._http
+    with closing(running.wire()) as wire:
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * KIB)
+        # 32 MB of answers, of which the system's buffers take some.
+        raw, times = ask_raw(500), 40
+        sending = threading.Thread(target=wire.send, args=(raw * times,))
+        sending.start()
+        until(lambda: listener.unread > 0)
+        until(lambda: site.in_flight == 0)
+        assert listener.unread < 6 * MIB
+        answers = [wire.read() for _ in range(times)]
+        sending.join(20)
+        until(lambda: listener.unread == 0)
+        # Who reads is answered as before.
+        assert {answer.status for answer in answers} <= {200, 503}
+        assert answers[0].status == 200
+        wire.send(raw)
+        assert wire.read().status == 200
+
+
+def test_of_all_who_do_not_read_whoever_has_most_is_cut_off(
+    start: Any, site_of: Any, until: Any
+) -> None:
+    running = start(site_of(signature=WIDE), limits=Limits(bodies_bytes=16 * MIB))
+    listener = running.server._http
+    wires = []
+    for _ in range(6):
+        wire = running.wire()
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * KIB)
+        wire.send(ask_raw(8000))
+        wires.append(wire)
+    until(lambda: running.server.sites[0].counters.rows[0] == 6 * 8000)
+    until(lambda: len(listener.connections) < 6)
+    assert 0 < listener.unread <= 16 * MIB
+    assert running.infer(ONE).status == 200
+    whole = 0
+    for wire in wires:
+        try:
+            whole += wire.read().status == 200
+        except OSError:
+            continue
+    assert 1 <= whole < 6
+    until(lambda: listener.unread == 0)

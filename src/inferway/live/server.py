@@ -19,6 +19,7 @@ from inferway.live.applying import Applying, is_loopback
 from inferway.live.assembly import ServeError, check_served
 from inferway.live.bodies import Bodies
 from inferway.live.certificate import Certificate
+from inferway.live.descriptors import Descriptors
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
@@ -171,6 +172,7 @@ class Server:
             self.limits,
             allowed,
             bodies=self.bodies,
+            beat=Descriptors(self.log).look,
         )
         self._admin = Listener(
             lambda method, target: self._admin_routes.find(method, target),

@@ -34,6 +34,8 @@ class Listener:
         answered. Health is anybody's. None lets everybody in.
     bodies
         Account of the bodies that are held, with other listeners'; one of its own by default.
+    beat
+        Called every second.
     hops
         Whether neighboring nodes ask here, whose hop headers count.
     """
@@ -46,6 +48,7 @@ class Listener:
         allowed: Callable[[bytes], bool] | None = None,
         *,
         bodies: Bodies | None = None,
+        beat: Callable[[], None] | None = None,
         hops: bool = False,
     ) -> None:
         self.find = find
@@ -59,6 +62,7 @@ class Listener:
         self.unread = 0
         """Bytes of answers that clients have not read."""
         self.beside = Beside()
+        self._beat = beat
         self.draining = False
         self.port = 0
         self._server: asyncio.AbstractServer | None = None
@@ -112,6 +116,8 @@ class Listener:
         self.clock.advance()
         for connection in list(self.connections):
             connection.expire()
+        if self._beat is not None:
+            self._beat()
         self._timer = self.loop.call_later(1.0, self._tick)
 
 
