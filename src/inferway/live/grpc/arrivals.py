@@ -77,10 +77,12 @@ class Arrivals:
         size = 0
         try:
             message = await _Reading(context)
-            if message is grpc.aio.EOF:
-                # It was too large, which gRPC has said, or there was none.
+            if message is grpc.aio.EOF:  # there was none
                 raise asyncio.CancelledError
             size = len(message)
+        except grpc.aio.InternalError:
+            # It was too large, which gRPC has said, or the client has gone.
+            raise asyncio.CancelledError from None
         finally:
             self._arriving.discard(arrival)
             arrival.landed = True
