@@ -19,7 +19,7 @@ from inferway.live.node.addresses import CONTROL_PORT, PEER_PORT
 from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
 from inferway.scheduling.fixed import Fixed
 from inferway.site import Fleet
-from inferway.site.compiled import _cache_root
+from inferway.site.compiled import cache_root
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_what_is_kept_is_kept_where_it_can_be_written(
     for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         (value,) = re.findall(rf"\b{variable}=(\S+)", text)
         monkeypatch.setenv(variable, value)
-    kept = {_cache_root(): "/var/cache/inferway", times_file(): "/var/lib/inferway"}
+    kept = {cache_root(): "/var/cache/inferway", times_file(): "/var/lib/inferway"}
     if "@" in file:  # a folder for each node of the machine
         kept = {path: f"{folder}-node/edge-1" for path, folder in kept.items()}
         assert re.findall(r"--state (\S+)", text) == ["/var/lib/inferway-node/edge-1"]

@@ -14,9 +14,9 @@ import numba
 import numpy as np
 
 from inferway.dispatch.alias import set_routing
-from inferway.dispatch.entries import AS_DECIDED, Entries, entries
+from inferway.dispatch.entries import AS_DECIDED, ENTRIES, Entries
 from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
-from inferway.dispatch.table import build_policy, policy_class
+from inferway.dispatch.table import build_policy
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
 
@@ -28,7 +28,7 @@ _ON = (1,)
 
 
 _COMPILED: set[tuple[object, ...]] = set()
-"""What has been compiled in this process, by the policy's files and its fields' types."""
+"""What has been compiled in this process, by the policy's class and its fields' types."""
 
 
 class PolicyError(RuntimeError):
@@ -106,19 +106,18 @@ class Dispatcher:
         self.max_wait_s = max_wait_s
         self.lasting = lasting
         self.options = options
-        _, self.sources = policy_class(policy, folder)
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
         binding = self._binding(self.policy, self.site)
         self._decision = binding.decision
-        calls = entries(self.sources)
+        calls = ENTRIES
         self._bind = calls.bind
         try:
             self._bound = calls.bind(binding)
             fields = cast("tuple[Any, ...]", self.policy)
-            kind = (self.sources, type(self.policy), *map(_kind, fields))
+            kind = (type(self.policy), *map(_kind, fields))
             if kind not in _COMPILED:
                 self._compile(calls)
                 _COMPILED.add(kind)

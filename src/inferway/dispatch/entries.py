@@ -6,8 +6,6 @@ A call with thirty arrays costs 8 us to unpack; a call with one structure that h
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numba
@@ -36,26 +34,9 @@ class Entries(NamedTuple):
     shift: Callable[..., None]
 
 
-def entries(sources: tuple[Path, ...]) -> Entries:
-    """The entries for the package's policies, or for those of a user's files."""
-    return _entries(sources, fingerprint(sources, __name__))
-
-
-@lru_cache(maxsize=64)
-def _entries(sources: tuple[Path, ...], _fingerprint: str) -> Entries:
-    def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-        return entry(function, sources=sources)
-
-    return Entries(
-        bind=compiled(_bind),
-        arrive=compiled(_arrive),
-        begin=compiled(_begin),
-        finish=compiled(_finish),
-        withdraw=compiled(_withdraw),
-        mark=compiled(_mark),
-        pull=compiled(_pull),
-        shift=compiled(_shift),
-    )
+def code_of(policy: Any) -> str:
+    """Hash of the code that decides with this policy, 16 hexadecimal digits."""
+    return fingerprint(__name__, type(policy))
 
 
 @structref.register
@@ -139,3 +120,16 @@ def _pull(bound: Any, server: int, now_s: float, draw: int) -> tuple[int, int]:
 
 def _shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
     steps.shift(bound, low, high, by_s, least_s, now_s)
+
+
+ENTRIES = Entries(
+    bind=entry(_bind),
+    arrive=entry(_arrive),
+    begin=entry(_begin),
+    finish=entry(_finish),
+    withdraw=entry(_withdraw),
+    mark=entry(_mark),
+    pull=entry(_pull),
+    shift=entry(_shift),
+)
+"""For every policy: it is chosen by the type of what is bound."""

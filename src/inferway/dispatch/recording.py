@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, Plan
-from inferway.site.compiled import fingerprint
+from inferway.dispatch.entries import code_of
 from inferway.site.view import ALL_CLASSES, WHOLE, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
@@ -570,7 +570,7 @@ def _head(dispatcher: Dispatcher) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "inferway": __version__,
-        "code": fingerprint(dispatcher.sources, __name__),
+        "code": code_of(dispatcher.policy),
         "policy": dispatcher.policy_name,
         "options": dispatcher.options,
         "folder": None if dispatcher.folder is None else str(dispatcher.folder.resolve()),

@@ -16,6 +16,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.entries import code_of
 from inferway.dispatch.recording import (
     ARRIVE,
     BALANCE,
@@ -36,7 +37,6 @@ from inferway.dispatch.recording import (
     restore,
 )
 from inferway.runtime.unreadable import UNREADABLE, fault
-from inferway.site.compiled import fingerprint
 from inferway.site.fleet import Fleet
 
 
@@ -221,7 +221,7 @@ def replay(
         requests=compared,
         events=handled,
         differences=tuple(differences),
-        same_code=head["code"] == fingerprint(dispatcher.sources, __name__),
+        same_code=head["code"] == code_of(dispatcher.policy),
         losses=tuple(losses),
         batches=batches,
         gap=gap,

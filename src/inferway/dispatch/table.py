@@ -6,13 +6,14 @@ import hashlib
 import importlib
 import importlib.util
 import inspect
-import os
 import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any, cast
 
 from inferway.dispatch.contract import Policy
+from inferway.site.compiled import MARK
+from inferway.site.sources import code_digest
 
 POLICIES = {
     "fastest-only": "fastest_only:FastestOnly",
@@ -34,8 +35,8 @@ POLICIES = {
 }
 
 
-def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], tuple[Path, ...]]:
-    """The class of a policy, and the user's files that it is made of, if any.
+def policy_class(name: str, folder: Path | None = None) -> type[Policy]:
+    """The class of a policy.
 
     Parameters
     ----------
@@ -51,7 +52,8 @@ def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], t
     """
     if name in POLICIES:
         file, attribute = POLICIES[name].split(":")
-        return getattr(importlib.import_module(f"inferway.dispatch.{file}"), attribute), ()
+        found = getattr(importlib.import_module(f"inferway.dispatch.{file}"), attribute)
+        return cast("type[Policy]", found)
     file, colon, attribute = name.rpartition(":")
     if not colon or not file.endswith(".py"):
         raise ValueError(
@@ -69,7 +71,7 @@ def policy_class(name: str, folder: Path | None = None) -> tuple[type[Policy], t
             raise ValueError(f"{path}: {attribute} has no `{method}`, which a policy needs")
     # Numba tells types apart by their printed name: two files' classes may share theirs.
     found.__name__ = f"{attribute}_{module.__name__}"
-    return cast("type[Policy]", found), (path, *_beside(path))
+    return cast("type[Policy]", found)
 
 
 def build_policy(
@@ -82,7 +84,7 @@ def build_policy(
     **options: Any,
 ) -> Policy:
     """A policy by its name, made for a fleet; ValueError for an unknown name or option."""
-    found, _ = policy_class(name, folder)
+    found = policy_class(name, folder)
     try:
         return found.build(fleet, target=target, rate_per_s=rate_per_s, **options)
     except TypeError as error:
@@ -91,30 +93,20 @@ def build_policy(
 
 def takes(name: str, option: str, folder: Path | None = None) -> bool:
     """Whether a policy's `build` names an option; ValueError as `policy_class`."""
-    found, _ = policy_class(name, folder)
+    found = policy_class(name, folder)
     return option in inspect.signature(found.build).parameters
 
 
-def _beside(path: Path) -> list[Path]:
-    """Other files of the user's that are loaded from the policy's folder: it may call into them."""
-    folder, packages = f"{path.parent}{os.sep}", f"{os.sep}site-packages{os.sep}"
-    loaded = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
-    # As text: with paths, a thousand modules take a tenth of a second.
-    files = {
-        Path(file)
-        for file in loaded
-        if file and file.endswith(".py") and file.startswith(folder) and packages not in file
-    }
-    return sorted(files - {path})
-
-
 def _module(path: Path) -> ModuleType:
-    """A user's file as a module, named by its path and content so that an edit is seen."""
+    """A user's file as a module, named by its code so that an edit is seen.
+
+    Files that say the same in two folders are one module, unless they look at where they are.
+    """
     if not path.is_file():
         raise ValueError(f"there is no policy file {path}")
     content = path.read_bytes()
-    mark = hashlib.sha256(str(path).encode() + b"\0" + content).hexdigest()[:12]
-    name = f"inferway_policy_{path.stem}_{mark}"
+    place = hashlib.sha256(str(path).encode()).hexdigest() if b"__file__" in content else ""
+    name = f"inferway_policy_{path.stem}_{place[:MARK]}_{code_digest(content)[:MARK]}"
     if name in sys.modules:
         return sys.modules[name]
     spec = importlib.util.spec_from_file_location(name, path)

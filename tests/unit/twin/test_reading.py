@@ -51,7 +51,7 @@ def test_times_are_noticed(policy: type) -> None:
 def test_lengths_are_not_times() -> None:
     assert not reads_times(Holding)
     assert "HOLD" in names_read(Holding)
-    lengths_alone = {name for name in POLICIES if not reads_times(policy_class(name)[0])}
+    lengths_alone = {name for name in POLICIES if not reads_times(policy_class(name))}
     assert lengths_alone >= {"tad-op", "tad", "priced", "r-jiq", "r-jsq", "r-jsq-d", "jiq-fast"}
 
 

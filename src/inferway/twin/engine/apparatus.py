@@ -5,17 +5,14 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numba
 import numpy as np
 
 from inferway.dispatch.dispatcher import PolicyError, compile_reason
-from inferway.dispatch.table import build_policy, policy_class
-from inferway.site.compiled import entry, fingerprint
+from inferway.dispatch.table import build_policy
+from inferway.site.compiled import entry
 from inferway.site.view import Site
 from inferway.twin.engine.face import CrowdedError
 from inferway.twin.engine.kind import Kind
@@ -46,10 +43,11 @@ class Apparatus(ABC):
             folder=scenario.folder,
             **scenario.build_options(),
         )
-        found, self.sources = policy_class(scenario.policy, scenario.folder)
         self.controller = scenario.controller()
         scheduled = self.controller is not None and math.isfinite(self.controller.slot_s)
-        self.reads_times = reads_times(found) or scenario.deadline_s is not None or scheduled
+        self.reads_times = (
+            reads_times(type(self.policy)) or scenario.deadline_s is not None or scheduled
+        )
         capacity_per_s = scenario.capacity_per_s
         self.phases = phases_of(scenario.arrivals, capacity_per_s)
         own = scenario.target or 0.0
@@ -65,7 +63,7 @@ class Apparatus(ABC):
 
     def compiled(self, name: str) -> Any:
         """The compiled loop of `inferway.twin.kernel.markov` or `inferway.twin.kernel.general`."""
-        return _compiled(name, self.sources, fingerprint(self.sources))
+        return _LOOPS[name]
 
     def call(self, function: Any, *arguments: Any) -> Any:
         """Call it, and count its CPU time; ValueError where the policy does not compile."""
@@ -112,7 +110,4 @@ def charge(tally: Tally, site: Site, elapsed_s: float) -> None:
     np.add.at(tally.lengths, (site.server_class, np.minimum(site.queue, longest)), elapsed_s)
 
 
-@lru_cache(maxsize=64)
-def _compiled(name: str, sources: tuple[Path, ...], _fingerprint: str) -> Any:
-    function: Callable[..., Any] = markov.run if name == "markov" else general.run
-    return entry(function, sources=sources)
+_LOOPS = {"markov": entry(markov.run), "general": entry(general.run)}

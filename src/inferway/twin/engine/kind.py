@@ -21,7 +21,7 @@ def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
     records
         Whether requests are recorded.
     """
-    policy, _ = policy_class(scenario.policy, scenario.folder)
+    policy = policy_class(scenario.policy, scenario.folder)
     pulls = hasattr(policy, "pull")
     steady = not scenario.failures and not scenario.outages
     distributions = {time.distribution for time in scenario.service}

@@ -1,0 +1,271 @@
+"""What compiled code is made of: the files that an entry may contain, hashed without their prose.
+
+Numba inlines by type: an entry contains what its own module imports, and what the modules of its
+arguments' classes import. Only the syntax tree counts, without docstrings, comments and
+annotations, none of which reaches the compiler.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import sys
+import sysconfig
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from inferway.site.cache import PACKAGE, read, write
+
+_FOLDER = Path(__file__).parents[1]
+_COMPILED = tuple(f"{PACKAGE}.{layer}" for layer in ("site", "dispatch", "placement", "twin"))
+"""Layers of this package that compile: of the others only constants can be in compiled code."""
+_KEPT = 4096
+"""Files whose trees are remembered on disk: parsing takes longer than all else at a start."""
+_FOREIGN = tuple(
+    f"{Path(folder).resolve()}{os.sep}"
+    for folder in {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib")}
+)
+
+
+class Source(NamedTuple):
+    """One file."""
+
+    digest: str
+    """Of its syntax tree."""
+    imports: tuple[tuple[str, str], ...]
+    """Modules that it imports, each with a name from it, or an empty one."""
+    globals: tuple[str, ...]
+    """Names that it reads."""
+
+
+def digest_of(modules: Iterable[str], memory: Path | None = None) -> str:
+    """Hash of all code that a function may contain, 64 hexadecimal digits.
+
+    Parameters
+    ----------
+    modules
+        Names of the function's module, and of the modules of its arguments' classes; those outside
+        this package are loaded.
+    memory
+        Folder in which the digests of files are remembered; none where it cannot be written.
+    """
+    digest = hashlib.sha256()
+    for name, source in sorted(reachable(modules, memory).items()):
+        digest.update(f"{name}\0{source.digest}\0".encode())
+        # What a user's file computes when it is loaded is not in its text.
+        values = [] if _is_own(name) else [*_values(name, source.globals)]
+        for module, imported in source.imports:
+            if _is_own(module) and not _compiles(module):
+                values += _values(module, (imported,))
+        for variable, value in values:
+            digest.update(variable.encode() + b"\0" + value + b"\0")
+    return digest.hexdigest()
+
+
+def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, Source]:
+    """The files of these modules and of all that they import, by the modules' names.
+
+    The standard library and installed packages are left out; their versions stand for them.
+    """
+    found: dict[str, Source] = {}
+    roots = frozenset(modules)
+    left = list(roots)
+    with _Memory(memory) as remembered:
+        while left:
+            name = left.pop()
+            file = None if name in found else _file(name, wherever=name in roots)
+            if file is None or (_is_own(name) and not _compiles(name)):
+                continue
+            found[name] = source = remembered.source(file)
+            for module, imported in source.imports:
+                inner = f"{module}.{imported}"
+                left.append(inner if imported and _file(inner) is not None else module)
+            if not _is_own(name):
+                left += _homes(name, source.globals)
+    return found
+
+
+def code_digest(text: bytes) -> str:
+    """Hash of a file's syntax tree; of the text where there is none."""
+    return _parsed(text).digest
+
+
+def _parsed(text: bytes) -> Source:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return Source(hashlib.sha256(text).hexdigest(), (), ())
+    words: list[str] = []
+    _canonical(tree, words)
+    return Source(
+        digest=hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest(),
+        imports=tuple(sorted(set(_imports(tree)))),
+        globals=tuple(sorted({word for word, reads in _names(tree) if reads})),
+    )
+
+
+def _canonical(node: Any, words: list[str]) -> None:
+    """Append what the tree says, without what is prose."""
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for field in node._fields:
+            if field not in ("annotation", "returns", "type_comment", "kind", "type_ignores"):
+                _canonical(getattr(node, field, None), words)
+    elif isinstance(node, list):
+        words.append("[")
+        for part in node:
+            if not _is_prose(part):
+                _canonical(part, words)
+        words.append("]")
+    else:
+        words.append(repr(node))
+
+
+def _is_prose(node: Any) -> bool:
+    """Whether it is a docstring, or runs for the type checker only."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return (
+        isinstance(node, ast.If)
+        and not node.orelse
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What is imported when the file is: functions that import are not compiled."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            if node.level == 0 and node.module:
+                for alias in node.names:
+                    yield node.module, alias.name
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr) and not (
+            _is_prose(node)
+        ):
+            yield from _imports(node)
+
+
+def _names(tree: ast.AST) -> Iterator[tuple[str, bool]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id, isinstance(node.ctx, ast.Load)
+
+
+def _is_own(module: str) -> bool:
+    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
+
+
+def _compiles(module: str) -> bool:
+    return module.startswith(_COMPILED)
+
+
+@cache
+def _own_file(module: str) -> Path | None:
+    path = _FOLDER.joinpath(*module.split(".")[1:])
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _file(module: str, *, wherever: bool = False) -> Path | None:
+    """The file of a module of this package, or of a user's that is loaded."""
+    if _is_own(module):
+        return _own_file(module)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    return path if wherever or not str(path).startswith(_FOREIGN) else None
+
+
+def _values(module: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Global variables of a loaded module that code may have inlined."""
+    loaded = vars(sys.modules[module]) if module in sys.modules else {}
+    for name in names:
+        value = _frozen(loaded[name]) if name in loaded and not name.startswith("__") else None
+        if value is not None:
+            yield name, value
+
+
+def _homes(module: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Modules of the functions and classes that a loaded module reads, however it came to them."""
+    loaded = vars(sys.modules[module]) if module in sys.modules else {}
+    for name in names:
+        value = loaded.get(name)
+        home = value.__name__ if isinstance(value, ModuleType) else None
+        home = home or getattr(value, "__module__", None)
+        if isinstance(home, str):
+            yield home
+
+
+def _frozen(value: Any) -> bytes | None:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    if isinstance(value, tuple):
+        parts = [_frozen(part) for part in value]
+        return b"(" + b",".join(part or b"?" for part in parts) + b")"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return repr(value).encode("utf-8", "surrogatepass")
+    return None
+
+
+class _Memory:
+    """Parsed files by the hash of their content, kept on disk between processes.
+
+    Processes that write at the same time lose each other's additions, and parse once more.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._file = None if folder is None else folder / "sources"
+        self._known: dict[str, Any] = {}
+        self._new: dict[str, Source] = {}
+
+    def __enter__(self) -> _Memory:
+        if self._file is not None:
+            self._known = _read(self._file)
+        return self
+
+    def source(self, file: Path) -> Source:
+        """The file as it is now."""
+        text = file.read_bytes()
+        mark = hashlib.sha256(text).hexdigest()
+        if mark in _PARSED:
+            return _PARSED[mark]
+        with suppress(KeyError, TypeError, ValueError):
+            digest, imports, names = self._known[mark]
+            _PARSED[mark] = Source(digest, tuple((a, b) for a, b in imports), tuple(names))
+            return _PARSED[mark]
+        _PARSED[mark] = self._new[mark] = _parsed(text)
+        return _PARSED[mark]
+
+    def __exit__(self, *_: object) -> None:
+        if self._file is None or not self._new:
+            return
+        every = {**self._known, **self._new}
+        kept = dict(list(every.items())[-_KEPT:])
+        with suppress(OSError):
+            write(self._file, json.dumps(kept).encode())
+
+
+_PARSED: dict[str, Source] = {}
+
+
+def _read(file: Path) -> dict[str, Any]:
+    with suppress(ValueError):
+        known = json.loads(read(file) or b"{}")
+        if isinstance(known, dict):
+            return known
+    return {}
