@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
@@ -94,7 +93,6 @@ def saved(folder: Path, write: Callable[[], list[Path]]) -> tuple[list[Path], Co
 
 
 def _redirected(deployment: Deployment, policy: str) -> Deployment:
-    from inferway.deployment import PolicySpec
     from inferway.dispatch.table import POLICIES, policy_class
 
     if policy not in POLICIES:
@@ -106,5 +104,4 @@ def _redirected(deployment: Deployment, policy: str) -> Deployment:
             policy_class(policy)
         except ValueError as error:
             raise CommandError(str(error), REFUSED) from error
-    tasks = {name: replace(task, dispatch=None) for name, task in deployment.tasks.items()}
-    return replace(deployment, tasks=tasks, dispatch=PolicySpec(policy), scheduling=None)
+    return deployment.with_(policy=policy)

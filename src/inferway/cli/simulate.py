@@ -298,18 +298,22 @@ def _sweep(
 ) -> None:
     import os
 
+    from inferway.deployment.setting import SettingError
     from inferway.report import sweep
 
+    deployment = opened(file)
     try:
         axes = [sweep.axis(one) for one in written]
-        planned = sweep.plan(file, axes, settings["node"])
+        planned = sweep.plan(deployment, axes, settings["node"])
+    except SettingError as error:
+        raise CommandError(f"--sweep {error}", REFUSED) from error
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
     folder = out or Path("out", f"sweep-{file.stem}")
     writable(folder)
     with _progress("points", len(planned), 1.0) as told:
         found = sweep.run(
-            file,
+            deployment,
             axes,
             planned,
             folder,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from inferway.deployment.document import Cost
 from inferway.deployment.nodes import Network, NodeLimits, Store
@@ -20,6 +20,9 @@ from inferway.deployment.remote import Remote
 from inferway.deployment.tasks import WrittenCatalog
 from inferway.deployment.unserved import sentences, unserved_at_node
 from inferway.deployment.workloads import Workload
+
+if TYPE_CHECKING:
+    from inferway.deployment.source import Source
 
 __all__ = [
     "Batch",
@@ -235,11 +238,75 @@ class Deployment:
     cost: Cost | None = None
     seed: int = 0
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
+    source: Source | None = field(default=None, repr=False, compare=False)
+    """As it was written."""
 
     @property
     def folder(self) -> Path:
         """The folder that relative paths in the file start from."""
         return self.path.resolve().parent
+
+    def with_(
+        self,
+        *,
+        policy: str | type | None = None,
+        scheduling: str | Mapping[str, Any] | None = None,
+        placement: str | Mapping[str, Any] | None = None,
+        rate: float | str | None = None,
+        load: float | None = None,
+        target: float | None = None,
+        deadline: float | str | None = None,
+        instances: Mapping[str, int] | None = None,
+        seed: int | None = None,
+        node: str | None = None,
+        **paths: Any,
+    ) -> Deployment:
+        """Return this deployment with other values, checked as a file is.
+
+        Parameters
+        ----------
+        policy
+            Dispatches every task: a name, ``FILE.py:CLASS`` from the current folder, or a class.
+        scheduling, placement
+            Policies by name, which keep the slot of the file's, or whole sections.
+        rate
+            Requests per second of every task; of phases their mean. A text has its unit.
+        load
+            The same as a share of the greatest rate.
+        target
+            Accuracy target of every task.
+        deadline
+            Of every task, in seconds; a text has its unit.
+        instances
+            Running copies by ``TASK/VARIANT``.
+        seed
+            Of the random numbers.
+        node
+            Whose instances are meant, where there are several nodes.
+        paths
+            Any path into the file: ``with_(**{"nodes.here.buffer": 4})``.
+
+        Raises
+        ------
+        ValueError
+            Where a value makes no sense or the file has nothing that it could change; a
+            `DeploymentError` where the result is no deployment.
+        """
+        from inferway.deployment.changed import changed
+
+        words = {
+            "policy": policy,
+            "scheduling": scheduling,
+            "placement": placement,
+            "rate": rate,
+            "load": load,
+            "target": target,
+            "deadline": deadline,
+            "seed": seed,
+            **{f"instances.{name}": count for name, count in (instances or {}).items()},
+            **paths,
+        }
+        return changed(self, words, node)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +15,19 @@ from inferway.deployment.complaints import complain
 from inferway.deployment.deployment import Deployment
 from inferway.deployment.document import Document
 from inferway.deployment.error import DeploymentError, Place
-from inferway.deployment.source import Source, read
+from inferway.deployment.source import Source, given, read
 
 __all__ = ["build", "load"]
 
 
-def load(path: str | os.PathLike[str]) -> Deployment:
+def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
     """Read and check a deployment file.
 
     Parameters
     ----------
     path
-        A YAML file, as ``docs/reference/deployment-file.md`` describes it.
+        A YAML file, as ``docs/reference/deployment-file.md`` describes it; or the same as a
+        mapping, whose relative file names start from the current folder.
 
     Raises
     ------
@@ -33,7 +35,7 @@ def load(path: str | os.PathLike[str]) -> Deployment:
         If anything is wrong with it. All problems are said at once, a line each, as
         ``FILE:LINE: field: sentence``.
     """
-    return build(read(Path(path)))
+    return build(given(path) if isinstance(path, Mapping) else read(Path(path)))
 
 
 def build(source: Source) -> Deployment:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from inferway.deployment.error import DeploymentError, Place, Problem, field_name
 
-__all__ = ["Source", "read"]
+__all__ = ["Source", "given", "read"]
 
 LARGEST_FILE = 8 * 2**20  # bytes
 MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
@@ -51,6 +52,8 @@ class Source:
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     lines: dict[Place, int] = field(default_factory=dict)
+    top: int = 1
+    """The line of what has none of its own: 0 where there is no file."""
 
     @property
     def folder(self) -> Path:
@@ -61,11 +64,45 @@ class Source:
         """Line (from 1) of the key or list item at `place`, or of the nearest one around it."""
         while place and place not in self.lines:
             place = place[:-1]
-        return self.lines.get(place, 1)
+        return self.lines.get(place, self.top)
 
     def note(self, place: Place, sentence: str) -> None:
         """Note what is wrong at `place`; reading goes on, so that all problems are said at once."""
         self.problems.append(Problem(self.line(place), field_name(place), sentence))
+
+
+def given(data: Mapping[str, Any]) -> Source:
+    """Take a deployment as Python data instead of a file: what YAML holds, and NumPy's numbers.
+
+    Raises
+    ------
+    DeploymentError
+        If a key is no word, or a value is nothing that a file could say.
+    """
+    source = Source(Path("deployment"), top=0)
+    source.data = _plain(data, ())
+    return source
+
+
+def _plain(value: Any, place: Place) -> Any:
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise _refused(place, f"a key must be a word, not {key!r}")
+        return {key: _plain(one, (*place, key)) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one, (*place, index)) for index, one in enumerate(value)]
+    if isinstance(value, Path):
+        return str(value)
+    if hasattr(value, "tolist"):  # NumPy's numbers and arrays
+        return value.tolist()
+    if not isinstance(value, str | bool | int | float):
+        raise _refused(place, f"expected what a file could say, not a {type(value).__name__}")
+    return value
+
+
+def _refused(place: Place, sentence: str) -> DeploymentError:
+    return DeploymentError("deployment", [Problem(0, field_name(place), sentence)])
 
 
 def read(path: Path | str) -> Source:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import json
 import math
+import os
 import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pandas as pd
 import pyarrow as pa
@@ -23,14 +23,21 @@ import pyarrow.parquet as pq
 
 from inferway import __version__
 from inferway.deployment import Deployment, DeploymentError, measured
-from inferway.deployment.load import build
-from inferway.deployment.source import Source, read
+from inferway.deployment.changed import changed
+from inferway.deployment.setting import Setting, SettingError, setting
 from inferway.dispatch.deployed import bound
-from inferway.report.setting import Setting, with_settings
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 MOST_POINTS: Final = 10_000
+_SHOWN: Final = (
+    "task", "response_time_s.mean", "response_time_s.p95", "accuracy.mean", "rejected",
+    "bound.response_time_s", "stable", "error",
+)  # fmt: skip
+"""What of a row a reader looks at first."""
 _METADATA: Final = b"inferway.sweep"
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 _POLL_S: Final = 0.1
@@ -47,7 +54,7 @@ class Axis:
     Attributes
     ----------
     key
-        What is set: see `inferway.report.setting`.
+        What is set: see `inferway.deployment.setting`.
     values
         In order; numbers with their unit, where they have one.
     """
@@ -85,7 +92,7 @@ class Sweep:
     kept
         How many of those were found in the folder and not run again.
     file
-        Where the frame is.
+        Where the frame is; None where nothing is kept.
     failure
         Why it is not there, or not all of it.
     """
@@ -95,8 +102,39 @@ class Sweep:
     points: int
     done: int
     kept: int
-    file: Path
+    file: Path | None
     failure: OSError | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """`frame`, as all results have it."""
+        return self.frame
+
+    def plot(self) -> Figure:
+        """Draw response times, accuracy and shares against the first key that has numbers.
+
+        Raises
+        ------
+        ValueError
+            Where no key has several numbers.
+        """
+        from inferway.report import sweep_figure
+
+        drawn = sweep_figure.figure(self, "simulated")
+        if drawn is None:
+            raise ValueError("no key has several numbers, so there is nothing to draw")
+        return drawn
+
+    def _repr_html_(self) -> str:
+        shown = [column for column in self.frame if str(column) in _SHOWN or column in self._keys]
+        return str(self.frame[shown].to_html(index=False))
+
+    def __str__(self) -> str:
+        shown = [column for column in self.frame if str(column) in _SHOWN or column in self._keys]
+        return str(self.frame[shown].to_string(index=False))
+
+    @property
+    def _keys(self) -> list[str]:
+        return [one.key for one in self.axes]
 
 
 @dataclass(frozen=True)
@@ -121,11 +159,78 @@ class Point:
     seed: int | None
 
 
+def sweep(
+    deployment: Deployment,
+    *,
+    node: str | None = None,
+    queries: int = 100_000,
+    replications: int = 1,
+    warmup: int | None = None,
+    workers: int | None = None,
+    out: Path | str | None = None,
+    progress: Callable[[str, int], None] | None = None,
+    **values: Any,
+) -> Sweep:
+    """Simulate a deployment at every combination of some values.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    node, queries, replications, warmup
+        As in `inferway.simulate`.
+    workers
+        Points at the same time; as many as there are cores by default.
+    out
+        A folder that keeps the points, from which the same call goes on; None keeps nothing.
+    progress
+        Told what has just been done, and how many more points are.
+    values
+        Each a list or an array, or one value: the words of `Deployment.with_`, such as
+        ``load=np.arange(0.1, 0.95, 0.05), policy=["tad", Mine]``.
+
+    Raises
+    ------
+    ValueError
+        Where a key or value makes no sense, or nothing is varied.
+    """
+    if not values:
+        raise ValueError("a sweep needs values, such as load=[0.5, 0.9]")
+    axes = [Axis(key, tuple(map(setting, _listed(one)))) for key, one in values.items()]
+    deployment = measured(deployment)
+    return run(
+        deployment,
+        axes,
+        plan(deployment, axes, node),
+        None if out is None else Path(out),
+        node=node,
+        queries=queries,
+        replications=replications,
+        warmup=warmup,
+        workers=workers or os.cpu_count() or 1,
+        progress=progress,
+    )
+
+
+def _listed(values: Any) -> list[Any]:
+    if hasattr(values, "tolist"):
+        values = values.tolist()
+    return list(values) if isinstance(values, list | tuple | range) else [values]
+
+
+def _digest(deployment: Deployment) -> str:
+    assert deployment.source is not None
+    said = json.dumps(deployment.source.data, sort_keys=True, default=str)
+    return sha256(f"{deployment.folder}\0{said}".encode()).hexdigest()
+
+
 def axis(text: str) -> Axis:
     """Read ``load=0.1:0.9:0.1`` (both ends included) or ``policy=tad,tad-op``.
 
     Raises
     ------
+    SettingError
+        Where a value is missing or makes no sense.
     ValueError
         Where it is neither.
     """
@@ -139,12 +244,12 @@ def axis(text: str) -> Axis:
     numbers = [_number(part) for part in parts]
     if len(parts) == 3 and all(number is not None for number in numbers):
         return Axis(key, tuple(_range(key, written, [one for one in numbers if one is not None])))
-    values = tuple(_value(part) for part in written.split(","))
+    values = tuple(setting(part) for part in written.split(","))
     if any(not value.text for value in values):
-        raise ValueError(f"--sweep {text}: there is nothing between two commas, or at an end")
+        raise SettingError(text, "there is nothing between two commas, or at an end")
     twice = [value.text for i, value in enumerate(values) if value in values[:i]]
     if twice:
-        raise ValueError(f"--sweep {text}: {twice[0]} is there twice")
+        raise SettingError(text, f"{twice[0]} is there twice")
     return Axis(key, values)
 
 
@@ -153,26 +258,19 @@ def _number(text: str) -> tuple[float, str] | None:
     return None if found is None else (float(found[1]), found[2])
 
 
-def _value(text: str) -> Setting:
-    found = _NUMBER.fullmatch(text)
-    if found is None:
-        return Setting(text.strip())
-    return Setting(text.strip(), float(found[1]), found[2])
-
-
 def _range(key: str, written: str, ends: Sequence[tuple[float, str]]) -> Iterator[Setting]:
     (start, _), (stop, _), (step, _) = ends
     units = {unit for _, unit in ends if unit}
     if len(units) > 1:
-        raise ValueError(f"--sweep {key}={written}: one unit for all three, not {sorted(units)}")
+        raise SettingError(f"{key}={written}", f"one unit for all three, not {sorted(units)}")
     unit = units.pop() if units else ""
     if step == 0 or (stop - start) / step < 0:
-        raise ValueError(
-            f"--sweep {key}={written}: a step of {step:g} does not lead from {start:g} to {stop:g}"
+        raise SettingError(
+            f"{key}={written}", f"a step of {step:g} does not lead from {start:g} to {stop:g}"
         )
     count = math.floor((stop - start) / step * (1 + 1e-12) + 1e-9) + 1
     if count > MOST_POINTS:
-        raise ValueError(f"--sweep {key}={written} has {count:,} values, above {MOST_POINTS:,}")
+        raise SettingError(f"{key}={written}", f"has {count:,} values, above {MOST_POINTS:,}")
     for i in range(count):
         # 0.1 + 2 * 0.1 is to be 0.3.
         number = float(f"{start + i * step:.12g}")
@@ -180,10 +278,10 @@ def _range(key: str, written: str, ends: Sequence[tuple[float, str]]) -> Iterato
 
 
 def run(
-    file: Path,
+    deployment: Deployment,
     axes: Sequence[Axis],
     points: Sequence[Point],
-    out: Path,
+    out: Path | None,
     *,
     node: str | None = None,
     queries: int,
@@ -196,18 +294,18 @@ def run(
     """Simulate every combination of the axes' values, several at a time.
 
     Finished points are in ``out/sweep.parquet`` from then on, also after Ctrl-C, and a later run
-    with the same file and settings goes on from there.
+    with the same file and settings goes on from there. Without `out` nothing is kept.
 
     Parameters
     ----------
-    file
-        Deployment file.
+    deployment
+        What is varied, measured where the file leaves service times out.
     axes
-        What is varied, first to last.
+        In which way, first to last.
     points
         From `plan`.
     out
-        Folder; made if missing.
+        Folder, made if missing; or None.
     node, queries, replications, seed, warmup
         As in `inferway.simulate`.
     workers
@@ -222,7 +320,7 @@ def run(
     """
     settings = {
         "inferway": __version__,
-        "file": sha256(file.read_bytes()).hexdigest(),
+        "file": _digest(deployment),
         "keys": [one.key for one in axes],
         "node": node,
         "queries": queries,
@@ -230,8 +328,10 @@ def run(
         "seed": seed,
         "warmup": warmup,
     }
-    out.mkdir(parents=True, exist_ok=True)
-    store = _Store(out / "sweep.parquet", settings, tuple(axes), points)
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    file = None if out is None else out / "sweep.parquet"
+    store = _Store(file, settings, tuple(axes), points)
     kept = len(store.done)
     if kept and progress is not None:
         progress("found", kept)
@@ -269,7 +369,11 @@ class _Store:
     """The finished points, in memory and in a file."""
 
     def __init__(
-        self, file: Path, settings: dict[str, Any], axes: tuple[Axis, ...], points: Sequence[Point]
+        self,
+        file: Path | None,
+        settings: dict[str, Any],
+        axes: tuple[Axis, ...],
+        points: Sequence[Point],
     ) -> None:
         self.file = file
         self._settings = json.dumps(settings, sort_keys=True).encode()
@@ -300,7 +404,7 @@ class _Store:
 
         Where that fails, `failure` says why: what is known is worth more than the file.
         """
-        if not self.done:
+        if not self.done or self.file is None:
             return
         table = pa.Table.from_pandas(self.frame(), preserve_index=False)
         told = {**(table.schema.metadata or {}), _METADATA: self._settings}
@@ -315,7 +419,7 @@ class _Store:
 
     def _held(self) -> Iterator[tuple[tuple[Any, ...], list[dict[str, Any]]]]:
         """Points of an earlier run with the same settings."""
-        if not self.file.is_file():
+        if self.file is None or not self.file.is_file():
             return
         try:
             table = pq.read_table(self.file)
@@ -355,66 +459,45 @@ def settled(rows: pd.DataFrame) -> pd.Series[bool]:
     return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
 
 
-def plan(file: Path, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
+def plan(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
     """Every combination of the axes' values as a deployment, checked.
 
     Raises
     ------
+    SettingError
+        Where a key or value makes no sense.
     ValueError
-        Where a key or value makes no sense, or the file has nothing to simulate.
+        Where there are too many points, or the file has nothing to simulate.
     """
-    source: Source = read(file)
     keys = [one.key for one in axes]
     twice = [key for i, key in enumerate(keys) if key in keys[:i]]
     if twice:
-        raise ValueError(f"--sweep {twice[0]} is given twice; give its values in one")
+        raise SettingError(twice[0], "is given twice; give its values in one")
     total = math.prod(len(one.values) for one in axes)
     if total > MOST_POINTS:
         raise ValueError(f"the sweep has {total:,} points, above {MOST_POINTS:,}")
-    plain = measured(build(copy.deepcopy(source)))
+    if deployment.network is not None:
+        raise ValueError(
+            f"{deployment.path}: a sweep is of one site's queues, and this file has a `network`"
+        )
+    if not deployment.workload:
+        raise ValueError(
+            f"{deployment.path}: the file has no `workload`, so there is nothing to simulate"
+        )
     points = []
     for values in itertools.product(*(one.values for one in axes)):
         chosen = tuple(f"{one.key}={value.text}" for one, value in zip(axes, values, strict=True))
-        changed = replace(source, data=copy.deepcopy(source.data), problems=[])
-        seed = with_settings(changed, keys, values, node)
         try:
-            deployment = _as_measured(build(changed), plain)
+            made = changed(deployment, dict(zip(keys, values, strict=True)), node)
         except DeploymentError as error:
             (first, *_) = error.problems
-            raise ValueError(
-                f"--sweep {' '.join(chosen)}: {first.field}: {first.sentence}"
-            ) from error
-        if deployment.network is not None:
-            raise ValueError(
-                f"{source.path}: a sweep is of one site's queues, and this file has a `network`"
-            )
-        if not deployment.workload:
-            raise ValueError(
-                f"{source.path}: the file has no `workload`, so there is nothing to simulate"
-            )
+            raise SettingError(" ".join(chosen), f"{first.field}: {first.sentence}") from error
         name = tuple(
             value.number if one.numeric and value.number is not None else value.text
             for one, value in zip(axes, values, strict=True)
         )
-        points.append(Point(chosen, name, deployment, seed))
+        points.append(Point(chosen, name, made, made.seed if "seed" in keys else None))
     return points
-
-
-def _as_measured(deployment: Deployment, plain: Deployment) -> Deployment:
-    """Service times that the file leaves out are measured once, and the same at every point."""
-    tasks = {
-        name: replace(
-            task,
-            variants={
-                key: variant if variant.service else replace(variant, service=other.service)
-                for (key, variant), other in zip(
-                    task.variants.items(), plain.tasks[name].variants.values(), strict=True
-                )
-            },
-        )
-        for name, task in deployment.tasks.items()
-    }
-    return replace(deployment, tasks=tasks)
 
 
 def _measure(

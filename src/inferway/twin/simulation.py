@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -49,8 +49,15 @@ def simulate(
     records: Path | None = None,
     trace: Path | None = None,
     stop: threading.Event | None = None,
+    policy: str | type | None = None,
+    scheduling: str | Mapping[str, Any] | None = None,
+    placement: str | Mapping[str, Any] | None = None,
+    rate: float | str | None = None,
+    load: float | None = None,
+    target: float | None = None,
+    deadline: float | str | None = None,
+    instances: Mapping[str, int] | None = None,
     slots: int | None = None,
-    policy: str | None = None,
     regret: bool = False,
     events: bool = False,
     fetch_rate: float | None = None,
@@ -60,7 +67,8 @@ def simulate(
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
 
     A file with `network` is simulated slot by slot under its placement policy instead; of the
-    parameters, `slots`, `policy`, `regret`, `events`, `seed`, `stop` and `progress` apply then.
+    parameters, `slots`, `regret`, `events`, `seed`, `stop`, `progress` and what takes the place of
+    the file's values apply then.
 
     Parameters
     ----------
@@ -88,10 +96,11 @@ def simulate(
         workload, all of them, and `TaskResult.trace` compares the live server with the twin.
     stop
         Ends it early once it is set, as Ctrl-C does.
+    policy, scheduling, placement, rate, load, target, deadline, instances
+        In place of what the file says, as `Deployment.with_` has them. Of a network, a `policy`
+        that is the name of a placement policy means `placement`.
     slots
         How many slots of a network; 240 by default, and 20 with `events`.
-    policy
-        Another placement policy than the file's.
     regret
         Compare with the best static allocation of the network, which may take a minute more.
     events
@@ -116,6 +125,22 @@ def simulate(
         Where the file lacks what a simulation needs, a number is out of range, or there is no
         recording that can be simulated.
     """
+    moved = None
+    if deployment.network is not None and isinstance(policy, str) and _places(policy):
+        policy, moved = None, policy
+    if deployment.network is not None and isinstance(placement, str):
+        placement, moved = None, placement
+    deployment = deployment.with_(
+        policy=policy,
+        scheduling=scheduling,
+        placement=placement,
+        rate=rate,
+        load=load,
+        target=target,
+        deadline=deadline,
+        instances=instances,
+        node=node,
+    )
     if deployment.network is not None:
         apart = {"node": node, "tasks": tasks, "replications": replications, "warmup": warmup}
         _whole_network_only(**apart, records=records, trace=trace)
@@ -125,12 +150,12 @@ def simulate(
             regret=regret,
             events=events,
             moves={"fetch_rate": fetch_rate, "start_s": start_s},
-            policy=policy,
+            policy=moved,
             seed=seed,
             stop=stop or threading.Event(),
             progress=progress,
         )
-    if slots is not None or policy is not None or regret or events:
+    if slots is not None or placement is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
     seed = deployment.seed if seed is None else seed
     if trace is not None:
@@ -166,6 +191,13 @@ def simulate(
         if INTERRUPTED in found[name].notes:
             break
     return Result(found)
+
+
+def _places(policy: str) -> bool:
+    from inferway.placement.table import POLICIES
+    from inferway.placement.written import WRITTEN
+
+    return policy in POLICIES or policy == WRITTEN
 
 
 def _whole_network_only(**given: Any) -> None:

@@ -100,8 +100,11 @@ def test_the_python_api_says_the_same() -> None:
     assert result.to_json()["network"]["slots"] == 4
     with pytest.raises(ValueError, match="`warmup` is of one site's queues"):
         inferway.simulate(deployment, warmup=5)
+    alone = inferway.load(ROOT / "examples" / "paper-fleet.yaml")
     with pytest.raises(ValueError, match="no `network`"):
-        inferway.simulate(inferway.load(ROOT / "examples" / "paper-fleet.yaml"), policy="olag")
+        inferway.simulate(alone, placement="olag")
+    with pytest.raises(ValueError, match=r"dispatch.policy: .*olag"):
+        inferway.simulate(alone, policy="olag")
 
 
 def test_a_run_that_is_stopped_gives_what_is_known() -> None:

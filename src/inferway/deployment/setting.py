@@ -1,22 +1,45 @@
 """One value in place of what a deployment file says: ``load``, ``policy``, any path into the file.
 
 Values are set in the file's data before it is checked, so what a file may not say, a setting may
-not either, and with the same words.
+not either, and with the same words. `Deployment.with_`, ``--policy``, ``--sweep`` and what
+`inferway.simulate` takes beside the file all come through here.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
 from inferway.deployment.document import Document
-from inferway.deployment.source import Source
-from inferway.dispatch.table import POLICIES
+from inferway.deployment.policies import FILE_POLICY
+from inferway.deployment.policy_object import policy_name
+
+__all__ = ["Setting", "SettingError", "set_all", "setting"]
 
 _PATHS: Final = frozenset(Document.model_fields)
+_NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
+
+
+class SettingError(ValueError):
+    """A setting that makes no sense.
+
+    Attributes
+    ----------
+    key, sentence
+        Which, and why.
+    """
+
+    def __init__(self, key: str, sentence: str) -> None:
+        super().__init__(key, sentence)
+        self.key, self.sentence = key, sentence
+
+    def __str__(self) -> str:
+        return f"{self.key}: {self.sentence}"
 
 
 @dataclass(frozen=True)
@@ -26,10 +49,14 @@ class Setting:
     text: str
     number: float | None = None
     unit: str = ""
+    data: Any = None
+    """A list or a mapping, as it stands."""
 
     @property
     def plain(self) -> Any:
         """As YAML would read it."""
+        if self.data is not None:
+            return self.data
         if self.number is None:
             return {"true": True, "false": False}.get(self.text, self.text)
         if self.unit:
@@ -41,59 +68,89 @@ class Setting:
         return self.text if self.unit or self.number is None else f"{self.text}{unit}"
 
 
-def with_settings(
-    source: Source, keys: Sequence[str], values: Sequence[Setting], node: str | None
-) -> int | None:
-    """Set values in a file's data.
+def setting(value: Any) -> Setting:
+    """Read a value: text as a command line has it, a number, a policy's class, plain data."""
+    if isinstance(value, Setting):
+        return value
+    if isinstance(value, bool):
+        return Setting(str(value).lower())
+    if isinstance(value, Real):
+        number = float(value)
+        return Setting(f"{number:.15g}", number)
+    if isinstance(value, type):
+        return Setting(policy_name(value))
+    if isinstance(value, str):
+        found = _NUMBER.fullmatch(value)
+        if found is None:
+            return Setting(value.strip())
+        return Setting(value.strip(), float(found[1]), found[2])
+    return Setting(str(value), data=value)
+
+
+def set_all(data: dict[str, Any], settings: Mapping[str, Setting], node: str | None = None) -> None:
+    """Set values in a file's data, which is changed.
 
     Parameters
     ----------
-    source
-        Its data is changed.
-    keys, values
-        What is set to what.
+    data
+        As `Source.data` has it.
+    settings
+        By key: ``policy``, ``scheduling``, ``placement``, ``rate``, ``load``, ``target``,
+        ``deadline``, ``seed``, ``instances.TASK/VARIANT`` or a path into the file.
     node
         Whose instances are meant, where there are several nodes.
 
-    Returns
-    -------
-    int or None
-        The seed, if it is among them.
-
     Raises
     ------
-    ValueError
+    SettingError
         Where there is no such key, or the file has nothing that it could change.
     """
-    seed = None
-    for key, value in zip(keys, values, strict=True):
-        if key == "seed":
-            if (
-                value.unit
-                or value.number is None
-                or value.number != int(value.number)
-                or (value.number < 0)
-            ):
-                raise ValueError(f"--sweep seed: a seed is a whole number from 0, not {value.text}")
-            seed = int(value.number)
-        elif key.startswith("instances."):
-            _set_instances(source.data, key.removeprefix("instances."), value, node)
+    if "rate" in settings and "load" in settings:
+        raise SettingError("rate", "cannot be given with load: each says how fast requests arrive")
+    for key, value in settings.items():
+        if key.startswith("instances."):
+            _set_instances(data, key.removeprefix("instances."), value, node)
         elif (change := _CHANGES.get(key)) is not None:
-            change(source.data, value)
+            change(data, value)
         else:
-            _set_path(source.data, key, value)
-    return seed
+            _set_path(data, key, value)
+
+
+def _set_seed(data: dict[str, Any], value: Setting) -> None:
+    whole = value.number is not None and value.number == int(value.number)
+    if value.unit or not whole or value.plain < 0:
+        raise SettingError("seed", f"a seed is a whole number from 0, not {value.text}")
+    data["seed"] = value.plain
 
 
 def _set_policy(data: dict[str, Any], value: Setting) -> None:
     for task in data.get("tasks", {}).values():
         task.pop("dispatch", None)
+    data.pop("scheduling", None)
     name = value.text
-    file, colon, of = name.rpartition(":")
-    if name not in POLICIES and colon:
+    if FILE_POLICY.fullmatch(name):
         # As file names on a command line: from the current folder, not from the file's.
+        file, _, of = name.rpartition(":")
         name = f"{Path(file).resolve()}:{of}"
     data["dispatch"] = {"policy": name}
+
+
+def _set_scheduling(data: dict[str, Any], value: Setting) -> None:
+    for task in data.get("tasks", {}).values():
+        task.pop("dispatch", None)
+    data["scheduling"] = _named(data.get("scheduling"), value)
+
+
+def _set_placement(data: dict[str, Any], value: Setting) -> None:
+    data["placement"] = _named(data.get("placement"), value)
+
+
+def _named(before: Any, value: Setting) -> Any:
+    """Return a policy by its name with the slot of the one before, or a section as it stands."""
+    if value.data is not None:
+        return value.data
+    slot = before.get("slot") if isinstance(before, dict) else None
+    return {"policy": value.text, **({} if slot is None else {"slot": slot})}
 
 
 def _set_target(data: dict[str, Any], value: Setting) -> None:
@@ -125,9 +182,10 @@ def _set_arrivals(data: dict[str, Any], key: str, value: Setting, written: Any) 
             arrivals.pop("rate", None)
             arrivals[key] = written
         else:
-            raise ValueError(
-                f"--sweep {key}: workload.{task} has arrivals of process {process}, which have no "
-                f"{key}; it can be swept with poisson, constant, sinusoidal and phases"
+            raise SettingError(
+                key,
+                f"workload.{task} has arrivals of process {process}, which have no "
+                f"{key}; it can be set with poisson, constant, sinusoidal and phases",
             )
 
 
@@ -137,15 +195,15 @@ def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str
 
     if any(key not in phase for phase in phases):
         other = "rate" if key == "load" else "load"
-        raise ValueError(
-            f"--sweep {key}: a phase of workload.{task} gives its {other}; sweep {other} instead"
+        raise SettingError(
+            key, f"a phase of workload.{task} gives its {other}; set {other} instead"
         )
     lengths = [TIME.parse(phase["for"]) for phase in phases]
     levels = [RATE.parse(one["rate"]) if key == "rate" else float(one["load"]) for one in phases]
     mean = sum(map(float.__mul__, lengths, levels)) / sum(lengths)
     wanted = RATE.parse(value.quantity("/s")) if key == "rate" else value.number
     if wanted is None or mean <= 0:
-        raise ValueError(f"--sweep {key}: {value.text} is not a number")
+        raise SettingError(key, f"{value.text} is not a number")
     for phase, level in zip(phases, levels, strict=True):
         scaled = level * wanted / mean
         phase[key] = f"{scaled!r}/s" if key == "rate" else scaled
@@ -154,7 +212,7 @@ def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str
 def _set_instances(data: dict[str, Any], which: str, value: Setting, node: str | None) -> None:
     nodes = data.get("nodes", {})
     if node is None and len(nodes) != 1:
-        raise ValueError(f"--sweep instances.{which}: name a node with --node, of {_list(nodes)}")
+        raise SettingError(f"instances.{which}", f"name a node with --node, of {_list(nodes)}")
     name = node or next(iter(nodes))
     if name not in nodes:
         raise ValueError(f"unknown node {name!r}; the file has {_list(nodes)}")
@@ -163,7 +221,7 @@ def _set_instances(data: dict[str, Any], which: str, value: Setting, node: str |
     variants = data.get("tasks", {}).get(task, {}).get("variants", {})
     if not slash or variant not in variants:
         known = [f"{one}/{two}" for one, of in data["tasks"].items() for two in of["variants"]]
-        raise ValueError(f"--sweep instances.{which}: no such variant; the file has {_list(known)}")
+        raise SettingError(f"instances.{which}", f"no such variant; the file has {_list(known)}")
     instances[which] = value.plain
     if value.plain == 0:  # a file names those that run
         del instances[which]
@@ -173,33 +231,38 @@ _CHANGES: Final[dict[str, Callable[[dict[str, Any], Setting], None]]] = {
     "load": _set_load,
     "rate": _set_rate,
     "policy": _set_policy,
+    "scheduling": _set_scheduling,
+    "placement": _set_placement,
+    "target": _set_target,
     "accuracy_target": _set_target,
     "deadline": _set_deadline,
+    "seed": _set_seed,
 }
 
 
 def _set_path(data: dict[str, Any], key: str, value: Setting) -> None:
     """Set what a dotted path leads to: keys may hold dots, list entries are numbers from 0."""
     if key.partition(".")[0] not in _PATHS or "." not in key:
-        known = [*_CHANGES, "seed", "instances.TASK/VARIANT"]
+        known = [*_CHANGES, "instances.TASK/VARIANT"]
         near = difflib.get_close_matches(key, known, n=1)
-        raise ValueError(
-            f"--sweep {key}: no such key"
+        raise SettingError(
+            key,
+            "no such key"
             + (f"; did you mean {near[0]}?" if near else "")
             + (
                 ""
                 if near
                 else f"; there are {_list(known)}, and paths into the file such as "
                 "nodes.here.buffer"
-            )
+            ),
         )
     at: Any = data
     left = key
     while True:
         step, left_after = _step(at, left)
         if step is None:
-            raise ValueError(
-                f"--sweep {key}: the file has nothing at {left!r}; there is {_list(_names(at))}"
+            raise SettingError(
+                key, f"the file has nothing at {left!r}; there is {_list(_names(at))}"
             )
         if not left_after:
             at[step] = value.plain
