@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from inferway.catalog import zoo
 from inferway.demo.server import launch
-from inferway.drive import drive
+from inferway.loadgen import drive
 from inferway.runtime import OnnxRuntime
 
 DEPLOYMENT = """\

@@ -26,8 +26,8 @@ import numpy as np
 
 import inferway
 from inferway.deployment import Deployment
-from inferway.drive import addresses_of, drive_network
 from inferway.live.up import Up
+from inferway.loadgen import addresses_of, drive_network
 from inferway.network.deployed import deployed
 from inferway.placement.contract import Observation
 from inferway.placement.exchange import Exchange

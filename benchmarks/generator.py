@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import uvloop
 
-from inferway.drive import drive
+from inferway.loadgen import drive
 
 _TENSOR = {"name": "x", "datatype": "FP32", "shape": [-1, 28, 28]}
 _SCORES = {"name": "y", "datatype": "FP32", "shape": [1, 10]}

@@ -1,9 +1,12 @@
 """Inferway: the accuracy or the deadline promised, at the least latency, from edge to cloud.
 
-    import inferway
-
-    deployment = inferway.load("examples/paper-fleet.yaml")
-    inferway.bound(deployment)["recognise"].least_response_time_s
+>>> import inferway as iw
+>>> d = iw.load("examples/paper-fleet.yaml")
+>>> round(iw.bound(d)["classify"].least_response_time_s, 6)
+0.866667
+>>> r = iw.simulate(d, policy="tad-op", load=0.5, queries=20_000)
+>>> r.tasks["classify"].stable
+True
 
 Names are imported when they are first used, so that ``import inferway`` costs a millisecond. Where
 Gymnasium is imported already, ``gymnasium.make("inferway/EdgeSite-v0")`` works from then on.
@@ -16,11 +19,18 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, DeploymentError, check, load, schema
+    from inferway.deployment import Deployment, DeploymentError, load, schema
     from inferway.dispatch.deployed import bound
     from inferway.dispatch.replay import replay
+    from inferway.learning.deployed import train
+    from inferway.live.running import serve
     from inferway.placement.offline import place
+    from inferway.report.driven import drive
+    from inferway.report.findings import check
+    from inferway.report.sweep import sweep
+    from inferway.studies import study
     from inferway.twin import simulate
+    from inferway.twin.plan import plan
 
 __version__ = "0.1.0"
 
@@ -28,12 +38,18 @@ _FROM = {
     "Deployment": "inferway.deployment",
     "DeploymentError": "inferway.deployment",
     "bound": "inferway.dispatch.deployed",
-    "check": "inferway.deployment",
+    "check": "inferway.report.findings",
+    "drive": "inferway.report.driven",
     "load": "inferway.deployment",
     "place": "inferway.placement.offline",
+    "plan": "inferway.twin.plan",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
+    "serve": "inferway.live.running",
     "simulate": "inferway.twin",
+    "study": "inferway.studies",
+    "sweep": "inferway.report.sweep",
+    "train": "inferway.learning.deployed",
 }
 
 __all__ = [
@@ -42,11 +58,17 @@ __all__ = [
     "__version__",
     "bound",
     "check",
+    "drive",
     "load",
     "place",
+    "plan",
     "replay",
     "schema",
+    "serve",
     "simulate",
+    "study",
+    "sweep",
+    "train",
 ]
 
 

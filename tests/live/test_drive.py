@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway import drive
+from inferway import loadgen
 from inferway.cli import main
 
 _FILE = """
@@ -34,7 +34,7 @@ def deployment(tmp_path):
 def test_every_request_is_answered_once(digits, binary):
     images = np.random.default_rng(0).random((8, 4))
     before = sum(digits.server.sites[0].counters.rows)
-    record = drive.drive(
+    record = loadgen.drive(
         f"http://{digits.url}", "digits", np.arange(200) * 0.002, images, binary=binary
     )
     assert record.answered.all()
@@ -46,7 +46,7 @@ def test_every_request_is_answered_once(digits, binary):
 
 
 def test_a_pinned_stream_is_answered_by_its_variant(digits):
-    record = drive.drive(
+    record = loadgen.drive(
         f"http://{digits.url}", "digits", np.zeros(20), np.zeros((1, 4)), variant="big"
     )
     assert record.variants == ("big",)
@@ -58,10 +58,10 @@ def test_refusals_are_counted_as_rejected(start, site_of, gates):
     running = start(site_of(gates, buffer=2))
     for gate in gates:
         gate.opened.clear()
-    record = drive.drive(
+    record = loadgen.drive(
         f"http://{running.url}", "digits", np.zeros(12), np.zeros((1, 4)), grace_s=0.3
     )
-    found = drive.summary(record)
+    found = loadgen.summary(record)
     # The gates are shut: two have a place and get no answer in time.
     for gate in gates:
         gate.opened.set()
@@ -70,27 +70,27 @@ def test_refusals_are_counted_as_rejected(start, site_of, gates):
 
 def test_a_deployments_own_workload(digits, deployment):
     seen = []
-    records = drive.run(
+    records = loadgen.run(
         deployment,
         f"http://{digits.url}",
         duration_s=1.0,
         progress=lambda doing, part: seen.append((doing, part)),
     )
-    found = drive.summary(records["digits"], {"tiny": 0.7, "big": 0.9})
+    found = loadgen.summary(records["digits"], {"tiny": 0.7, "big": 0.9})
     assert 300 < found.offered < 500
     assert found.answered == found.offered
     assert found.profile_accuracy == pytest.approx(0.7)
     assert found.accuracy is None
     assert all(0 <= part <= 1 for _, part in seen)
-    again = drive.run(deployment, f"http://{digits.url}", duration_s=1.0)
+    again = loadgen.run(deployment, f"http://{digits.url}", duration_s=1.0)
     np.testing.assert_array_equal(again["digits"].intended_s, records["digits"].intended_s)
 
 
 def test_a_file_without_workload_is_told_what_to_add(digits, deployment, tmp_path):
     path = tmp_path / "bare.yaml"
     path.write_text(_FILE.partition("workload:")[0])
-    with pytest.raises(drive.DriveError, match="has no `workload`"):
-        drive.run(inferway.load(path), f"http://{digits.url}")
+    with pytest.raises(loadgen.DriveError, match="has no `workload`"):
+        loadgen.run(inferway.load(path), f"http://{digits.url}")
 
 
 def test_the_command_prints_one_document(digits, deployment, capsys):

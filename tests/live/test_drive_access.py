@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import inferway
-from inferway import drive
+from inferway import loadgen
 from inferway.cli import main
 from inferway.live import Certificate, Keys
 from inferway.live.control.authority import issue
@@ -175,15 +175,15 @@ def test_the_same_from_python(
 ) -> None:
     deployment = inferway.load(file)
     running = start(deployment=deployment, keys=Keys([KEY]), certificate=certificate)
-    access = drive.Access(KEY, certs / "authority.pem")
+    access = loadgen.Access(KEY, certs / "authority.pem")
     images = np.random.default_rng(0).random((8, 1, 32, 32))
-    record = drive.drive(secure(running), "digits", np.arange(50) * 0.01, images, access=access)
+    record = loadgen.drive(secure(running), "digits", np.arange(50) * 0.01, images, access=access)
     assert record.answered.all()
-    records = drive.run(deployment, secure(running), duration_s=0.3, access=access)
+    records = loadgen.run(deployment, secure(running), duration_s=0.3, access=access)
     assert records["digits"].answered.all()
 
 
 def test_a_server_without_tls_is_told_from_one_that_is_not_there(digits: Any) -> None:
     url = f"https://{digits.url}"
-    with pytest.raises(drive.DriveError, match="it does not speak TLS: write its address with"):
-        drive.drive(url, "digits", [0.0], np.zeros((1, 4)))
+    with pytest.raises(loadgen.DriveError, match="it does not speak TLS: write its address with"):
+        loadgen.drive(url, "digits", [0.0], np.zeros((1, 4)))

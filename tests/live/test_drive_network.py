@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway import drive
+from inferway import loadgen
 from inferway.cli import main
 from inferway.network.arrivals import trace_of
 
@@ -57,7 +57,7 @@ def nodes(start, tmp_path):
 
 def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
     addresses = {name: f"http://{one.url}" for name, one in nodes.items()}
-    record = drive.drive_network(network, addresses, duration_s=1.5)
+    record = loadgen.drive_network(network, addresses, duration_s=1.5)
     trace = trace_of(network, 1.5)
     assert record.answered.all()
     assert len(record) == len(trace.time_s) > 100
@@ -66,7 +66,7 @@ def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
         for k, site in enumerate(running.server.sites):
             assert sum(site.counters.rows) == (here & (trace.task == k)).sum() > 5
     assert (record.label >= 0).all()
-    found = drive.network_summary(record, network)
+    found = loadgen.network_summary(record, network)
     assert found.whole.accuracy == pytest.approx(record.correct.mean())
     # Some 150 of the 8,400 images that the profiles were measured on.
     assert found.whole.accuracy == pytest.approx(found.whole.profile_accuracy, abs=0.13)
@@ -79,7 +79,7 @@ def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
     assert found.gain.ntag_ms == pytest.approx(np.mean(slots), abs=0.2)
 
 
-def drive_accuracy(record: drive.NetworkRecord, network: inferway.Deployment) -> np.ndarray:
+def drive_accuracy(record: loadgen.NetworkRecord, network: inferway.Deployment) -> np.ndarray:
     """(n,) the profile's accuracy of who answered."""
     variants = network.tasks["digits"].variants
     return np.array([variants[name].accuracy for name in record.to_frame()["variant"]])
@@ -93,9 +93,9 @@ def test_a_node_that_stops_in_mid_load_loses_its_own_requests_with_a_reason(netw
         if part > 0.4 and not seen:
             seen.append(nodes["edge-2"].begin(nodes["edge-2"].server.stop(grace_s=0.1)))
 
-    record = drive.drive_network(network, addresses, duration_s=2.0, progress=stop_one)
+    record = loadgen.drive_network(network, addresses, duration_s=2.0, progress=stop_one)
     seen[0].result(20)
-    found = drive.network_summary(record, network)
+    found = loadgen.network_summary(record, network)
     assert found.entries["edge-1"].answered == found.entries["edge-1"].offered
     lost = found.entries["edge-2"]
     assert lost.offered > lost.answered > 0

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway import drive
+from inferway import loadgen
 from inferway.dispatch.batching import rule_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.live import Site
@@ -66,7 +66,9 @@ def test_the_twin_of_a_recording_has_its_times(
     running = start(site, record=tmp_path / "run")
     between_s = np.random.default_rng(3).exponential(1 / rate_per_s, REQUESTS)
     images = np.random.default_rng(0).random((8, 4))
-    sent = drive.drive(f"http://{running.url}", "digits", np.cumsum(between_s), images, grace_s=0.5)
+    sent = loadgen.drive(
+        f"http://{running.url}", "digits", np.cumsum(between_s), images, grace_s=0.5
+    )
     running.wait(running.server.stop())
     assert sent.answered.sum() >= REQUESTS - 6  # the last ones may wait for a fourth
     found = inferway.simulate(deployment, trace=tmp_path / "run").tasks["digits"].trace

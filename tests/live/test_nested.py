@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from inferway import drive
+from inferway import loadgen
 from inferway.cli import main
 from inferway.runtime import Fault, RemoteError, RemoteRuntime
 from inferway.runtime.remote_address import parse
@@ -154,11 +154,11 @@ def test_a_remote_servers_metadata(upstream: Scripted) -> None:
 def test_the_generator_counts_it_as_no_answer(upstream: Scripted, status: int) -> None:
     upstream.script = infers(b'{"outputs": %s}' % LISTS, status)
     url = f"http://127.0.0.1:{upstream.port}"
-    record = drive.drive(url, "double", np.zeros(2), np.zeros((1, 2), np.float32))
+    record = loadgen.drive(url, "double", np.zeros(2), np.zeros((1, 2), np.float32))
     assert not record.answered.any()
     upstream.script = lambda asked: response(200, OBJECTS if "/models/" in asked.path else b"")
-    with pytest.raises(drive.DriveError, match="nested too deep"):
-        drive.drive(url, "double", np.zeros(2), np.zeros((1, 2), np.float32))
+    with pytest.raises(loadgen.DriveError, match="nested too deep"):
+        loadgen.drive(url, "double", np.zeros(2), np.zeros((1, 2), np.float32))
 
 
 def said_by(capsys: Any, *words: str) -> str:

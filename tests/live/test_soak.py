@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
-from inferway.drive import drive
+from inferway.loadgen import drive
 
 SERVICE_S, INSTANCES, LOAD = 0.02, 4, 0.7
 WARM = 0.2

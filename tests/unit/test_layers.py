@@ -23,7 +23,7 @@ LAYERS = (
     ("dispatch",),
     ("scheduling", "placement"),
     ("twin", "live"),
-    ("learning", "drive"),
+    ("learning", "loadgen"),
     ("report",),
     ("studies", "demo", "dashboard", "conformance"),
     ("cli",),

@@ -22,8 +22,8 @@ KeyFile = Annotated[
 
 def checked(url: str) -> str:
     """Return a server's address with scheme and port, or say that it is none."""
-    from inferway.drive.address import parse
-    from inferway.drive.error import DriveError
+    from inferway.loadgen.address import parse
+    from inferway.loadgen.error import DriveError
 
     try:
         return parse(url).url

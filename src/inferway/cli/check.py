@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferway.cli import terminal
+from inferway.cli.failure import REFUSED
 from inferway.cli.file import File, existing
 
 if TYPE_CHECKING:
-    from inferway.deployment import Caution, Deployment
+    from inferway.deployment import Deployment
+    from inferway.report.findings import Findings
 
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
 
@@ -19,48 +21,45 @@ Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well
 def check(file: File, strict: Strict = False, json: terminal.Json = False) -> None:
     """Check a deployment file: errors, warnings, and what cannot be run live."""
     import inferway
-    from inferway.deployment import reachability
 
     errors: list[dict[str, Any]] = []
-    cautions: list[Caution] = []
+    found: Findings | None = None
     deployment = None
-    found = None
     path = existing(file)
     try:
         deployment = inferway.load(path)
-        cautions += [*inferway.check(deployment), *reachability.check(deployment)]
-        if deployment.workload:
-            from inferway.dispatch import feasibility
-
-            cautions += feasibility.check(deployment)
-        if deployment.network is not None:
-            from inferway.network.cautions import check as check_network
-
-            found = check_network(deployment)
-            cautions += found.cautions if found is not None else []
+        found = inferway.check(deployment)
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
-    # Those found before an error may explain it.
-    cautions.sort(key=lambda one: one.line)
-    warnings = [_entry(path, one.line, one.field, one.message) for one in cautions]
-    unserved: list[str] = []
-    if deployment is not None:
-        alone = deployment.network is None
-        unserved = deployment.unserved() if alone else deployment.unserved_at_node()
+    wrong = bool(errors)
+    warnings, unserved, notes, size = [], [], [], None
+    if found is not None:
+        # A target that cannot be reached is warned of by its file as well: once is enough.
+        errors = [_entry(path, one.line, one.field, one.message) for one in found.refused]
+        fields = {(one.kind, one.field) for one in found.refused}
+        warnings = [
+            _entry(path, one.line, one.field, one.message)
+            for one in found.warnings
+            if (one.kind, one.field) not in fields
+        ]
+        unserved = list(found.unserved)
+        notes, size = list(found.notes), found.size
     if json:
         terminal.document(
             {
                 "schema": 1,
                 "tasks": _tasks(deployment),
-                "network": None if found is None else {**found.size, "notes": found.notes},
+                "network": None if size is None else {**size, "notes": notes},
                 "errors": errors,
                 "warnings": warnings,
                 "unserved": unserved,
             }
         )
     else:
-        notes = [] if found is None else [f"network: {note}" for note in found.notes]
-        _tell(path, errors, warnings, [*notes, *unserved])
+        said = [f"network: {note}" for note in notes]
+        _tell(path, errors, warnings, [*said, *unserved])
+    if errors and not wrong:
+        raise typer.Exit(REFUSED)
     if errors or (strict and warnings):
         raise typer.Exit(1)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from inferway.deployment import Deployment
-    from inferway.drive import Access, Record, Summary
+    from inferway.loadgen import Access, Record, Summary
 
 _URL = "http://127.0.0.1:8000"
 
@@ -73,7 +73,7 @@ def drive(
     if out is not None:  # now, rather than fail with what was measured
         writable(out)
     if deployment.network is not None and deployment.workload:
-        from inferway.drive import AddressError
+        from inferway.loadgen import AddressError
 
         try:
             reached = _addresses(deployment, url, addresses)
@@ -87,7 +87,7 @@ def drive(
 
 
 def _access(key_file: Path | None, ca: Path | None) -> Access:
-    from inferway.drive import Access, DriveError
+    from inferway.loadgen import Access, DriveError
 
     key = address.key(key_file) or None  # an empty variable is none
     try:
@@ -97,7 +97,7 @@ def _access(key_file: Path | None, ca: Path | None) -> Access:
 
 
 def _addresses(deployment: Deployment, url: str | None, file: Path | None) -> dict[str, str]:
-    from inferway import drive as generator
+    from inferway import loadgen as generator
 
     if url is None:
         return generator.addresses_of(deployment, file)
@@ -119,7 +119,7 @@ def _network(
     out: Path | None,
     json: bool,
 ) -> None:
-    from inferway import drive as generator
+    from inferway import loadgen as generator
 
     with terminal.progress() as progress:
         record = generator.drive_network(
@@ -159,7 +159,7 @@ def _server(
     out: Path | None,
     json: bool,
 ) -> None:
-    from inferway import drive as generator
+    from inferway import loadgen as generator
 
     with terminal.progress() as progress:
         records = generator.run(

@@ -52,8 +52,8 @@ def plan(
             found = planned(
                 deployment,
                 node=node,
-                rate_per_s=rate,
-                latency_s=latency,
+                rate=rate,
+                latency=latency,
                 queries=queries,
                 seed=seed,
                 tries=tries,

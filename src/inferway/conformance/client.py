@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inferway.conformance.outcome import ViolationError
-from inferway.drive.address import Address
+from inferway.loadgen.address import Address
 
 LONGEST_BODY: Final = 256 * 1024**2
 """Bytes of an answer after which the reading stops."""

@@ -15,8 +15,8 @@ from inferway.conformance.outcome import (
 )
 from inferway.conformance.report import Report
 from inferway.conformance.target import ConformanceError, Target, find
-from inferway.drive.address import parse
-from inferway.drive.error import DriveError
+from inferway.loadgen.address import parse
+from inferway.loadgen.error import DriveError
 
 CHECKS: Final[tuple[Check, ...]] = (
     *health.CHECKS,

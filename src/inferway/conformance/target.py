@@ -13,7 +13,7 @@ from inferway.conformance.client import Answer, Wire
 from inferway.conformance.message import Input, Message, packed
 from inferway.conformance.outcome import NotOfferedError, ViolationError
 from inferway.conformance.tensors import draw
-from inferway.drive.address import Address
+from inferway.loadgen.address import Address
 from inferway.runtime import DTYPES, Signature, Tensor
 
 BINARY: Final = "binary_tensor_data"

@@ -13,8 +13,8 @@ from scipy.optimize import isotonic_regression, linprog
 
 from inferway.demo.error import DemoError
 from inferway.dispatch.bound import max_rate
-from inferway.drive import Stream, replay
-from inferway.drive.process import Progress
+from inferway.loadgen import Stream, replay
+from inferway.loadgen.process import Progress
 from inferway.site.fleet import Fleet
 
 _LEAST: Final = 20

@@ -27,7 +27,7 @@ from inferway.demo.network_result import MOST_CPU, REPOSITORY, NetworkDemoResult
 from inferway.demo.network_twin import predict
 from inferway.demo.server import launch
 from inferway.demo.steps import Progress, Steps
-from inferway.drive import NetworkRecord, drive_network, network_summary
+from inferway.loadgen import NetworkRecord, drive_network, network_summary
 from inferway.placement.table import HINDSIGHT
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from inferway.demo.result import DemoResult, LowerBound, PolicyResult
 from inferway.demo.server import launch
 from inferway.demo.steps import Progress, Steps
 from inferway.dispatch.bound import max_rate, solve
-from inferway.drive import Record, drive, summary
-from inferway.drive.address import signature
-from inferway.drive.message import body
+from inferway.loadgen import Record, drive, summary
+from inferway.loadgen.address import signature
+from inferway.loadgen.message import body
 from inferway.report.statistics import cluster_bootstrap
 from inferway.site.fleet import Fleet, fleet_of
 

@@ -11,6 +11,7 @@ import ast
 import builtins
 import hashlib
 import inspect
+import linecache
 import os
 import sys
 import textwrap
@@ -87,13 +88,12 @@ class _Writing:
         return "\n\n".join(["\n".join(sorted(set(self._imports))), *self._parts]) + "\n"
 
     def _define(self, found: Any) -> None:
-        try:
-            source = textwrap.dedent(inspect.getsource(found))
-        except (OSError, TypeError) as error:
+        source = _source_of(found)
+        if source is None:
             raise ValueError(
-                f"the source of {found.__name__} is not known ({error}): put the policy into a "
-                "file and name it as FILE.py:CLASS"
-            ) from None
+                f"the source of {found.__name__} is not known: put the policy into a file and name "
+                "it as FILE.py:CLASS"
+            )
         tree = ast.parse(source)
         inner = found.__closure__ if isinstance(found, FunctionType) else None
         if inner:
@@ -125,6 +125,32 @@ class _Writing:
                 f"{by} refers to {name}, a {type(value).__name__}, which a policy's file cannot "
                 "hold: make it a number, or a field that `build` fills"
             )
+
+
+def _source_of(found: Any) -> str | None:
+    """Find the text of a class or function; of a notebook's as well, where classes know no file."""
+    if isinstance(found, FunctionType):
+        try:
+            return textwrap.dedent(inspect.getsource(found))
+        except OSError:
+            return None
+    inside: list[Any] = [one for one in vars(found).values() if isinstance(one, FunctionType)]
+    inside += [
+        one.__func__ for one in vars(found).values() if isinstance(one, classmethod | staticmethod)
+    ]
+    for code in (one.__code__ for one in inside):
+        lines = linecache.getlines(code.co_filename)
+        try:
+            tree = ast.parse("".join(lines))
+        except SyntaxError:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef) and node.name == found.__name__:
+                first = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+                last = node.end_lineno or first
+                if first <= code.co_firstlineno <= last:
+                    return textwrap.dedent("".join(lines[first - 1 : last]))
+    return None
 
 
 def _is_plain(value: Any) -> bool:

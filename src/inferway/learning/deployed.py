@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
 
 from inferway.learning.site import Control
 from inferway.twin.scenario import scenario_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.learning.training import Progress, Trained
 
-__all__ = ["POLICIES", "control_of", "policy_of", "task_of"]
+__all__ = ["POLICIES", "control_of", "policy_of", "task_of", "train"]
 
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
 """What can be trained: fo sees the workload's phase, po does not; b sets batch sizes, too."""
@@ -101,4 +103,68 @@ def control_of(
         sees_phase=name.startswith("rl-fo"),
         batches=batches,
         gains=gains,
+    )
+
+
+def train(
+    deployment: Deployment,
+    *,
+    task: str | None = None,
+    policy: str | None = None,
+    node: str | None = None,
+    slots: int | None = None,
+    paper: bool = False,
+    seed: int | None = None,
+    out: Path | str | None = None,
+    accuracies: Mapping[str, float] | None = None,
+    start: Path | None = None,
+    progress: Callable[[Progress], None] | None = None,
+    **settings: Any,
+) -> Trained:
+    """Train a scheduler for a deployment's fleet, workload and deadline; needs the extra `learn`.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    task, policy, node, accuracies
+        As in `control_of`.
+    slots
+        How long; the settings' own if not given.
+    paper
+        Whether to take the paper's settings and nothing else.
+    seed
+        The file's if not given.
+    out
+        Folder, from which the same call goes on; ``out/train/POLICY`` if not given.
+    start
+        A trained policy to begin with.
+    progress
+        Called after each update.
+    settings
+        Of `inferway.learning.settings.Settings`.
+
+    Raises
+    ------
+    ValueError
+        Where something is not clear, or such a site cannot be trained on.
+    """
+    from inferway.learning import training
+    from inferway.learning.settings import TUNED, Settings
+
+    name, chosen = task_of(deployment, task), policy_of(deployment, policy)
+    changes = settings if slots is None else {"slots": slots, **settings}
+    try:
+        wanted = replace(Settings() if paper else TUNED, **changes)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    return training.train(
+        control_of(deployment, name, chosen, node=node, accuracies=accuracies),
+        wanted,
+        Path("out/train", chosen) if out is None else Path(out),
+        task=name,
+        seed=deployment.seed if seed is None else seed,
+        command=f"inferway.train(..., policy={chosen!r}, slots={wanted.slots})",
+        start=start,
+        progress=progress,
     )

@@ -242,6 +242,11 @@ class Server:
         """The sites that requests go to, one per task."""
         return self._roster.sites
 
+    @property
+    def scheme(self) -> str:
+        """``https`` where the inference listener has a certificate, else ``http``."""
+        return "http" if self._tls is None else "https"
+
     def _tls_options(self) -> dict[str, Any]:
         if self._tls is None:
             return {}

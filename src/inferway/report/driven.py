@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,17 +15,140 @@ from rich.text import Text
 from inferway.report.table import accuracy, milliseconds, percent, seconds, shares, table
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from inferway.drive import NetworkRecord, NetworkSummary, Record, Summary
+    from inferway.deployment import Deployment
+    from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
 
-__all__ = ["course", "latencies", "network_tables", "task_tables", "write"]
+__all__ = ["Driven", "course", "drive", "latencies", "network_tables", "task_tables", "write"]
 
 Float = NDArray[np.float64]
 
 _POINTS = 400
 """Of a curve of latencies."""
+
+
+@dataclass(frozen=True)
+class Driven:
+    """What a deployment's own workload met at a server or a network that runs.
+
+    Attributes
+    ----------
+    title
+        What was driven.
+    tasks
+        By task.
+    records
+        Every request, by task; of a network one for all.
+    network
+        Of a network, the whole.
+    """
+
+    title: str
+    tasks: Mapping[str, Summary]
+    records: Mapping[str, Record]
+    network: NetworkSummary | None = None
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per task."""
+        import pandas as pd
+
+        rows = [{"task": name} | one.to_dict() for name, one in self.tasks.items()]
+        return pd.DataFrame(rows).drop(columns=["warnings", "failures"], errors="ignore")
+
+    def plot(self) -> Figure:
+        """Draw what share of answers came within which latency; of a network, its course."""
+        if self.network is not None:
+            (record,) = self.records.values()
+            return course(record, self.network, title=self.title)  # type: ignore[arg-type]
+        parts = {name: record.latency_s for name, record in self.records.items()}
+        return latencies(parts, title=self.title)
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().T.to_html(header=False))
+
+    def __str__(self) -> str:
+        from rich.console import Console
+
+        console = Console(width=100, record=True, file=io.StringIO())
+        if self.network is not None:
+            console.print(*network_tables(self.network), sep="\n")
+        else:
+            console.print(*task_tables(self.title, self.tasks), sep="\n")
+        return console.export_text().rstrip()
+
+
+def drive(
+    deployment: Deployment,
+    url: str | Mapping[str, str] | None = None,
+    *,
+    duration: float = 30.0,
+    seed: int | None = None,
+    key: str | None = None,
+    authority: Path | None = None,
+    binary: bool = True,
+    connections: int | None = None,
+    progress: Callable[[str, float], None] | None = None,
+) -> Driven:
+    """Send the file's workload, open-loop, to a server or to the nodes of a network.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    url
+        The server, such as ``http://127.0.0.1:8000``; or the nodes' by name. A network's are those
+        of the file if not given.
+    duration
+        How long to send, s.
+    seed
+        Of arrivals and inputs; the file's if not given.
+    key, authority
+        For servers that ask for one, and those with certificates of an own authority.
+    binary
+        Whether tensors go in the binary form.
+    connections
+        Open at the same time, at most.
+    progress
+        Told what is being done, and the part of it that is done.
+
+    Raises
+    ------
+    DriveError
+        When the file has no workload, or nobody can be driven.
+    """
+    from inferway import loadgen
+
+    access = loadgen.Access(key, authority)
+    settings: dict[str, Any] = {
+        "access": access,
+        "duration_s": duration,
+        "seed": seed,
+        "binary": binary,
+        "progress": progress,
+        **({} if connections is None else {"connections": connections}),
+    }
+    if deployment.network is not None:
+        if isinstance(url, str):
+            from inferway.network import topology_of
+
+            url = dict.fromkeys(topology_of(deployment).nodes, url)
+        addresses = loadgen.addresses_of(deployment, None) if url is None else dict(url)
+        driven = loadgen.drive_network(deployment, addresses, **settings)
+        found = loadgen.network_summary(driven, deployment)
+        title = deployment.path.name
+        return Driven(title, found.tasks, {driven.task: driven}, found)
+    if not isinstance(url, str | None):
+        raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
+    where = url or loadgen.URL
+    records = loadgen.run(deployment, where, **settings)
+    summaries = {}
+    for name, record in records.items():
+        variants = deployment.tasks[name].variants.values()
+        summaries[name] = loadgen.summary(record, {one.name: one.accuracy for one in variants})
+    return Driven(where, summaries, records)
 
 
 def task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:

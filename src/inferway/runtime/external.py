@@ -58,7 +58,8 @@ def external_tensor(message: Any) -> External | None:
             return None
         said = {entry.key: entry.value for entry in message.external_data}
         return External(message.name, "", said.get("location", ""))
-    for field, several in _ways(type(message)):
+    kind: Any = type(message)
+    for field, several in _ways(kind):
         if several:
             parts = getattr(message, field)
             if not parts:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from inferway.studies.outcome import Outcome
     from inferway.studies.results import Results
+    from inferway.studies.run import Progress
 
 __all__ = ["SCALES", "Claim", "Point", "Study"]
 
@@ -156,6 +159,27 @@ class Study(Generic[Settings]):
     claims: Callable[[Settings, Results], Sequence[Claim]]
     departures: Sequence[str] = field(default=())
     code: Sequence[str] = ("site", "dispatch", "twin", "workload")
+
+    def run(
+        self,
+        scale: str = "quick",
+        *,
+        out: Path | None = None,
+        workers: int | None = None,
+        progress: Callable[[Progress], None] | None = None,
+    ) -> Outcome:
+        """Compute what is not stored yet; parameters and errors as `inferway.studies.run`.
+
+        Returns
+        -------
+        Outcome
+            With `figure`, `claims`, `to_frame()`.
+        """
+        from inferway.studies.outcome import Outcome
+        from inferway.studies.run import OUT, run
+
+        results = run(self, scale, out=out or OUT, workers=workers, progress=progress)
+        return Outcome(self, scale, results)
 
     def seconds(self, scale: str) -> float:
         """About how long all its points take on one core."""

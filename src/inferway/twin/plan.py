@@ -134,8 +134,8 @@ def plan(
     deployment: Deployment,
     *,
     node: str | None = None,
-    rate_per_s: float | None = None,
-    latency_s: float | None = None,
+    rate: float | None = None,
+    latency: float | None = None,
     queries: int = QUERIES,
     seed: int | None = None,
     tries: int = TRIES,
@@ -153,11 +153,11 @@ def plan(
         From `inferway.load`.
     node
         The node that is planned; may be left out where the file has one.
-    rate_per_s
-        Poisson arrivals at this rate, for each task, in place of the file's workload.
-    latency_s
-        Greatest mean response time, in place of the tasks' deadlines. Simulations drop nobody at a
-        deadline: a mean over those who were in time says nothing about who was not.
+    rate
+        Poisson arrivals, 1/s, for each task, in place of the file's workload.
+    latency
+        Greatest mean response time, s, in place of the tasks' deadlines. Simulations drop nobody at
+        a deadline: a mean over those who were in time says nothing about who was not.
     queries
         Requests per simulation.
     seed
@@ -174,10 +174,7 @@ def plan(
     """
     place = _place(deployment, node)
     left = np.inf if place.budget_bytes is None else float(place.budget_bytes)
-    needs = [
-        _need(deployment, task, place, rate_per_s, latency_s)
-        for task in _tasks(deployment, rate_per_s)
-    ]
+    needs = [_need(deployment, task, place, rate, latency) for task in _tasks(deployment, rate)]
     left -= sum(float(need.size_bytes @ need.least) for need in needs)
     tasks = {}
     for need in needs:
@@ -187,7 +184,7 @@ def plan(
             need = replace(need, price=np.ones(len(need.rate)))
 
         def simulated(counts: Ints, need: Need = need) -> Trial:
-            return _tried(deployment, place, need, counts, rate_per_s, queries, seed)
+            return _tried(deployment, place, need, counts, rate, queries, seed)
 
         found, counts = _search(need, simulated, tries, progress)
         tasks[need.task] = found

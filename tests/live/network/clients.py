@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.zoo import model_path, testset
-from inferway.drive.address import parse
-from inferway.drive.generator import UNANSWERED, UNSENT
-from inferway.drive.message import encode, head
-from inferway.drive.plan import Outcome, Plan
 from inferway.live.up import Up
+from inferway.loadgen.address import parse
+from inferway.loadgen.generator import UNANSWERED, UNSENT
+from inferway.loadgen.message import encode, head
+from inferway.loadgen.plan import Outcome, Plan
 from inferway.runtime import inspect
 
 RATE_PER_S: Final = 60.0
@@ -184,7 +184,7 @@ class Clients:
             connections=512,
             grace_s=_GRACE_S,
         ).save(there)
-        words = [sys.executable, "-m", "inferway.drive", str(there), str(self._back)]
+        words = [sys.executable, "-m", "inferway.loadgen", str(there), str(self._back)]
         self._process = subprocess.Popen(
             up.command_at(entry, *words),
             stdin=subprocess.PIPE,

@@ -18,7 +18,7 @@ from inferway.demo.burst_figure import draw
 from inferway.demo.burst_load import PHASES, choose_burst
 from inferway.demo.burst_result import BurstResult, Outcome, SchedulerResult, claims
 from inferway.demo.error import DemoError
-from inferway.drive import Record
+from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
 
 FLEET = Fleet(

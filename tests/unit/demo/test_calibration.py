@@ -5,7 +5,7 @@ import pytest
 
 from inferway.demo import calibration
 from inferway.demo.error import DemoError
-from inferway.drive import Record
+from inferway.loadgen import Record
 
 
 def _record(took_s: np.ndarray, status: int = 200) -> Record:

@@ -60,7 +60,7 @@ def test_the_fewest_servers_that_hold(tmp_path: Path) -> None:
 
 def test_two_variants_and_a_file_to_paste(tmp_path: Path) -> None:
     deployment = loaded(tmp_path, TWO)
-    found = plan(deployment, rate_per_s=4.0, latency_s=1.2, queries=40_000, tries=20)
+    found = plan(deployment, rate=4.0, latency=1.2, queries=40_000, tries=20)
     task = found.tasks["t"]
     assert found.holds
     assert set(task.instances) == {"a", "b"}
@@ -86,15 +86,15 @@ def test_pinned_copies_stay_and_budgets_are_kept(tmp_path: Path) -> None:
     with pytest.raises(
         ValueError, match=r"within `max_instances` were found .*; 1 that could were"
     ):
-        plan(one(tmp_path, limit="max_instances: 4"), latency_s=1.2, queries=20_000)
+        plan(one(tmp_path, limit="max_instances: 4"), latency=1.2, queries=20_000)
 
 
 def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
     deployment = one(tmp_path)
     with pytest.raises(ValueError, match=r"answers within 500 ms on average; the service alone"):
-        plan(deployment, latency_s=0.5)
+        plan(deployment, latency=0.5)
     with pytest.raises(ValueError, match="say which mean latency to plan for"):
-        plan(loaded(tmp_path, TWO), rate_per_s=1.0)
+        plan(loaded(tmp_path, TWO), rate=1.0)
     with pytest.raises(ValueError, match="no `workload`"):
         plan(loaded(tmp_path, TWO))
     by_load = one(tmp_path).path.read_text().replace("rate: 3/s", "load: 0.5")

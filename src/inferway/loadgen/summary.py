@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from inferway.drive.access import HOW_TO_GIVE
-from inferway.drive.record import Record
+from inferway.loadgen.access import HOW_TO_GIVE
+from inferway.loadgen.record import Record
 
 _LATE_S: Final = 1e-3
 _LATE_SHARE: Final = 0.1

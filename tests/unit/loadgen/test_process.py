@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferway.drive import DriveError, Stream, drive, replay
+from inferway.loadgen import DriveError, Stream, drive, replay
 
 
 def test_what_is_sent_and_what_is_read(serve, images):
@@ -194,7 +194,7 @@ def test_ctrl_c_keeps_what_is_known(serve, images):
 SCRIPT = """
 import sys
 import numpy as np
-from inferway.drive import drive
+from inferway.loadgen import drive
 
 print("begins", flush=True)
 try:
@@ -210,7 +210,7 @@ def generators(parent: int) -> list[int]:
         int(child)
         for thread in Path(f"/proc/{parent}/task").glob("*/children")
         for child in thread.read_text().split()
-        if b"inferway.drive" in Path("/proc", child, "cmdline").read_bytes().split(b"\0")
+        if b"inferway.loadgen" in Path("/proc", child, "cmdline").read_bytes().split(b"\0")
     ]
 
 

@@ -14,12 +14,12 @@ from typing import Any, Final
 
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.drive.access import OPEN, Access
-from inferway.drive.error import DriveError
-from inferway.drive.message import Parameters
-from inferway.drive.plan import Outcome, Plan
-from inferway.drive.record import Record
-from inferway.drive.stream import Stream, merge
+from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.error import DriveError
+from inferway.loadgen.message import Parameters
+from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.record import Record
+from inferway.loadgen.stream import Stream, merge
 
 CONNECTIONS: Final = 512
 """Greatest number of connections unless told otherwise."""
@@ -137,7 +137,7 @@ def carry_out(plan: Plan, access: Access = OPEN, progress: Progress | None = Non
         try:
             # A session of its own: Ctrl-C reaches this process alone, which passes it on once.
             with subprocess.Popen(
-                [sys.executable, "-m", "inferway.drive", str(there), str(back), "-"],
+                [sys.executable, "-m", "inferway.loadgen", str(there), str(back), "-"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 start_new_session=True,

@@ -1,4 +1,4 @@
-"""The generator's process: `python -m inferway.drive PLAN OUTCOME [-]`.
+"""The generator's process: `python -m inferway.loadgen PLAN OUTCOME [-]`.
 
 It reads the plan, sends it, writes the outcome, and prints `due ended` now and then. With `-`, what
 gives access to the servers is the first line of its standard input. It stops early on SIGINT,
@@ -18,9 +18,9 @@ from pathlib import Path
 
 import uvloop
 
-from inferway.drive.access import OPEN, Access
-from inferway.drive.generator import generate
-from inferway.drive.plan import Outcome, Plan
+from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.generator import generate
+from inferway.loadgen.plan import Outcome, Plan
 
 
 def _report(due: int, ended: int) -> None:
@@ -47,7 +47,7 @@ async def _run(plan: Plan, access: Access) -> Outcome:
 def main(arguments: list[str]) -> int:
     """Run a plan from a file; the arguments are the plan's path and the outcome's."""
     if len(arguments) != 2 and arguments[2:] != ["-"]:
-        print("usage: python -m inferway.drive PLAN OUTCOME [-]", file=sys.stderr)
+        print("usage: python -m inferway.loadgen PLAN OUTCOME [-]", file=sys.stderr)
         return 2
     plan, outcome = map(Path, arguments[:2])
     access = OPEN

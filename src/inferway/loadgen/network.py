@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.access import OPEN, Access
-from inferway.drive.address import parse, signature
-from inferway.drive.addresses import known
-from inferway.drive.error import DriveError
-from inferway.drive.inputs import Inputs, inputs_of
-from inferway.drive.message import encode, head
-from inferway.drive.network_record import NetworkRecord
-from inferway.drive.plan import Outcome, Plan
-from inferway.drive.process import CONNECTIONS, GRACE_S, Told, carry_out, spoken
+from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.address import parse, signature
+from inferway.loadgen.addresses import known
+from inferway.loadgen.error import DriveError
+from inferway.loadgen.inputs import Inputs, inputs_of
+from inferway.loadgen.message import encode, head
+from inferway.loadgen.network_record import NetworkRecord
+from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, carry_out, spoken
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -61,7 +61,7 @@ def drive_network(
     seed
         Of the requests and inputs; the file's if not given.
     access, binary, connections, grace_s
-        As in `inferway.drive.replay`; the connections are those to each node.
+        As in `inferway.loadgen.replay`; the connections are those to each node.
     with_slots
         Whether to wait for the end of a slot of live nodes, so that the record's slots are theirs:
         a multiple of the slot's length on the wall clock, which theirs must agree with.

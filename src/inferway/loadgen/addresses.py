@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inferway.deployment.hosts import NODE, split
-from inferway.drive.address import Address, parse
-from inferway.drive.error import AddressError
+from inferway.loadgen.address import Address, parse
+from inferway.loadgen.error import AddressError
 from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:

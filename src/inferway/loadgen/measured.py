@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.network_record import NetworkRecord
+from inferway.loadgen.network_record import NetworkRecord
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

@@ -13,12 +13,12 @@ from urllib.parse import unquote
 import msgspec
 import numpy as np
 
-from inferway.drive.access import OPEN, Access
-from inferway.drive.alarm import alarm
-from inferway.drive.answer import decode
-from inferway.drive.connection import NOTHING, Reply, Said
-from inferway.drive.plan import Outcome, Plan
-from inferway.drive.pool import Pool
+from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.alarm import alarm
+from inferway.loadgen.answer import decode
+from inferway.loadgen.connection import NOTHING, Reply, Said
+from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.pool import Pool
 from inferway.runtime.unreadable import UNREADABLE
 
 _FIRST_CONNECTIONS: Final = 32

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.drive.access import Access
-from inferway.drive.address import parse, signature
-from inferway.drive.error import DriveError
-from inferway.drive.message import Parameters, encode, head
-from inferway.drive.plan import Outcome, Plan
-from inferway.drive.record import Record
+from inferway.loadgen.access import Access
+from inferway.loadgen.address import parse, signature
+from inferway.loadgen.error import DriveError
+from inferway.loadgen.message import Parameters, encode, head
+from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.record import Record
 
 
 @dataclass(frozen=True)

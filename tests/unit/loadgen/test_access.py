@@ -13,14 +13,14 @@ import httptools
 import numpy as np
 import pytest
 
-from inferway.drive import Access, DriveError, Stream, drive, replay, summary
-from inferway.drive.access import OPEN
-from inferway.drive.address import Address, signature
-from inferway.drive.message import head
-from inferway.drive.plan import Plan
-from inferway.drive.process import carry_out
 from inferway.live import Certificate
 from inferway.live.control.authority import issue
+from inferway.loadgen import Access, DriveError, Stream, drive, replay, summary
+from inferway.loadgen.access import OPEN
+from inferway.loadgen.address import Address, signature
+from inferway.loadgen.message import head
+from inferway.loadgen.plan import Plan
+from inferway.loadgen.process import carry_out
 
 KEY = "a-key-of-enough-length"
 
@@ -190,7 +190,7 @@ def test_others_of_the_machine_do_not_see_the_key(serve, tmp_path, monkeypatch):
         for task in Path("/proc/self/task").iterdir():
             for child in (task / "children").read_text().split():
                 process = Path("/proc", child)
-                if b"inferway.drive" in (process / "cmdline").read_bytes():
+                if b"inferway.loadgen" in (process / "cmdline").read_bytes():
                     seen.extend((process / one).read_bytes() for one in ("cmdline", "environ"))
         seen.extend(one.read_bytes() for one in tmp_path.rglob("*") if one.is_file())
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive import archive
-from inferway.drive.address import Address
+from inferway.loadgen import archive
+from inferway.loadgen.address import Address
 
 
 @dataclass(frozen=True)
@@ -25,11 +25,11 @@ class Plan:
     addresses
         The servers that it talks to.
     heads
-        Distinct beginnings of requests, as `inferway.drive.message.head` encodes them.
+        Distinct beginnings of requests, as `inferway.loadgen.message.head` encodes them.
     target
         Shape (len(heads),): which server each of them goes to.
     bodies
-        Distinct rests of requests, as `inferway.drive.message.encode` encodes them.
+        Distinct rests of requests, as `inferway.loadgen.message.encode` encodes them.
     due_s
         Shape (N,): when to send, seconds from the start, ascending.
     head, body

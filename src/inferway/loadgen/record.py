@@ -10,8 +10,8 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive import archive
-from inferway.drive.error import DriveError
+from inferway.loadgen import archive
+from inferway.loadgen.error import DriveError
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import ssl
 from collections import deque
 from typing import Final, Protocol
 
-from inferway.drive.access import unsecured
-from inferway.drive.address import Address
-from inferway.drive.connection import Connection, Reply
+from inferway.loadgen.access import unsecured
+from inferway.loadgen.address import Address
+from inferway.loadgen.connection import Connection, Reply
 
 __all__ = ["Clerk", "Pool"]
 

@@ -11,7 +11,7 @@ import pytest
 
 import inferway
 from inferway.cli import main
-from inferway.drive import (
+from inferway.loadgen import (
     DriveError,
     NetworkRecord,
     addresses_of,

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.measured import MeasuredGain, measured_ntag, profile_accuracy
-from inferway.drive.network_record import NetworkRecord
-from inferway.drive.summary import Summary, summary
+from inferway.loadgen.measured import MeasuredGain, measured_ntag, profile_accuracy
+from inferway.loadgen.network_record import NetworkRecord
+from inferway.loadgen.summary import Summary, summary
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

@@ -6,8 +6,8 @@ import httptools
 import numpy as np
 import pytest
 
-from inferway.drive.address import Address, DriveError, parse
-from inferway.drive.message import body, encode, head, random_images
+from inferway.loadgen.address import Address, DriveError, parse
+from inferway.loadgen.message import body, encode, head, random_images
 from inferway.runtime.signature import Signature, Tensor
 
 _X = Tensor("x", "FP32", (-1, 2, -1))

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.drive.answer import Answer, decode
+from inferway.loadgen.answer import Answer, decode
 
 
 def _body(data: object = None, **output: object) -> bytes:

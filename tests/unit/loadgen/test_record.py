@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.drive import DriveError, Record, summary
+from inferway.loadgen import DriveError, Record, summary
 
 
 def make(**changes: object) -> Record:

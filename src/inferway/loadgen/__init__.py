@@ -6,20 +6,21 @@ or have certificates of an own authority. `summary` and `network_summary` put a 
 numbers, `measured_ntag` into the network twin's.
 """
 
-from inferway.drive.access import Access
-from inferway.drive.addresses import addresses_of
-from inferway.drive.error import AddressError, DriveError
-from inferway.drive.measured import MeasuredGain, measured_ntag
-from inferway.drive.network import drive_network
-from inferway.drive.network_record import NetworkRecord
-from inferway.drive.network_summary import NetworkSummary, network_summary
-from inferway.drive.process import drive, replay
-from inferway.drive.record import Record
-from inferway.drive.stream import Stream
-from inferway.drive.summary import Summary, summary
-from inferway.drive.workload import run
+from inferway.loadgen.access import Access
+from inferway.loadgen.addresses import addresses_of
+from inferway.loadgen.error import AddressError, DriveError
+from inferway.loadgen.measured import MeasuredGain, measured_ntag
+from inferway.loadgen.network import drive_network
+from inferway.loadgen.network_record import NetworkRecord
+from inferway.loadgen.network_summary import NetworkSummary, network_summary
+from inferway.loadgen.process import drive, replay
+from inferway.loadgen.record import Record
+from inferway.loadgen.stream import Stream
+from inferway.loadgen.summary import Summary, summary
+from inferway.loadgen.workload import URL, run
 
 __all__ = [
+    "URL",
     "Access",
     "AddressError",
     "DriveError",

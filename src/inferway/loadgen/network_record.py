@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.record import Record, named
+from inferway.loadgen.record import Record, named
 
 __all__ = ["NetworkRecord"]
 

@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.drive.address import Address
-from inferway.drive.error import DriveError
+from inferway.loadgen.address import Address
+from inferway.loadgen.error import DriveError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
 
 Parameters = Mapping[str, str | float | bool]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from inferway.drive.message import random_images
+from inferway.loadgen.message import random_images
 from inferway.runtime.signature import Signature
 
 if TYPE_CHECKING:

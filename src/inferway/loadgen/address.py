@@ -9,8 +9,8 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from inferway.drive.access import HOW_TO_GIVE, OPEN, Access, unsecured
-from inferway.drive.error import AddressError, DriveError
+from inferway.loadgen.access import HOW_TO_GIVE, OPEN, Access, unsecured
+from inferway.loadgen.error import AddressError, DriveError
 from inferway.runtime.signature import DTYPES, Signature, Tensor
 from inferway.runtime.unreadable import UNREADABLE, fault
 

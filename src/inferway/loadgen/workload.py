@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from inferway.drive.access import OPEN, Access
-from inferway.drive.address import signature
-from inferway.drive.error import DriveError
-from inferway.drive.inputs import inputs_of
-from inferway.drive.process import CONNECTIONS, GRACE_S, Told, replay, spoken
-from inferway.drive.record import Record
-from inferway.drive.stream import Stream
+from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.address import signature
+from inferway.loadgen.error import DriveError
+from inferway.loadgen.inputs import inputs_of
+from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, replay, spoken
+from inferway.loadgen.record import Record
+from inferway.loadgen.stream import Stream
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

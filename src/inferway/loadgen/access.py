@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from inferway.drive.error import DriveError
+from inferway.loadgen.error import DriveError
 
 __all__ = ["OPEN", "Access", "unsecured"]
 

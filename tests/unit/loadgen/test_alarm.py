@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from inferway.drive import alarm as module
+from inferway.loadgen import alarm as module
 
 
 @pytest.mark.parametrize("kind", ["_KernelTimer", "_LoopTimer"])

@@ -1,0 +1,131 @@
+"""Everything that is to be said of a deployment before it runs: ``inferway check``, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from inferway.deployment import check as check_file
+from inferway.deployment import reachability
+from inferway.deployment.cautions import Caution
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from inferway.deployment import Deployment
+
+__all__ = ["Findings", "check"]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Warnings in the order of the file; a sequence of them.
+
+    Attributes
+    ----------
+    warnings
+        What may not have been meant.
+    refused
+        What keeps a task from being served: a policy that does not compile, a target that no
+        instance reaches.
+    unserved
+        A sentence for each thing that only the twin can run.
+    size
+        Of a network: how many nodes, links, request types and pairs; None without one.
+    notes
+        On how a network was read.
+    """
+
+    warnings: tuple[Caution, ...]
+    refused: tuple[Caution, ...] = ()
+    unserved: tuple[str, ...] = ()
+    size: dict[str, int] | None = None
+    notes: tuple[str, ...] = field(default=())
+
+    def __iter__(self) -> Iterator[Caution]:
+        return iter((*self.refused, *self.warnings))
+
+    def __len__(self) -> int:
+        return len(self.refused) + len(self.warnings)
+
+    def __getitem__(self, place: int) -> Caution:
+        return (*self.refused, *self.warnings)[place]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per finding."""
+        import pandas as pd
+
+        rows: list[dict[str, Any]] = [
+            {"kind": one.kind, "line": one.line, "field": one.field, "message": one.message}
+            for one in self
+        ]
+        return pd.DataFrame(rows, columns=["kind", "line", "field", "message"])
+
+    def _repr_html_(self) -> str:
+        return str(self.to_frame().to_html(index=False))
+
+    def __str__(self) -> str:
+        lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
+        return "\n".join([*lines, *self.unserved]) or "nothing found"
+
+
+def check(deployment: Deployment) -> Findings:
+    """Say what may not have been meant in a deployment, and what of it cannot be served.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+
+    Returns
+    -------
+    Findings
+        The same as ``inferway check FILE`` prints. Policies are compiled on the way.
+
+    Raises
+    ------
+    DeploymentError
+        Where a network cannot be built.
+    """
+    found = [*check_file(deployment), *reachability.check(deployment)]
+    if deployment.workload:
+        from inferway.dispatch import feasibility
+
+        found += feasibility.check(deployment)
+    size: dict[str, int] | None = None
+    notes: tuple[str, ...] = ()
+    if deployment.network is not None:
+        from inferway.network.cautions import check as check_network
+
+        built = check_network(deployment)
+        if built is not None:
+            found += built.cautions
+            size, notes = built.size, tuple(built.notes)
+    alone = deployment.network is None
+    return Findings(
+        tuple(sorted(found, key=lambda one: one.line)),
+        tuple(_refused(deployment)) if alone else (),
+        tuple(deployment.unserved() if alone else deployment.unserved_at_node()),
+        size,
+        notes,
+    )
+
+
+def _refused(deployment: Deployment) -> Iterator[Caution]:
+    """Make every task's dispatcher, as a server does when it starts."""
+    from inferway.dispatch.bound import UnreachableError
+    from inferway.dispatch.deployed import dispatcher_of
+
+    for name, task in deployment.tasks.items():
+        running = {key for node in deployment.nodes.values() for key in node.instances}
+        own = [one for one in task.variants.values() if (name, one.name) in running]
+        if len(deployment.nodes) != 1 or not own or not all(one.service for one in own):
+            continue  # what is not measured yet is not known either
+        try:
+            dispatcher_of(deployment, name, measure=False)
+        except ValueError as error:
+            unreachable = isinstance(error, UnreachableError)
+            kind = "target-out-of-reach" if unreachable else "policy"
+            place = f"tasks.{name}.{'accuracy_target' if unreachable else 'dispatch'}"
+            yield Caution(kind, place, deployment.line_of(place), str(error))
