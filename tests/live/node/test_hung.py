@@ -12,11 +12,13 @@ from typing import Any
 import pytest
 import uvloop
 from chain import Answered, Held, Node, line, until
+from prometheus_client import generate_latest
 from wire import Spoil, announced, replaced
 
 from inferway.live.control.authority import issue
+from inferway.live.metrics import registry_of
+from inferway.live.pauses import Pauses
 
-# Each limit here is LIMIT_S, several times what is promised: the clients' own.
 EMPTY = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
 
 
@@ -90,6 +92,16 @@ def test_what_may_not_be_run_twice_is_told_so(run: Any) -> None:
             )
             assert "inferway-unserved" not in answer.headers
             assert node_of(await client.ask()) == "edge"
+            page = generate_latest(registry_of([edge.site], Pauses())).decode()
+            for counted in (
+                'requests_total{neighbor="cloud"} 2.0',
+                'faults_total{fault="hung",neighbor="cloud"} 1.0',
+                'faults_total{fault="lost",neighbor="cloud"} 1.0',
+                'faults_total{fault="error",neighbor="cloud"} 0.0',
+                'health_requests_total{neighbor="cloud"} 1.0',
+                'usable{neighbor="cloud"} 0.0',
+            ):
+                assert f"inferway_neighbor_{counted}" in page
 
     run(main())
 
