@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.report.findings import Findings
 
+_SHOWN = 200
+"""Lines of one kind; whoever mends these sees others the next time."""
+
 Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
 
 
@@ -87,10 +90,12 @@ def _tell(
     path: Path, errors: list[dict[str, Any]], warnings: list[dict[str, Any]], notes: list[str]
 ) -> None:
     for kind, entries in (("error", errors), ("warning", warnings)):
-        for one in entries:
+        for one in entries[:_SHOWN]:
             where = f"{one['file']}:{one['line']}" if one["line"] else one["file"]
             field = f"{one['field']}: " if one["field"] else ""
             print(f"{where}: {kind}: {field}{one['message']}")
+        if len(entries) > _SHOWN:
+            print(f"{path}: and {_count(entries[_SHOWN:], kind)} more; --json lists all")
     for sentence in notes:
         print(f"{path}: note: {sentence}")
     print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")

@@ -59,6 +59,9 @@ def report(error: BaseException) -> int:
         case ModuleNotFoundError():
             complain(_missing(error))
             return FAILED
+        case MemoryError():
+            complain(f"this needs more memory than there is{f': {error}' if str(error) else ''}")
+            return FAILED
         case OSError() if error.filename is not None:
             complain(f"{error.filename}: {error.strerror or error}")
             return FAILED

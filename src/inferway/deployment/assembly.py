@@ -62,12 +62,11 @@ def _variants_as_written(data: dict[str, Any]) -> dict[str, set[str] | None]:
 def _check_counted_names(tasks: dict[str, Task], source: Source) -> None:
     """Refuse a task called digits-1 beside a `digits` with a count above 1."""
     names = Counter(list(tasks))
-    for task in tasks.values():
-        if task.count > 1:
-            for other in tasks:
-                stem, _, index = other.rpartition("-")
-                if stem == task.name and index.isdecimal() and int(index) < task.count:
-                    names[other] += 1
+    for other in tasks:
+        stem, _, index = other.rpartition("-")
+        task = tasks.get(stem)
+        if task is not None and task.count > 1 and index.isdecimal() and int(index) < task.count:
+            names[other] += 1
     for name, count in names.items():
         if count > 1:
             stem = name.rpartition("-")[0]

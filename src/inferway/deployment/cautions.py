@@ -68,6 +68,7 @@ def check(deployment: Deployment) -> list[Caution]:
 
 
 Found = tuple[str, str, str]  # kind, field, message
+_MOST_COMPARED = 1_000
 
 
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
@@ -131,7 +132,12 @@ def _running(deployment: Deployment, task: Task) -> Iterator[Variant]:
 
 
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
-    """Name each variant that another beats, on every hardware where it could run."""
+    """Name each variant that another beats, on every hardware where it could run.
+
+    Each is compared with each, so that nothing is said of very many.
+    """
+    if len(task.variants) > _MOST_COMPARED:
+        return
     hardware = {node.hardware for node in deployment.nodes.values()}
     if not hardware:
         hardware = {name for variant in task.variants.values() for name in variant.service}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -17,21 +18,28 @@ __all__ = ["complain", "nearest"]
 
 
 def complain(error: ValidationError, source: Source) -> list[Place]:
-    """Note each error of `error` at its place in `source`; return the places."""
+    """Note each error of `error` at its place in `source`; return the places.
+
+    There may be one for each value of a large file, and a sentence takes a while to find, so that
+    only as many get one as are shown.
+    """
     allowed = _Allowed(source.data)
-    details = [(_place(d, source.data), d) for d in error.errors(include_url=False)]
+    errors = error.errors(include_url=False, include_input=True)
+    details = [(_place(d, source.data), d) for d in errors]
+    items = Counter(place[:depth] for place, _ in details for depth in range(len(place) + 1))
     places = []
     for place, detail in details:
-        if detail["type"] == "too_short" and any(
-            place == other[: len(place)] and d is not detail for other, d in details
-        ):
+        if detail["type"] == "too_short" and items[place] > 1:
             continue  # pydantic counts only the items that are in order
+        places.append(place)
+        if source.full:
+            source.more += 1
+            continue
         if detail["type"] in {"union_tag_invalid", "union_tag_not_found"}:
             place, sentence = _unknown_kind(place, detail, allowed)
         else:
             sentence = _sentence(place, detail, allowed)
         source.note(place, sentence)
-        places.append(place)
     return places
 
 
@@ -91,6 +99,8 @@ def _sentence(place: Place, detail: ErrorDetails, allowed: _Allowed) -> str:
             return f"{_shown(given)} is not possible; {nearest(str(given), known)}"
         case "greater_than_equal":
             return f"must be {limits['ge']} or more, not {_shown(given)}"
+        case "less_than_equal":
+            return f"must be {limits['le']:,} or less, not {_shown(given)}"
         case "greater_than":
             return f"must be above {limits['gt']:g}, not {_shown(given)}"
         case "less_than":

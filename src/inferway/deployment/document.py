@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
-from pydantic import Field, Strict
+from pydantic import Field, Strict, field_validator
 
 from inferway.deployment.nodes import Network, WrittenNode
 from inferway.deployment.policies import DispatchPolicy, PlacementPolicy, SchedulingPolicy
-from inferway.deployment.quantities import Number
+from inferway.deployment.quantities import Number, refuse
 from inferway.deployment.section import Name, Section
 from inferway.deployment.tasks import WrittenTask
 from inferway.deployment.workloads import Workload
 
-__all__ = ["Cost", "Document"]
+__all__ = ["MOST_TASKS", "Cost", "Document"]
+
+MOST_TASKS: Final = 100_000
+"""Of all kinds together: each has a name, and entries of its own."""
 
 
 class Cost(Section):
@@ -44,3 +47,11 @@ class Document(Section):
     """Start of all random numbers."""
     workload: dict[Name, Workload] = Field(default_factory=dict)
     """How requests arrive, by task."""
+
+    @field_validator("tasks")
+    @classmethod
+    def _are_not_too_many(cls, tasks: dict[str, WrittenTask]) -> dict[str, WrittenTask]:
+        total = sum(task.count for task in tasks.values())
+        if total > MOST_TASKS:
+            raise refuse(f"there are {total:,} tasks by `count`, and {MOST_TASKS:,} are the most")
+        return tasks

@@ -44,6 +44,12 @@ class Problem:
         return f"{self.field}: {self.sentence}" if self.field else self.sentence
 
 
+def _order(problem: Problem) -> tuple[bool, int, str, str]:
+    # How many more there are stands last, and is of no line.
+    rest = not problem.line and problem.sentence.startswith("and ")
+    return rest, problem.line, problem.field, problem.sentence
+
+
 class DeploymentError(ValueError):
     """A deployment file that cannot be used.
 
@@ -59,7 +65,7 @@ class DeploymentError(ValueError):
 
     def __init__(self, path: Path | str, problems: Iterable[Problem]) -> None:
         self.path = Path(path)
-        self.problems = tuple(sorted(set(problems), key=lambda p: (p.line, p.field, p.sentence)))
+        self.problems = tuple(sorted(set(problems), key=_order))
         super().__init__(self.path, self.problems)
 
     def __str__(self) -> str:

@@ -14,7 +14,7 @@ from inferway.deployment.assembly import assemble
 from inferway.deployment.complaints import complain
 from inferway.deployment.deployment import Deployment
 from inferway.deployment.document import Document
-from inferway.deployment.error import DeploymentError, Place
+from inferway.deployment.error import Place
 from inferway.deployment.source import Source, given, read
 
 __all__ = ["build", "load"]
@@ -51,7 +51,7 @@ def build(source: Source) -> Deployment:
         deployment = assemble(document, source)
         if not source.problems:
             return deployment
-    raise DeploymentError(source.path, source.problems)
+    raise source.refused()
 
 
 def _document(source: Source) -> Document | None:
@@ -61,6 +61,8 @@ def _document(source: Source) -> Document | None:
         return Document.model_validate(source.data, context=context)
     except ValidationError as error:
         places = complain(error, source)
+    if source.full:
+        return None
     try:
         return Document.model_validate(_without(source.data, places), context=context)
     except ValidationError:

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from inferway.deployment.hosts import NODE, Host, HostPort
-from inferway.deployment.quantities import Bytes, Count, PositiveSeconds, Ratio, Seconds, refuse
+from inferway.deployment.quantities import (
+    MOST,
+    Bytes,
+    Count,
+    PositiveSeconds,
+    Ratio,
+    Seconds,
+    refuse,
+)
 from inferway.deployment.section import File, Name, Section, Switch
 
 __all__ = [
@@ -207,10 +216,12 @@ class Network(Section):
         for tier in tree[1:]:
             if tier.rtt is None:
                 raise refuse(f"tier {tier.tier} needs `rtt`, the round-trip time to the tier above")
-        names = [tier.tier for tier in tree]
-        for name in names:
-            if names.count(name) > 1:
-                raise refuse(f"two tiers are called {name}")
+        (name, times), *_ = Counter(tier.tier for tier in tree).most_common(1)
+        if times > 1:
+            raise refuse(f"two tiers are called {name}")
+        total = sum(tier.nodes for tier in tree)
+        if total > MOST:
+            raise refuse(f"the tiers have {total:,} nodes together, and {MOST:,} are the most")
         if not any(tier.repository for tier in tree):
             raise refuse("no tier has `repository: true`; some node must always be able to serve")
         return tree

@@ -13,13 +13,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 __all__ = [
     "ENERGY",
+    "FEW",
+    "MOST",
     "RATE",
     "RATIO",
     "SIZE",
@@ -27,6 +29,7 @@ __all__ = [
     "AnyNumber",
     "Bytes",
     "Count",
+    "FewCount",
     "Joules",
     "Load",
     "Number",
@@ -305,4 +308,9 @@ Load = Annotated[
 Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
 PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]
 AnyNumber = Annotated[float, BeforeValidator(_read_number)]
-Count = Annotated[int, Strict(), Field(ge=1)]
+MOST: Final = 1_000_000
+"""Of anything that a file counts: what a number alone makes must fit into memory."""
+FEW: Final = 1_000
+"""Of what is worked through one by one where it is used, such as stages of a service time."""
+Count = Annotated[int, Strict(), Field(ge=1, le=MOST)]
+FewCount = Annotated[int, Strict(), Field(ge=1, le=FEW)]

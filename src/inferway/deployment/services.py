@@ -9,6 +9,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
 from inferway.deployment.quantities import (
     Count,
+    FewCount,
     PositiveNumber,
     PositiveRate,
     PositiveSeconds,
@@ -41,7 +42,7 @@ class WrittenService(Section):
     """Requests that one instance serves per second when it is never idle; instead of `mean`."""
     cv: PositiveNumber | None = None
     """Coefficient of variation (standard deviation over mean): lognormal, hyperexponential."""
-    stages: Count | None = None
+    stages: FewCount | None = None
     """Number of exponential stages in a row: erlang."""
     samples: tuple[PositiveSeconds, ...] | None = None
     """Measured service times: empirical."""

@@ -22,7 +22,13 @@ from inferway.deployment.error import DeploymentError, Place, Problem, field_nam
 
 __all__ = ["Source", "given", "read"]
 
-LARGEST_FILE = 8 * 2**20  # bytes
+LARGEST_FILE = 2 * 2**20  # bytes
+MOST_MARKS = 50_000
+"""Of commas, brackets, braces and line breaks. Each value needs one of them, and reading one value
+takes some 40 us, so that this bounds the time; counting them first takes none."""
+MOST_PROBLEMS = 100
+"""That are told of one file; of the others, how many there are."""
+_MARKS = ",[{\n\r\x85\u2028\u2029"
 MOST_VALUES = 200_000  # after aliases are expanded: a bomb of aliases grows without bound
 DEEPEST = 60
 
@@ -43,7 +49,9 @@ class Source:
     data
         The document: a mapping of plain Python values.
     problems
-        What is wrong: duplicate keys first, then whatever is noted.
+        What is wrong: duplicate keys first, then whatever is noted; `MOST_PROBLEMS` at most.
+    more
+        How many were noted beyond that.
     lines
         Line (from 1) of every key and list item, by its place.
     """
@@ -54,6 +62,7 @@ class Source:
     lines: dict[Place, int] = field(default_factory=dict)
     top: int = 1
     """The line of what has none of its own: 0 where there is no file."""
+    more: int = 0
 
     @property
     def folder(self) -> Path:
@@ -68,7 +77,24 @@ class Source:
 
     def note(self, place: Place, sentence: str) -> None:
         """Note what is wrong at `place`; reading goes on, so that all problems are said at once."""
-        self.problems.append(Problem(self.line(place), field_name(place), sentence))
+        self.add(Problem(self.line(place), field_name(place), sentence))
+
+    def add(self, problem: Problem) -> None:
+        """Note a problem."""
+        if self.full:
+            self.more += 1
+        else:
+            self.problems.append(problem)
+
+    @property
+    def full(self) -> bool:
+        """Whether so much is wrong that the rest is only counted."""
+        return len(self.problems) >= MOST_PROBLEMS
+
+    def refused(self) -> DeploymentError:
+        """Make an error of all that was noted."""
+        rest = [Problem(0, "", f"and {self.more:,} more problems")] if self.more else []
+        return DeploymentError(self.path, [*self.problems, *rest])
 
 
 def given(data: Mapping[str, Any]) -> Source:
@@ -115,6 +141,13 @@ def read(path: Path | str) -> Source:
     """
     path = Path(path)
     text = _text(path)
+    marks = sum(map(text.count, _MARKS))
+    if marks > MOST_MARKS:
+        sentence = (
+            f"{marks:,} lines, commas and brackets are too many for a deployment file "
+            f"({MOST_MARKS:,})"
+        )
+        raise _unreadable(path, 0, sentence)
     try:
         root = YAML(typ="safe", pure=True).compose(text)
     except RecursionError:
@@ -141,8 +174,13 @@ def _text(path: Path) -> str:
             raise _unreadable(path, 0, "this is a folder, not a deployment file")
         size = path.stat().st_size
         if size > LARGEST_FILE:
-            raise _unreadable(path, 0, f"{size} bytes are too many for a deployment file (8 MiB)")
-        return path.read_bytes().decode("utf-8-sig")
+            raise _unreadable(path, 0, f"{size} bytes are too many for a deployment file (2 MiB)")
+        with path.open("rb") as file:
+            # As much as it may have, whatever the file system says of its size.
+            content = file.read(LARGEST_FILE)
+        return content.decode("utf-8-sig")
+    except DeploymentError:
+        raise
     except FileNotFoundError:
         raise _unreadable(path, 0, "no such file") from None
     except UnicodeDecodeError as error:
@@ -215,9 +253,8 @@ class _Reading:
             inner = (*place, key)
             if key in result:
                 first = self.source.line(inner)
-                self.source.problems.append(
-                    Problem(line, field_name(inner), f"{key} is given twice, first on line {first}")
-                )
+                sentence = f"{key} is given twice, first on line {first}"
+                self.source.add(Problem(line, field_name(inner), sentence))
                 continue
             # Keep the first line of an alias's place: where it is used, not where it is anchored.
             self.source.lines[inner] = line

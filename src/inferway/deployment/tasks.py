@@ -10,6 +10,7 @@ from inferway.deployment.policies import DispatchPolicy
 from inferway.deployment.quantities import (
     Bytes,
     Count,
+    FewCount,
     Joules,
     Number,
     PositiveJoules,
@@ -93,7 +94,7 @@ class WrittenTask(Section):
     """Time by which each request is to be answered, from its arrival."""
     count: Count = 1
     """Number of identical tasks, NAME-0, NAME-1, ... when above 1."""
-    max_instances: Count | None = None
+    max_instances: FewCount | None = None
     """Most instances of one variant on one node."""
     dispatch: DispatchPolicy | None = None
     """Dispatch policy of this task, instead of the one at the top level."""

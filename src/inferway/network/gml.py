@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,11 @@ if TYPE_CHECKING:
     import networkx
 
 __all__ = ["GmlNetwork", "GmlReport", "load_gml"]
+
+LARGEST_FILE: Final = 32 * 2**20
+"""In bytes: some 200,000 nodes with their links."""
+MOST_JOINED: Final = 2_000_000
+"""Links that stand for those of more than two ends: each joins every two of them."""
 
 DEFAULT_RTT_S = 0.005  # about 500 km of fibre
 
@@ -178,7 +183,13 @@ def load_gml(
     points = np.array([_point(values) for values in data]).reshape(-1, 2)
     rtts = _rtts(path, names, links, points, graph.graph, default_rtt_s)
     weights, parallel, loops = _fastest(len(ids), links, rtts.seconds)
+    room = MOST_JOINED
     for node in sorted(hyper):
+        room -= len(weights[node]) ** 2 // 2
+        if room < 0:
+            raise NetworkError(
+                f"{path}: its links of more than two ends stand for more than {MOST_JOINED:,} links"
+            )
         _contract(weights, node)
     kept = [node for node in range(len(ids)) if node not in hyper]
     if not kept:
@@ -225,17 +236,20 @@ def _parse(path: Path) -> networkx.MultiGraph:
     import networkx
 
     try:
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(LARGEST_FILE + 1)
     except OSError as error:
         raise NetworkError(f"{path} cannot be read: {error.strerror}") from None
+    if len(raw) > LARGEST_FILE:
+        raise NetworkError(f"{path} is larger than the limit of {LARGEST_FILE:,} bytes")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError:
         text = raw.decode("latin-1")
     # GML is ASCII with character references; and a graph with parallel links has to say so.
     text = "".join(c if ord(c) < 128 else f"&#{ord(c)};" for c in text)
-    text = re.sub(r"(?im)^(\s*)multigraph\s+\d+\s*$", r"\1", text)
-    text, graphs = re.subn(r"(?m)^(\s*)graph(\s*)\[", r"\1graph\2[ multigraph 1", text)
+    text = re.sub(r"(?im)^([ \t]*)multigraph[ \t]+\d+[ \t\r]*$", r"\1", text)
+    text, graphs = re.subn(r"(?m)^([ \t]*)graph(\s*)\[", r"\1graph\2[ multigraph 1", text)
     if not graphs:
         raise NetworkError(f"{path} is not a GML file: it has no `graph [ ... ]`")
     try:

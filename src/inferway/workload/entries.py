@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import numpy as np
 from numpy.typing import NDArray
 
 __all__ = ["assign"]
 
+MOST_TYPES: Final = 10_000_000
+"""Request types, each a task and a node where it enters, that a network is laid out for."""
 _ENTRIES = 0xE427  # tells this use of the seed from others
 
 
@@ -34,10 +38,16 @@ def assign(
     Raises
     ------
     ValueError
-        If there is no place, or fewer than `per_task`.
+        If there is no place, or fewer than `per_task`; or there are too many request types.
     """
     if not len(places):
         raise ValueError("there is no node where requests could enter")
+    types = tasks * (len(places) if per_task is None else per_task)
+    if types > MOST_TYPES:
+        raise ValueError(
+            f"{tasks:,} tasks that enter at {types // tasks:,} nodes each are {types:,} request "
+            f"types, and {MOST_TYPES:,} are the most; give `entries` a smaller `per_task`"
+        )
     if per_task is None:
         return np.tile(np.sort(places), (tasks, 1))
     if not 1 <= per_task <= len(places):
