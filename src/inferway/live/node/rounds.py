@@ -111,7 +111,8 @@ class Rounds:
                 self._take_up(saved)
         except DamagedError as error:
             saved = None
-            self._log.error("begins anew", reason=str(error))
+            kept = await aside(self._memory.begin_anew)
+            self._log.error("begins anew", reason=f"{error}; it is kept as {kept}")
         if self._post is not None:
             self._post.open()
         self._kept = self._now()

@@ -3,14 +3,17 @@
 One row in SQLite, replaced in one transaction, with a write-ahead log that is on the disk before
 `NodeState.save` returns: at any moment a kill, or a power failure, leaves the last state saved or
 the one before. SQLite's pages carry no checksums, so that the row has one of its own. What is
-damaged all the same is told, and nothing is remembered then: a node that has to learn anew is worth
-more than one that does not start.
+damaged all the same, from the first page to the last byte of the row, is put aside and told, and
+nothing is remembered then: a node that has to learn anew is worth more than one that does not
+start. What is not damaged but in use, out of reach or of a later version stays as it is.
 """
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
+import os
 import sqlite3
 import threading
 from collections.abc import Mapping, Sequence
@@ -41,9 +44,15 @@ _NOTHING: Final = (b"", "", "{}")
 
 _UNREADABLE: Final = (sqlite3.Error, UnicodeDecodeError)
 """The second where the text of an error is none."""
-_HEAD: Final = 72
-_MARK: Final = _APPLICATION.to_bytes(4, "big")
-"""Where the first bytes of a file of ours end, and with what (SQLite's file format, Sec. 1.3)."""
+_BESIDE: Final = ("", "-wal", "-shm", "-journal")
+"""Endings of the names of a database's files."""
+_TAKEN: Final = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_PROTOCOL)
+_STOPPING: Final = (*_TAKEN, sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR)
+"""SQLite's codes of what is no damage of the file."""
+_IN_THE_WAY: Final = (errno.ENOENT, errno.EISDIR, errno.ENXIO, errno.ELOOP)
+"""What opening says of a name that stands for no file, or none that could be a database."""
+_LATEST: Final = 0xFFFF
+"""No version will ever be later: more is a number that is damaged."""
 
 _Row = Sequence[bytes | str]
 
@@ -109,7 +118,8 @@ class Saved(NamedTuple):
 class NodeState:
     """One node's memory in a file; safe to call from any thread, one call at a time.
 
-    A file of ours that is damaged is moved aside, to ``NAME.damaged``, and a new one begun.
+    A file that is damaged is moved aside, to ``NAME.damaged`` (``NAME.damaged.2`` and so on), and a
+    new one begun.
 
     Parameters
     ----------
@@ -121,7 +131,8 @@ class NodeState:
     Raises
     ------
     StateError
-        When the file cannot be used: another program's, of a later version, in use.
+        When the file cannot be used, and stays untouched: it is another program's database, of a
+        later version or in use, or rights or the disk forbid it.
     """
 
     def __init__(self, path: Path, fingerprint: str) -> None:
@@ -156,6 +167,23 @@ class NodeState:
         except sqlite3.Error as error:
             raise self._failure("written", error) from None
 
+    def begin_anew(self) -> Path:
+        """Put aside what makes no sense to whoever has loaded it; return where it is.
+
+        Raises
+        ------
+        StateError
+            When that cannot be done.
+        """
+        with self._lock:
+            self._base.close()
+            try:
+                aside = self._set_aside()
+                self._base = self._opened()
+            except OSError as error:
+                raise self._failure("moved aside", error) from None
+        return aside
+
     def load(self) -> Saved | None:
         """Read what was saved last; None if nothing was.
 
@@ -170,6 +198,8 @@ class NodeState:
             with self._lock:
                 found = _found(self._base, _COLUMNS)
         except _UNREADABLE as error:
+            if _corrupt(error):
+                raise self._damaged(error) from None
             raise self._failure("read", error) from None
         if found is None:
             return None
@@ -197,12 +227,12 @@ class NodeState:
                 self._path, timeout=0.0, isolation_level=None, check_same_thread=False
             )
         except sqlite3.Error as error:
-            raise self._failure("opened", error) from None
+            raise self._refused(error) from None
         try:
             self._prepare(base)
         except _UNREADABLE as error:
             base.close()
-            raise self._failure("opened", error) from None
+            raise self._refused(error) from None
         except BaseException:
             base.close()
             raise
@@ -216,11 +246,14 @@ class NodeState:
         (application,) = base.execute("PRAGMA application_id").fetchone()
         (version,) = base.execute("PRAGMA user_version").fetchone()
         (tables,) = base.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        (made,) = base.execute("SELECT min(sql) FROM sqlite_master").fetchone()
         if tables and application != _APPLICATION:
+            if made in (_table(_SINCE_1), _table(_COLUMNS)):
+                raise self._damaged("it has lost the mark that it is ours")
             raise self._failure("used", "it is another program's database")
-        if not 0 <= version <= SCHEMA:
+        if SCHEMA < version <= _LATEST:
             raise self._failure("used", f"it has version {version}, and this Inferway {SCHEMA}")
-        if tables and not version:
+        if not 0 <= version <= SCHEMA or (tables and not version):
             raise self._damaged("it has lost its version")
         base.execute("PRAGMA journal_mode = WAL")
         base.execute("PRAGMA synchronous = FULL")
@@ -230,51 +263,78 @@ class NodeState:
         base.execute("BEGIN EXCLUSIVE")
         known = {0: (), 1: _SINCE_1, SCHEMA: _COLUMNS}[version]
         if version:
-            (made,) = base.execute("SELECT min(sql) FROM sqlite_master").fetchone()
             if tables != 1 or made != _table(known):
                 raise self._damaged("its table is another than was made")
             if base.execute("SELECT 1 FROM state WHERE one <> 1").fetchone():
                 raise self._damaged("it has another row than was made")
+        before = _found(base, known) if version else None
+        if before is not None and not before.sound:
+            raise self._damaged("its content is not what was written")
         if version < SCHEMA:
-            before = _found(base, known) if version else None
             base.execute("DROP TABLE IF EXISTS state")
             base.execute(_table(_COLUMNS))
-            if before is not None and before.sound:
+            if before is not None:
                 _put(base, before.whose, (*before.row, *_NOTHING))
-            elif before is not None:
-                self.damage = str(self._damaged("its content is not what was written"))
             base.execute(f"PRAGMA application_id = {_APPLICATION}")
             base.execute(f"PRAGMA user_version = {SCHEMA}")
         base.execute("COMMIT")
+        # A head that says so makes a file read-only; nothing goes to the disk here.
+        base.execute("BEGIN IMMEDIATE")
+        base.execute(f"PRAGMA user_version = {SCHEMA}")
+        base.execute("ROLLBACK")
 
     def _set_aside(self) -> Path:
-        """Give a damaged file, and its log, another name."""
-        aside = self._path.with_name(f"{self._path.name}.damaged")
-        for end in ("", "-wal", "-shm"):
+        """Give a damaged file, and those beside it, a name that no other has."""
+        number = 1
+        while True:
+            ending = ".damaged" if number == 1 else f".damaged.{number}"
+            aside = self._path.with_name(f"{self._path.name}{ending}")
+            if not any(os.path.lexists(f"{aside}{end}") for end in _BESIDE):
+                break
+            number += 1
+        for end in _BESIDE:
             with suppress(FileNotFoundError):
-                Path(f"{self._path}{end}").replace(f"{aside}{end}")
+                Path(f"{self._path}{end}").rename(f"{aside}{end}")
         return aside
 
     def _damaged(self, reason: object) -> DamagedError:
         return DamagedError(f"the node's state in {self._path} is damaged: {reason}")
 
     def _failure(self, done: str, reason: object) -> StateError:
-        if isinstance(reason, sqlite3.OperationalError) and "locked" in str(reason):
+        if isinstance(reason, sqlite3.Error) and _code(reason) in _TAKEN:
             reason = "another process has it open; give each node a file of its own"
-        elif isinstance(reason, sqlite3.DatabaseError | UnicodeDecodeError) and not isinstance(
-            reason, sqlite3.OperationalError
-        ):
-            if done != "written" and self._ours():
-                return self._damaged(reason)
-            reason = f"{reason}; move it away, and the node begins anew"
         return StateError(f"the node's state in {self._path} cannot be {done}: {reason}")
 
-    def _ours(self) -> bool:
-        """Whether a file that SQLite does not read begins as ours do."""
-        with suppress(OSError), self._path.open("rb") as file:
-            head = file.read(_HEAD)
-            return head.startswith(b"SQLite format 3\0") and head.endswith(_MARK)
-        return False
+    def _refused(self, error: sqlite3.Error | UnicodeDecodeError) -> StateError:
+        """Tell damage from what is none, where SQLite could not begin; the file is closed."""
+        places = (Path(f"{self._path}{end}") for end in _BESIDE)
+        blocked = any(place.exists() and not place.is_file() for place in places)
+        if _code(error) in _STOPPING and not (blocked and _code(error) == sqlite3.SQLITE_IOERR):
+            return self._failure("opened", error)
+        denied = self._denied()
+        return self._damaged(error) if denied is None else self._failure("opened", denied)
+
+    def _denied(self) -> str | None:
+        """Why this process may not write the files, and others beside them."""
+        for end in _BESIDE:
+            try:
+                os.close(os.open(f"{self._path}{end}", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC))
+            except OSError as error:
+                if error.errno not in _IN_THE_WAY:
+                    return os.strerror(error.errno or 0)
+        folder = self._path.parent
+        if not os.access(folder, os.W_OK | os.X_OK):
+            return f"nothing can be written in {folder}"
+        return None
+
+
+def _code(error: BaseException) -> int:
+    """SQLite's code of an error, without what says it more exactly; 0 without one."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+def _corrupt(error: BaseException) -> bool:
+    return _code(error) in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, 0)
 
 
 def fingerprint(network: DeliveryNetwork, node: int) -> str:
