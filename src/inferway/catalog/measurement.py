@@ -25,6 +25,8 @@ from inferway.runtime import OnnxRuntime, Runtime
 
 BATCHES: Final = (1, 8)
 ROUNDS: Final = 5
+LARGEST_RUN: Final = 64
+"""Rows of the largest run whose memory is measured."""
 ROUND_S: Final = 0.25
 """Least time of a round, in seconds."""
 

@@ -53,6 +53,9 @@ class Profile:
         Number of trained weights.
     service
         Service times, by ascending batch; the first is batch 1.
+    peaks
+        Memory that a run takes beyond that of the loaded instance: pairs of rows and bytes. Empty
+        in profiles that were measured before there were any.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Profile:
     memory_bytes: int
     parameters: int
     service: tuple[ServiceProfile, ...]
+    peaks: tuple[tuple[int, int], ...] = ()
 
     @property
     def mean_s(self) -> float:
@@ -85,4 +89,6 @@ class Profile:
         """
         low, high = data["accuracy_interval"]
         service = tuple(ServiceProfile(**entry) for entry in data["service"])
-        return cls(**{**data, "accuracy_interval": (low, high), "service": service})
+        peaks = tuple((int(rows), int(size)) for rows, size in data.get("peaks", ()))
+        known = {**data, "accuracy_interval": (low, high), "service": service, "peaks": peaks}
+        return cls(**known)

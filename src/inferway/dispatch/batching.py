@@ -33,6 +33,12 @@ class Rule(NamedTuple):
         """How many of those that wait a free server takes, before rounding."""
         return 0 if waiting < self.smallest else min(waiting, self.largest)
 
+    def within(self, rows: int) -> Rule:
+        """Leave out what has more rows than a run may have."""
+        sizes = tuple(size for size in self.sizes if size <= max(1, rows))
+        largest = min(self.largest, sizes[-1])
+        return Rule(sizes, min(self.smallest, largest), largest)
+
     def rounded(self, rows: int) -> int:
         """The largest size offered that so many rows fill; 0 for none."""
         return self.sizes[bisect_right(self.sizes, rows) - 1] if rows > 0 else 0
@@ -43,6 +49,13 @@ def rule_of(batch: Batch | None) -> Rule:
     if batch is None:
         return Rule()
     return Rule(tuple(sorted({1, *batch.sizes})), batch.min, batch.max)
+
+
+def rules_of(site: Site, batches: Sequence[Batch | None]) -> list[Rule]:
+    """The rules of a site's classes, as far as their runs may go."""
+    return [
+        rule_of(batch).within(int(site.most_rows[site.first[k]])) for k, batch in enumerate(batches)
+    ]
 
 
 def least_s(site: Site, k: int, rule: Rule) -> float:

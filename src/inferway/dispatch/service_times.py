@@ -1,6 +1,7 @@
-"""What a site has measured of its models' service times, kept from one run to the next.
+"""What was measured of models, kept from one run to the next.
 
-Per instance and size of batch, as running quantiles.
+Service times per instance and size of batch, as running quantiles; and how much memory runs take,
+by their rows.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -15,10 +18,13 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
+from inferway.runtime.growth import Growth
 from inferway.runtime.unreadable import UNREADABLE
 from inferway.site.view import SIZES
 
-SCHEMA = 1
+SCHEMA = 2
+_READ = (1, 2)
+"""Schemas that are read; the first had no memory."""
 _WRITING = Lock()
 """Several sites of a process may keep their times at the same moment."""
 _FORGET = 50
@@ -39,7 +45,49 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
         JSON; replaced as a whole, so that a reader never sees half of it.
     """
     with _WRITING:
-        _write(file, _read(file) | _rows(dispatcher, keys))
+        services = _read(file) | _rows(dispatcher, keys)
+        _write(file, services, _section(file, "memory"))
+
+
+def remember_growth(file: Path, key: str, growth: Growth) -> None:
+    """Write what runs of a model take to a file, beside what it already holds.
+
+    Parameters
+    ----------
+    file
+        As of `remember`; where it cannot be written, nothing is kept.
+    key
+        The model.
+    growth
+        As measured.
+    """
+    entry = {"runtime": _runtime(), "peaks": growth.peaks}
+    with _WRITING, suppress(OSError):
+        _write(file, _section(file, "services"), _section(file, "memory") | {key: entry})
+
+
+def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
+    """Recall what runs of a model take; None where that is not known of this version's runtime.
+
+    Parameters
+    ----------
+    file, key
+        As of `remember_growth`.
+    largest
+        Rows of the largest run, of which a quarter at least must have been tried.
+    """
+    entry = _section(file, "memory").get(key)
+    if not isinstance(entry, dict) or entry.get("runtime") != _runtime():
+        return None
+    try:
+        growth = Growth.of_peaks(entry["peaks"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return growth if 4 * growth.peaks[-1][0] >= largest else None
+
+
+def _runtime() -> str:
+    return f"onnxruntime {version('onnxruntime')}"
 
 
 def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
@@ -58,10 +106,11 @@ def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
     return held
 
 
-def _write(file: Path, services: dict[str, Any]) -> None:
+def _write(file: Path, services: dict[str, Any], memory: dict[str, Any]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     beside = file.with_suffix(f".{os.getpid()}.tmp")
-    text = json.dumps({"schema": SCHEMA, "services": services}, indent=1)
+    content = {"schema": SCHEMA, "services": services, "memory": memory}
+    text = json.dumps(content, indent=1)
     beside.write_text(text, encoding="utf-8")
     beside.replace(file)
 
@@ -126,16 +175,18 @@ def _begin(dispatcher: Dispatcher, keys: Mapping[str, str], held: dict[str, Any]
 
 
 def _read(file: Path) -> dict[str, Any]:
+    return {key: row for key, row in _section(file, "services").items() if _sound(row)}
+
+
+def _section(file: Path, name: str) -> dict[str, Any]:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, *UNREADABLE):
         return {}
-    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+    if not isinstance(content, dict) or content.get("schema") not in _READ:
         return {}
-    services = content.get("services", {})
-    if not isinstance(services, dict):
-        return {}
-    return {key: row for key, row in services.items() if _sound(row)}
+    section = content.get(name, {})
+    return section if isinstance(section, dict) else {}
 
 
 def _sound(row: Any) -> bool:

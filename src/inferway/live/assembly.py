@@ -10,13 +10,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferway.live.central import HELD_LIMIT
+from inferway.live.growths import Growths, identity
+from inferway.live.headroom import Demand, Headroom, demand_of, is_closed, tensors_of
 from inferway.live.models import LoadError, models_of
 from inferway.live.site import Site
 
 if TYPE_CHECKING:
-    from inferway.deployment import Batch, Deployment, Task
+    from inferway.deployment import Batch, Deployment, Task, Variant
+    from inferway.runtime import Signature
+    from inferway.runtime.growth import Growth
     from inferway.scheduling import Controller
     from inferway.site import Fleet
+    from inferway.site.view import Site as View
 
 
 class ServeError(ValueError):
@@ -46,6 +51,8 @@ def sites_of(
     deployment: Deployment,
     times: Path | None = None,
     now: Callable[[], float] = time.monotonic,
+    headroom: Headroom | None = None,
+    growths: Growths | None = None,
 ) -> list[Site]:
     """Load every task of a deployment; takes seconds.
 
@@ -58,18 +65,66 @@ def sites_of(
         starts from the profiles and keeps nothing.
     now
         The sites' clock, seconds.
+    headroom
+        Of all their runs; None bounds nothing.
+    growths
+        Says what runs take; None where nobody says it.
 
     Raises
     ------
     ServeError
         When a model or a policy cannot be loaded.
     """
-    return [_site(deployment, task, times, now) for task in deployment.tasks.values()]
+    return [
+        _site(deployment, task, times, now, headroom, growths) for task in deployment.tasks.values()
+    ]
 
 
-def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[[], float]) -> Site:
+def demand_at(
+    view: View,
+    servers: slice,
+    variant: Variant,
+    signature: Signature,
+    headroom: Headroom,
+    found: tuple[Growth, str] | None,
+) -> Demand | None:
+    """Divide the requests of some servers so that they fit into the memory that there is.
+
+    Parameters
+    ----------
+    view, servers
+        What their policy sees, and which they are.
+    variant, signature
+        What they run.
+    headroom
+        Of all runs.
+    found
+        Peaks of a run and where they come from; None where they are not known.
+
+    Returns
+    -------
+    Demand or None
+        What requests take there, where that is known.
+    """
+    if variant.remote is not None:
+        found = tensors_of(signature), "estimated"
+    if found is None:
+        return None
+    demand = demand_of(*found, signature, int(view.most_rows[servers.start]), headroom.limit_bytes)
+    view.most_rows[servers] = demand.most_rows
+    return demand
+
+
+def _site(
+    deployment: Deployment,
+    task: Task,
+    times: Path | None,
+    now: Callable[[], float],
+    headroom: Headroom | None,
+    growths: Growths | None,
+) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
-    from inferway.dispatch.batching import foresee, rule_of
+    from inferway.dispatch.batching import foresee, rules_of
     from inferway.dispatch.deployed import dispatcher_of
     from inferway.dispatch.service_times import recall, remember
 
@@ -92,6 +147,17 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         for name, count in zip(fleet.variants, fleet.count, strict=True)
         for _ in range(int(count))
     ]
+    demands: list[Demand | None] = [None] * len(fleet.variants)
+    if headroom is not None and growths is not None:
+        for k, name in enumerate(fleet.variants):
+            variant = task.variants[name]
+            servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
+            found = None
+            if variant.model is not None and is_closed(signature):
+                assert variant.model.path is not None  # `check_served` has refused others
+                largest = int(dispatcher.site.most_rows[servers.start])
+                found = growths.of(variant.model, variant.model.path, largest)
+            demands[k] = demand_at(dispatcher.site, servers, variant, signature, headroom, found)
     keep = None
     if times is not None:
         keys = {name: _identity(task, name, node.hardware) for name in fleet.variants}
@@ -113,7 +179,9 @@ def _site(deployment: Deployment, task: Task, times: Path | None, now: Callable[
         in_order=central,
         room=room,
         controller=controller,
-        rules=[rule_of(batch) for batch in batches] if any(batches) else None,
+        rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+        headroom=headroom,
+        demands=demands,
         window_s=None if options.get("rate") else options.get("window"),
         remember=keep,
         now=now,
@@ -141,8 +209,5 @@ def _identity(task: Task, name: str, hardware: str) -> str:
     if remote is not None:
         return remote.url
     assert model is not None  # `check_served` has refused it
-    if model.digest is not None:
-        return f"{model.digest} on {hardware}"
     assert model.path is not None  # what has to be fetched has a digest
-    found = model.path.stat()
-    return f"{model.path} {found.st_size} {found.st_mtime_ns} on {hardware}"
+    return f"{identity(model, model.path)} on {hardware}"

@@ -19,7 +19,8 @@ class Batch:
         Whose requests they are.
     members
         In the order in which they came; until the run begins, some may leave.
-    serial, call, abandoned, started_s, service_s, outcome, outputs, reason, unserved, retry_after_s
+    serial, call, abandoned, started_s, service_s, outcome, outputs, reason, unserved,
+    retry_after_s, status, kept_bytes
         As a `Request` has them, of all members together.
     """
 
@@ -27,6 +28,7 @@ class Batch:
         "_inputs",
         "abandoned",
         "call",
+        "kept_bytes",
         "members",
         "outcome",
         "outputs",
@@ -36,6 +38,7 @@ class Batch:
         "server",
         "service_s",
         "started_s",
+        "status",
         "unserved",
     )
 
@@ -44,6 +47,8 @@ class Batch:
         self.members = members
         self.serial = 0
         self.call: Call | None = None
+        self.status = 0
+        self.kept_bytes: tuple[int, int] | None = None
         self.abandoned = False
         self.started_s = 0.0
         self.service_s = 0.0
@@ -90,6 +95,7 @@ class Batch:
         for request in self.members:
             request.started_s, request.service_s = self.started_s, self.service_s
             request.outcome, request.reason = self.outcome, self.reason
+            request.status = self.status
             request.unserved, request.retry_after_s = self.unserved, self.retry_after_s
             request.together = (len(self.members), rows)
             if outputs is not None and self.outcome is Outcome.ANSWERED:

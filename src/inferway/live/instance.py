@@ -14,6 +14,7 @@ import numpy as np
 
 from inferway.live.batch import Batch
 from inferway.live.faults import FAILURES, verdict
+from inferway.live.headroom import ANSWER_COPIES, Demand, Headroom, too_many
 from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
@@ -68,6 +69,10 @@ class Instance:
         Rows that it may be given together, to be tried while it warms up.
     most_rows
         Of one run.
+    headroom
+        Lets requests run within the memory that there is; None where nothing bounds it.
+    demand
+        What they take; None where that is not known.
     """
 
     def __init__(
@@ -79,6 +84,8 @@ class Instance:
         now: Callable[[], float] = time.monotonic,
         sizes: Sequence[int] = (1,),
         most_rows: int = RUN_ROWS,
+        headroom: Headroom | None = None,
+        demand: Demand | None = None,
     ) -> None:
         self.name, self.most_rows = name, most_rows
         self.runtime = runtime
@@ -92,6 +99,9 @@ class Instance:
         self._waiting: dict[Any, Job] = {}
         self._serial = 0
         self._over = False
+        self._headroom, self._demand = headroom, demand
+        # Of the request in service: its present run's peak, and how long it waited between two.
+        self._run_bytes, self._waited_s = 0, 0.0
         self._pace = Pace(runtime)
         self._turn: Turn | None = None
         # What the loop is to run, and how many requests the thread was given and is done with. The
@@ -266,13 +276,34 @@ class Instance:
             # What is queued at an instance that rests stays there: the site gives it to others.
             request = None if self.resting else waiting.pop(serial, None)
             if request is not None:
-                self._answer(request, call)
+                if self._headroom is None or self._demand is None:
+                    self._answer(request, call)
+                else:
+                    self._answer_within(self._headroom, self._demand, request, call)
                 if request.outcome is Outcome.ANSWERED and request.rows == 1:
                     self._pace.hear(request.service_s)
                 self._finished(request)
             # An idle instance must not keep the last request's tensors alive.
             del request
             self._gone += 1
+
+    def _answer_within(
+        self, headroom: Headroom, demand: Demand, job: Job, call: Callable[[], Any] | None
+    ) -> None:
+        rows, most = job.rows, demand.most_rows
+        self._run_bytes = largest = demand.runs[min(rows, most)]
+        answer = demand.answer_bytes * rows if rows > most else 0
+        headroom.begin(largest, answer)
+        if answer:
+            job.kept_bytes = largest, answer
+        self._waited_s = 0.0
+        try:
+            self._answer(job, call)
+        finally:
+            headroom.end(self._run_bytes)
+        if answer and job.outcome is not Outcome.ANSWERED:
+            job.kept_bytes = None
+            headroom.settle(largest, answer)
 
     def _answer(self, request: Job, call: Callable[[], Any] | None) -> None:
         now = self._now
@@ -287,21 +318,23 @@ class Instance:
             else:
                 request.outputs = self._run_in_parts(request, call)
             request.outcome = Outcome.ANSWERED
-            request.service_s = now() - started_s
+            request.service_s = now() - started_s - self._waited_s
             self._strikes = 0
             if self._unfit:
                 self._shapes = {name: array.shape for name, array in request.inputs.items()}
         except _CutShortError as error:
             request.outcome, request.reason = error.outcome, str(error)
-            request.service_s = now() - started_s
+            request.service_s = now() - started_s - self._waited_s
         except Exception as error:  # a failing model must not end its instance
             found = verdict(error)
             request.outcome, request.unserved = found.outcome, found.unserved
             request.retry_after_s = found.retry_after_s
             reason = " ".join(str(error).split())
             malformed = isinstance(error, RefusalError)
+            if isinstance(error, RefusalError):
+                request.status = error.status
             request.reason = reason if malformed else f"{self.name} failed: {reason}"
-            request.service_s = now() - started_s
+            request.service_s = now() - started_s - self._waited_s
             # Where zeros do not fit either, nothing tells a bad request from a bad model.
             blamed = found.outcome is Outcome.INVALID and self._unfit
             if found.weight and not blamed and not request.abandoned:  # nobody stopped it
@@ -330,6 +363,7 @@ class Instance:
         for at in range(0, rows, most):
             if at:
                 self._see_if_wanted(job, at // most, -(-rows // most))
+                self._wait_for_room(min(most, rows - at))
             part = {name: array[at : at + most] for name, array in inputs.items()}
             try:
                 outputs = self._run(job, part, call)
@@ -337,8 +371,31 @@ class Instance:
                 # What has run before cannot be called unserved.
                 error.unserved = error.unserved and at == 0
                 raise
+            if not at:
+                self._see_if_it_fits(outputs, rows)
             _join(whole, outputs, at, most, rows)
         return whole
+
+    def _wait_for_room(self, rows: int) -> None:
+        """Have the room of the last run become that of the next, of so many rows."""
+        if self._headroom is None or self._demand is None:
+            return
+        begun_s = self._now()
+        self._headroom.end(self._run_bytes)
+        self._run_bytes = self._demand.runs[rows]
+        self._headroom.go_on(self._run_bytes)
+        self._waited_s += self._now() - begun_s
+
+    def _see_if_it_fits(self, outputs: Arrays, rows: int) -> None:
+        """Refuse an answer that would take more than there is, once its first run has shown it."""
+        if self._headroom is None:
+            return
+        least = min(rows, self.most_rows)
+        row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / least
+        limit_bytes = self._headroom.limit_bytes
+        if row_bytes * rows > limit_bytes:
+            fitting = max(least, int(limit_bytes / row_bytes))
+            raise RefusalError(413, too_many(rows, fitting, limit_bytes))
 
     def _see_if_wanted(self, job: Job, done: int, runs: int) -> None:
         if self._over or job.abandoned:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, Final
 
+from inferway.live.headroom import too_many
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import AnswerParameters, InferParameters, TensorParameters
 from inferway.live.http.refusal import RefusalError
@@ -13,6 +14,7 @@ from inferway.live.request import Arrays, Request
 from inferway.live.site import Site
 from inferway.runtime import Signature, Tensor
 from inferway.site import ALL_CLASSES
+from inferway.site.view import WHOLE
 
 _NAMED: Final = 10
 """Names of what is served that a refusal lists."""
@@ -43,6 +45,9 @@ class Intake:
         if variant is not None:
             self.classes = site.own_mask(variant) if own else site.mask_of(variant)
             self.counted = False
+        allowed = [k for k in site.classes if self.classes >> k & 1]
+        self._fits = {k: site.fits[k] for k in allowed}
+        self._least_fits = min(self._fits.values(), default=WHOLE)
         signature = site.signature
         self.inputs = {tensor.name: tensor for tensor in signature.inputs}
         self.outputs = {tensor.name: tensor for tensor in signature.outputs}
@@ -151,17 +156,28 @@ class Intake:
         Raises
         ------
         RefusalError
-            When a parameter is out of range.
+            When a parameter is out of range, or there is no memory for so many rows.
         """
         rows = next(iter(arrays.values())).shape[0]
         request = Request(arrays, rows, deliver, context, received_s)
         request.classes = self.classes
+        if rows > self._least_fits:
+            request.classes = self._fitting(rows)
         request.counted = self.counted
         if self.site.deadline_s is not None:
             request.deadline_s = received_s + self.site.deadline_s
         if parameters is not None:
             _schedule(request, parameters)
         return request
+
+    def _fitting(self, rows: int) -> int:
+        """Bit mask of the classes that can answer so many rows within the memory that there is."""
+        fitting = sum(1 << k for k, most in self._fits.items() if rows <= most)
+        if not fitting:
+            assert self.site.headroom is not None
+            most, limit_bytes = max(self._fits.values()), self.site.headroom.limit_bytes
+            raise RefusalError(413, too_many(rows, most, limit_bytes))
+        return fitting
 
     def _shape(self, tensor: Tensor, datatype: str, shape: Iterable[int]) -> tuple[int, ...]:
         if datatype != tensor.datatype:

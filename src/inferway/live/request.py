@@ -102,6 +102,8 @@ class Request:
         where there is no such answer.
     status
         The HTTP status of a failure, where its outcome does not say it; else 0.
+    kept_bytes
+        Peak of its largest run, and its answer, where that takes room of its own until it is sent.
     late
         Whether it was answered after its deadline.
     undecoded
@@ -142,6 +144,7 @@ class Request:
         "floor",
         "id",
         "identity",
+        "kept_bytes",
         "late",
         "latency_s",
         "lost",
@@ -203,6 +206,7 @@ class Request:
         self.raw: Any = None
         self.passed: Any = None
         self.status = 0
+        self.kept_bytes: tuple[int, int] | None = None
         self.late = False
         self.unserved = self.moved = self.lost = False
         self.timer: asyncio.TimerHandle | None = None

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from inferway.live.aside import aside
 from inferway.live.assembly import ServeError, check_served, sites_of
+from inferway.live.growths import Growths
+from inferway.live.headroom import Headroom
 from inferway.live.site import Site
 from inferway.live.succession import inherit, retire
 from inferway.live.tracing import Tracer
@@ -40,6 +42,8 @@ class Roster:
         Makes spans, or None.
     now
         The clock of sites made here, seconds.
+    headroom, growths
+        What bounds the memory of their runs, and says what these take; None where nothing does.
     """
 
     def __init__(
@@ -53,7 +57,10 @@ class Roster:
         times: Path | None = None,
         tracer: Tracer | None = None,
         now: Callable[[], float] = time.monotonic,
+        headroom: Headroom | None = None,
+        growths: Growths | None = None,
     ) -> None:
+        self._headroom, self._growths = headroom, growths
         self.sites: Sequence[Site] = ()
         self._route, self._changed, self._settle, self._log = route, changed, settle, log
         self._record, self._times, self._tracer, self._now = record, times, tracer, now
@@ -194,7 +201,9 @@ class Roster:
         return sites
 
     async def _made(self, deployment: Deployment) -> Sequence[Site]:
-        return await aside(sites_of, deployment, self._times, self._now)
+        return await aside(
+            sites_of, deployment, self._times, self._now, self._headroom, self._growths
+        )
 
     async def _warm_up(self, sites: Sequence[Site]) -> None:
         for site in sites:

@@ -20,6 +20,8 @@ from inferway.live.assembly import ServeError, check_served
 from inferway.live.bodies import Bodies
 from inferway.live.certificate import Certificate
 from inferway.live.descriptors import Descriptors
+from inferway.live.growths import Growths
+from inferway.live.headroom import Headroom
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
@@ -30,7 +32,9 @@ from inferway.live.pauses import Pauses, settle
 from inferway.live.port import listening
 from inferway.live.roster import Roster
 from inferway.live.site import Site
+from inferway.live.tidying import Tidying
 from inferway.live.tracing import Tracer
+from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -145,6 +149,8 @@ class Server:
         self.log = logger(log_level)
         self._pauses = Pauses()
         self._settles = False
+        self.headroom = Headroom(self.limits.memory_bytes)
+        self._tidying = Tidying()
         self._roster = Roster(
             self._route,
             self._announce,
@@ -154,6 +160,8 @@ class Server:
             times=times,
             tracer=tracer,
             now=now,
+            headroom=self.headroom,
+            growths=Growths(times, self.log, self.limits.memory_bytes),
         )
         self._applying = Applying(
             self._apply,
@@ -227,6 +235,7 @@ class Server:
             raise
         self._settle()
         self._pauses.begin()
+        self._tidying.begin()
         self.ready = True
         self._announce()
         self.log.info(
@@ -320,6 +329,7 @@ class Server:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
         self._pauses.end()
+        self._tidying.end()
         if self.sites:
             self.log.info("stopped", unfinished=unfinished)
 
@@ -386,6 +396,7 @@ class Server:
         loop.add_signal_handler(signal.SIGTERM, self.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
         self._settles = True
+        give_back()
         waiting = asyncio.create_task(self._ending.wait())
         starting = asyncio.create_task(self.start())
         await asyncio.wait((starting, waiting), return_when=asyncio.FIRST_COMPLETED)

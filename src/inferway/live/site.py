@@ -20,6 +20,7 @@ from inferway.live.desk import Desk
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
+from inferway.live.headroom import Demand, Headroom
 from inferway.live.health import Health
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.forwarder import Forwarder, Forwarding
@@ -37,6 +38,7 @@ from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
 from inferway.site import HOLD
+from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
@@ -93,6 +95,10 @@ class Site:
     idempotent
         Whether a request that another node has been given, and that is lost on its way, is given
         to another class: it may be run twice then.
+    headroom
+        Lets requests run within the memory that there is; None where nothing bounds it.
+    demands
+        By class, what a request takes; None where that is not known.
     """
 
     def __init__(
@@ -115,6 +121,8 @@ class Site:
         now: Callable[[], float] = time.monotonic,
         node: str = "",
         idempotent: bool = False,
+        headroom: Headroom | None = None,
+        demands: Sequence[Demand | None] | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]
@@ -150,11 +158,25 @@ class Site:
         view = dispatcher.site
         pulls = hasattr(dispatcher.policy, "pull")
         offered = [(1,)] * len(fleet.variants) if rules is None else [rule.sizes for rule in rules]
+        self.headroom = headroom
+        self.demands = list(demands or [None] * len(fleet.variants))
+        self.fits = [WHOLE if one is None else one.rows for one in self.demands]
+        """By class, the rows that a request may have."""
         most_rows = [int(view.most_rows[server]) for server in first[:-1]]
         self.instances: list[Any] = [
             Forwarder(name, one, task, signature, node, self._forwarded, drop_late, now, budget)
             if isinstance(one, Forwarding)
-            else Instance(name, one, self._finished, drop_late, now, offered[k], most_rows[k])
+            else Instance(
+                name,
+                one,
+                self._finished,
+                drop_late,
+                now,
+                offered[k],
+                most_rows[k],
+                headroom,
+                self.demands[k],
+            )
             for name, one, k in zip(self._instance_names(), runtimes, self.class_of, strict=True)
         ]
         self._queues = Queues(
@@ -490,10 +512,14 @@ class Site:
     def _collect(self) -> None:
         done = self._done
         while done:
+            job = done.popleft()
             try:
-                self._settle(done.popleft())
+                self._settle(job)
             except Exception as error:  # the others are to have their answers all the same
                 self._report(error)
+            if job.kept_bytes is not None:
+                assert self.headroom is not None
+                self.headroom.settle(*job.kept_bytes)
         self._again.pull()
 
     def _report(self, error: Exception) -> None:

@@ -47,6 +47,8 @@ class OnnxRuntime:
         options.inter_op_num_threads = 1
         options.execution_mode = onnxruntime.ExecutionMode.ORT_SEQUENTIAL
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        # An arena keeps the most that was ever needed; the C library's costs the same and does not.
+        options.enable_cpu_mem_arena = False
         options.log_severity_level = 4  # what goes wrong is raised; the log would repeat it
         # What is read is no file of ONNX Runtime's own format, and names no others. Even if it did,
         # they would be looked for in no folder that there is, and not in the working directory.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from inferway.catalog import zoo
 from inferway.catalog.digits.ladder import VARIANTS
 from inferway.catalog.digits.significance import Estimate, estimate
 from inferway.catalog.measurement import (
+    LARGEST_RUN,
     Progress,
     answers,
     machine,
@@ -23,6 +25,7 @@ from inferway.catalog.measurement import (
 )
 from inferway.catalog.profile import Profile
 from inferway.runtime.artifact import digest_of
+from inferway.runtime.growth import growth_of
 
 Right = NDArray[np.bool_]
 """Per test image, whether a model's answer was right."""
@@ -152,6 +155,7 @@ def profiled(
             memory_bytes=resident_bytes(path),
             parameters=parameters[name],
             service=service,
+            peaks=growth_of(path, LARGEST_RUN, sys.maxsize).peaks,
         )
     ordered = dict(sorted(found.items(), key=lambda item: item[1].mean_s))
     return ordered, ladder_steps({name: right[name] for name in ordered}, testset.source, seed=seed)

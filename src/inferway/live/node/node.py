@@ -24,6 +24,7 @@ from inferway.live.applying import is_loopback
 from inferway.live.assembly import ServeError
 from inferway.live.certificate import Certificate
 from inferway.live.control.credentials import Credentials
+from inferway.live.growths import Growths
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans
 from inferway.live.http.exchange import Exchange
@@ -56,6 +57,7 @@ from inferway.live.tracing import Tracer
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of
+from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -195,7 +197,11 @@ class Node:
         self._tracer = tracer
         self._spans = None if tracer is None else Spans(tracer, name)
         self._sections = None if record is None else Sections(record, self.log)
-        self.shelf = Shelf(deployment, self.store)
+        self.shelf = Shelf(
+            deployment,
+            self.store,
+            Growths(folder / "memory.json", self.log, self.server.limits.memory_bytes),
+        )
         self.sites = Sites(
             deployment,
             position,
@@ -208,6 +214,7 @@ class Node:
             ended=self.accounts.ended if self._spans is None else self._ended,
             spans=self._spans,
             now=now,
+            headroom=self.server.headroom,
         )
         self.mover = Mover(
             self.shelf,
@@ -321,6 +328,7 @@ class Node:
 
     async def _main(self, ready: Callable[[Node], None] | None) -> None:
         loop = asyncio.get_running_loop()
+        give_back()
         loop.add_signal_handler(signal.SIGTERM, self.server.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.server.end, delay=False))
         starting = asyncio.create_task(self.start())

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from numpy.typing import NDArray
 
 from inferway.deployment.remote import runtime_of
+from inferway.live.growths import Growths
+from inferway.live.headroom import is_closed
 from inferway.live.models import PASSING, LoadError
 from inferway.live.node.loading import Agreed, File, Files, check, fit, opened
 from inferway.live.store.errand import errand
@@ -26,6 +28,8 @@ from inferway.runtime import (
     Runtime,
     Signature,
 )
+from inferway.runtime.growth import Growth
+from inferway.site.view import RUN_ROWS
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Remote, Task, Variant
@@ -47,9 +51,13 @@ class Shelf:
         Names the models. Of a task with a `count` above 1, ``NAME-0`` and so on are the names.
     store
         Fetches files and keeps them.
+    growths
+        Says what runs take; None where nobody does.
     """
 
-    def __init__(self, deployment: Deployment, store: ModelStore) -> None:
+    def __init__(
+        self, deployment: Deployment, store: ModelStore, growths: Growths | None = None
+    ) -> None:
         self._tasks = deployment.named()
         self._store = store
         self._files = Files(store)
@@ -57,6 +65,8 @@ class Shelf:
         """None where another server runs the variant: nothing of it is here."""
         self._ready: dict[Pair, _Ready] = {}
         self._agreed: dict[str, Agreed] = {}
+        self._growths = growths
+        self._growth: dict[Pair, tuple[Growth, str] | None] = {}
         self.freed: Callable[[], None] = _nothing
         """Called when weights that were to go are gone at last."""
 
@@ -187,6 +197,10 @@ class Shelf:
         assert remote is not None
         return self._runtime_of(task, remote)
 
+    def growth(self, task: str, variant: str) -> tuple[Growth, str] | None:
+        """What runs of a loaded variant take, and where that comes from; None if not known."""
+        return self._growth.get((task, variant))
+
     def unload(self, task: str, variant: str) -> bool:
         """Free a variant's memory, at once or when the last loan comes back; whether it is free."""
         pair = task, variant
@@ -227,6 +241,14 @@ class Shelf:
         with ready.stack:
             work = opened(f"{task}/{name}", ready.have, self._agreed.get(task), sizes)
             runtime = await self._good(variant, ready, work)
+            model, growths = variant.model, self._growths
+            if growths is not None and model is not None and is_closed(runtime.signature):
+                path, largest = ready.have.path, max(sizes) if variant.batch else RUN_ROWS
+                try:
+                    self._growth[pair] = await errand(lambda: growths.of(model, path, largest))
+                except BaseException:
+                    runtime.close()
+                    raise
         self._agreed.setdefault(task, Agreed(runtime.signature, name))
         return runtime
 

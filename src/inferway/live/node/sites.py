@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from inferway.dispatch.batching import foresee, rule_of
+from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
-from inferway.live.assembly import ServeError
+from inferway.live.assembly import ServeError, demand_at
+from inferway.live.headroom import Demand, Headroom
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans
@@ -37,7 +38,8 @@ from inferway.runtime import Runtime, Signature
 from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, Node
+    from inferway.deployment import Deployment, Node, Task
+    from inferway.site import Fleet
 
 __all__ = ["Sites"]
 
@@ -102,6 +104,8 @@ class Sites:
         Made of what is forwarded; None makes none.
     now
         The sites' clock, s.
+    headroom
+        Of all runs; None bounds nothing.
     """
 
     def __init__(
@@ -118,7 +122,9 @@ class Sites:
         ended: Callable[[str, Request], None],
         spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
+        headroom: Headroom | None = None,
     ) -> None:
+        self._headroom = headroom
         self._deployment, self._position, self._member = deployment, position, member
         self._replace, self._shelf = replace, shelf
         self._signature, self._spans = signature, spans
@@ -315,10 +321,7 @@ class Sites:
             for name, offer in zip(fleet.variants, stands_for, strict=True)
         ]
         foresee(dispatcher.site, batches)
-        for k, offer in enumerate(stands_for):
-            if offer is not None:  # whoever runs it divides it
-                servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
-                dispatcher.site.most_rows[servers] = WHOLE
+        demands = self._demands(task, kind, fleet, dispatcher, signature, stands_for)
         before = self.by_task.get(task)
         carried: list[str] = []
         rtt_s: dict[str, float | None] = {}
@@ -360,7 +363,9 @@ class Sites:
             target=kind.accuracy_target,
             deadline_s=kind.deadline_s,
             drop_late=member.late == "drop",
-            rules=[rule_of(batch) for batch in batches] if any(batches) else None,
+            rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+            headroom=self._headroom,
+            demands=demands,
             window_s=None if options.get("rate") else options.get("window"),
             node=self._position.node,
             idempotent=kind.idempotent,
@@ -368,3 +373,28 @@ class Sites:
         )
         site.trace(self._ended)
         return site, stands_for
+
+    def _demands(
+        self,
+        task: str,
+        kind: Task,
+        fleet: Fleet,
+        dispatcher: Dispatcher,
+        signature: Signature,
+        stands_for: Sequence[Offer | None],
+    ) -> list[Demand | None]:
+        """What requests take at the node's own copies; runs that are too large are divided."""
+        found: list[Demand | None] = []
+        for k, (name, offer) in enumerate(zip(fleet.variants, stands_for, strict=True)):
+            servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
+            view = dispatcher.site
+            if offer is not None:
+                view.most_rows[servers] = WHOLE  # whoever runs it divides it
+                found.append(None)
+            elif self._headroom is None:
+                found.append(None)
+            else:
+                growth = self._shelf.growth(task, name)
+                variant, room = kind.variants[name], self._headroom
+                found.append(demand_at(view, servers, variant, signature, room, growth))
+        return found

@@ -1,0 +1,204 @@
+"""The memory that running requests may take, and who takes it now.
+
+A request of one run takes the peak of that run. One of several holds room for its whole answer from
+its first run on, and in each run that run's peak besides. It is let in only where all that hold
+answers can still go on one after the other, so that they never wait for each other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from threading import Condition, Lock
+from typing import Final, NamedTuple
+
+from inferway.runtime import Signature, Tensor
+from inferway.runtime.growth import Growth
+from inferway.site.view import WHOLE
+
+__all__ = [
+    "ANSWER_COPIES",
+    "Demand",
+    "Headroom",
+    "demand_of",
+    "is_closed",
+    "tensors_of",
+    "too_many",
+]
+
+ANSWER_COPIES: Final = 4
+"""An answer of several runs counts so often: as it comes together, and as it is written."""
+_OVERTAKING: Final = 64
+"""So many requests of one run may pass one that waits for more room."""
+
+
+class Demand(NamedTuple):
+    """What requests of one variant take while they run.
+
+    Attributes
+    ----------
+    runs
+        By rows, the peak of one run, bytes; as far as runs may go.
+    answer_bytes
+        Of a row of an answer that several runs give; 0 where nobody can say before.
+    rows
+        That a request may have; 0 where not even one row fits.
+    source
+        Where the peaks come from: ``profile``, ``recalled``, ``measured`` or ``estimated``.
+    """
+
+    runs: tuple[int, ...]
+    answer_bytes: int
+    rows: int
+    source: str
+
+    @property
+    def most_rows(self) -> int:
+        """Rows of the largest run."""
+        return len(self.runs) - 1
+
+
+def demand_of(
+    growth: Growth, source: str, signature: Signature, largest: int, limit_bytes: int
+) -> Demand:
+    """Say how a variant's requests are divided so that they fit.
+
+    A run takes half of the room at most, unless a single row takes more: the rest is for answers
+    and for others.
+
+    Parameters
+    ----------
+    growth, source
+        Peaks of runs, and where they come from.
+    signature
+        Of the variant.
+    largest
+        Rows of the largest run otherwise.
+    limit_bytes
+        The room.
+    """
+    row_bytes = sum(map(_row_bytes, signature.inputs), 0)
+    # Where requests are run together, their inputs are copied.
+    whole = Growth(tuple((rows, size + rows * row_bytes) for rows, size in growth.peaks))
+    most = whole.most_rows(limit_bytes // 2, largest) or min(1, largest)
+    runs = (0, *(whole.bytes(rows) for rows in range(1, most + 1)))
+    answer_bytes = ANSWER_COPIES * sum(map(_row_bytes, signature.outputs), 0)
+    left = limit_bytes - runs[-1]
+    rows = 0 if left < 0 else WHOLE if not answer_bytes else max(most, left // answer_bytes)
+    return Demand(runs, answer_bytes, rows, source)
+
+
+def tensors_of(signature: Signature) -> Growth:
+    """Estimate what a run takes at another server: its tensors, here, in either direction."""
+    rows = map(_row_bytes, (*signature.inputs, *signature.outputs))
+    return Growth(((1, ANSWER_COPIES * sum(rows)),))
+
+
+def is_closed(signature: Signature) -> bool:
+    """Tell whether zeros of one shape stand for all inputs, but for their rows."""
+    return not any(-1 in tensor.shape[1:] for tensor in signature.inputs)
+
+
+def _row_bytes(tensor: Tensor) -> int:
+    if -1 in tensor.shape[1:] or tensor.datatype == "BYTES":
+        return 0
+    return math.prod(tensor.shape[1:]) * tensor.dtype.itemsize
+
+
+def too_many(rows: int, fitting: int, limit_bytes: int) -> str:
+    """Say that a request has too many rows, and how many would do."""
+    return (
+        f"the request has {rows} rows, and the limit on the memory of running requests, "
+        f"{limit_bytes / 1024**2:.4g} MiB, leaves room for {fitting}"
+    )
+
+
+class Headroom:
+    """Lets requests run while their memory together stays within a limit; for any threads.
+
+    Parameters
+    ----------
+    limit_bytes
+        Growth of resident memory while requests run.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._changed = Condition(Lock())
+        self._running = self._kept = 0
+        self._pledged: list[int] = []
+        """The largest runs of those that hold answers."""
+        self._newcomers: deque[object] = deque()
+        self._overtaken = self._between = 0
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are spoken for now."""
+        return self._running + self._kept
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for room."""
+        return len(self._newcomers) + self._between
+
+    def begin(self, run: int, answer: int = 0) -> None:
+        """Wait until a request may begin to run.
+
+        Parameters
+        ----------
+        run
+            Peak of its largest run, bytes; `end` gives it back after each.
+        answer
+            Of its answer where it takes several runs, else 0; `settle` gives it back.
+        """
+        with self._changed:
+            if not self._may_begin(run, answer, None):
+                place = object()
+                self._newcomers.append(place)
+                while not self._may_begin(run, answer, place):
+                    self._changed.wait()
+                first = self._newcomers[0] is place
+                self._overtaken = 0 if first else self._overtaken + 1
+                self._newcomers.remove(place)
+                self._changed.notify_all()
+            elif self._newcomers:
+                self._overtaken += 1
+            self._running += run
+            if answer:
+                self._kept += answer
+                self._pledged.append(run)
+
+    def go_on(self, run: int) -> None:
+        """Wait until a request that holds an answer may begin its next run."""
+        with self._changed:
+            while self._running + self._kept + run > self.limit_bytes:
+                self._between += 1
+                self._changed.wait()
+                self._between -= 1
+            self._running += run
+
+    def end(self, run: int) -> None:
+        """A run has ended."""
+        with self._changed:
+            self._running -= run
+            if self._newcomers or self._between:
+                self._changed.notify_all()
+
+    def settle(self, run: int, answer: int) -> None:
+        """An answer that was held, of a request with this largest run, has gone."""
+        with self._changed:
+            self._kept -= answer
+            self._pledged.remove(run)
+            if self._newcomers or self._between:
+                self._changed.notify_all()
+
+    def _may_begin(self, run: int, answer: int, place: object) -> bool:
+        if self._between:
+            return False
+        behind = bool(self._newcomers) and self._newcomers[0] is not place
+        if behind and (answer or self._overtaken >= _OVERTAKING):
+            return False
+        kept = self._kept + answer
+        if self._running + kept + run > self.limit_bytes:
+            return False
+        return not answer or kept + max(run, max(self._pledged, default=0)) <= self.limit_bytes

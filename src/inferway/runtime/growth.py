@@ -1,0 +1,194 @@
+"""How much more memory a process takes while a model runs, by the rows of the run.
+
+Measured in a process of its own: only there the peak is the run's alone, and a model that takes
+more than there is costs nobody else anything.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Growth", "growth_of"]
+
+_RUNS: Final = 2
+"""Of each size; the larger peak counts."""
+_STEP: Final = 4
+_LONGEST_S: Final = 5.0
+"""No further size is tried that would take longer."""
+_PATIENCE_S: Final = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Peaks of memory, beyond what the loaded model takes.
+
+    Attributes
+    ----------
+    peaks
+        Pairs of rows and bytes, both increasing; one at least.
+    """
+
+    peaks: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def of_peaks(cls, peaks: Sequence[Sequence[int]]) -> Growth:
+        """Take what was measured; a peak is no less than that of fewer rows.
+
+        Raises
+        ------
+        ValueError
+            Where these are no peaks.
+        """
+        found: dict[int, int] = {}
+        most = 0
+        for rows, size in sorted((int(rows), int(size)) for rows, size in peaks):
+            most = found[rows] = max(most, size)
+        if not found or min(found) < 1 or most < 0:
+            raise ValueError("peaks are pairs of rows, from 1 on, and bytes")
+        return cls(tuple(found.items()))
+
+    def bytes(self, rows: int) -> int:
+        """Tell the peak of a run of so many rows: a line between what was measured."""
+        before = (0, 0)
+        for after in self.peaks:
+            if rows <= after[0]:
+                break
+            before = after
+        else:
+            # Beyond, as steep as the steepest that is known of the last.
+            last, size = self.peaks[-1]
+            low, lower = self.peaks[-2] if len(self.peaks) > 1 else (0, 0)
+            slope = max(size / last, (size - lower) / (last - low))
+            return math.ceil(size + slope * (rows - last))
+        if before[0] == 0:
+            return after[1]
+        share = (rows - before[0]) / (after[0] - before[0])
+        return math.ceil(before[1] + share * (after[1] - before[1]))
+
+    def most_rows(self, limit_bytes: int, largest: int) -> int:
+        """Tell how many rows, at most `largest`, a run can have within a limit; 0 for none."""
+        low, high = 0, largest
+        while low < high:
+            middle = (low + high + 1) // 2
+            if self.bytes(middle) <= limit_bytes:
+                low = middle
+            else:
+                high = middle - 1
+        return low
+
+
+def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = None) -> Growth:
+    """Measure a model in a process of its own, which takes a second or some.
+
+    Parameters
+    ----------
+    path
+        The model file.
+    largest
+        Rows of the largest run.
+    limit_bytes
+        Sizes beyond this need not be tried.
+    digest
+        What the file must hash to, or None.
+
+    Raises
+    ------
+    ValueError
+        Where the model does not run on zeros there, with the reason.
+    """
+    program = "import sys; from inferway.runtime.growth import _main; _main(sys.argv[1:])"
+    command = [sys.executable, "-c", program, str(path), str(largest), str(limit_bytes)]
+    command += [digest] if digest else []
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise ValueError(f"its memory could not be measured: {error}") from error
+    try:
+        return Growth.of_peaks(json.loads(done.stdout))
+    except (ValueError, TypeError):
+        said = done.stderr.strip().splitlines() or [f"the process ended with {done.returncode}"]
+        raise ValueError(f"its memory could not be measured: {said[-1]}") from None
+
+
+def _main(arguments: list[str]) -> None:
+    from inferway.runtime.allocator import give_back
+    from inferway.runtime.onnx import OnnxRuntime
+
+    give_back()
+    path, largest, limit_bytes = Path(arguments[0]), int(arguments[1]), int(arguments[2])
+    runtime = OnnxRuntime(path, digest=arguments[3] if len(arguments) > 3 else None)
+    _run(runtime, 1)
+    peaks = []
+    rows, ratio = 1, _STEP
+    while True:
+        begun_s = time.process_time()
+        size = max(_peak(runtime, rows) for _ in range(_RUNS))
+        took_s = time.process_time() - begun_s
+        peaks.append((rows, size))
+        ratio = min(_STEP, max(1, largest // rows))
+        if rows >= largest or size > limit_bytes or took_s * ratio > _LONGEST_S:
+            break
+        rows = min(largest, rows * _STEP)
+    print(json.dumps(peaks))
+
+
+def _run(runtime: Any, rows: int) -> None:
+    runtime.run(
+        {
+            tensor.name: np.full(
+                [rows, *map(abs, tensor.shape[1:])],
+                b"" if tensor.datatype == "BYTES" else 0,
+                tensor.dtype,
+            )
+            for tensor in runtime.signature.inputs
+        }
+    )
+
+
+def _peak(runtime: Any, rows: int) -> int:
+    from inferway.runtime.allocator import trim
+
+    trim()
+    with suppress(OSError):  # starts the highest mark anew; without it, sizes only grow
+        Path("/proc/self/clear_refs").write_text("5")
+    before = _resident()
+    _run(runtime, rows)
+    return max(0, _highest() - before)
+
+
+def _resident() -> int:
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _highest() -> int:
+    with suppress(OSError):
+        for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if os.name == "nt":
+        return _resident()
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(most) * (1 if sys.platform == "darwin" else 1024)
