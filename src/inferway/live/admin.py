@@ -16,6 +16,7 @@ from inferway.live.metrics import registry_of
 from inferway.live.pauses import Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
+from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
     from inferway.dispatch.recording import Recording
@@ -51,6 +52,19 @@ def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
     }
 
 
+def _memory(site: Site, k: int) -> dict[str, Any] | None:
+    demand = site.demands[k]
+    if demand is None:
+        return None
+    return {
+        "source": demand.source,
+        "rows_per_run": demand.most_rows,
+        "one_row_bytes": demand.runs[1],
+        "largest_run_bytes": demand.runs[-1],
+        "rows_per_request": None if demand.rows == WHOLE else demand.rows,
+    }
+
+
 def _task(site: Site) -> dict[str, Any]:
     counters = site.counters
     rows = counters.total_rows
@@ -67,6 +81,7 @@ def _task(site: Site) -> dict[str, Any]:
             "healthy": site.health.healthy[site.first[k] : site.first[k + 1]],
             "queue": [len(queue) for queue in queues],
             "answers": counters.rows[k],
+            "memory": _memory(site, k),
         }
     routing = site.dispatcher.routing
     return {

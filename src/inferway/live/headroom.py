@@ -1,8 +1,8 @@
 """The memory that running requests may take, and who takes it now.
 
-A request of one run takes the peak of that run. One of several holds room for its whole answer from
-its first run on, and in each run that run's peak besides. It is let in only where all that hold
-answers can still go on one after the other, so that they never wait for each other.
+A request takes the peak of its run while that lasts. Where its answer is large, or of several runs,
+it holds room for that besides, from its first run until it is sent. It is let in only where all
+that hold answers can still go on one after the other, so that they never wait for each other.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ __all__ = [
 ]
 
 ANSWER_COPIES: Final = 4
-"""An answer of several runs counts so often: as it comes together, and as it is written."""
+"""An answer counts so often: as it comes together, and as it is written."""
+_SMALL_BYTES: Final = 64 * 1024
+"""Answers of one run below this are no more than what comes and goes with any request."""
 _OVERTAKING: Final = 64
-"""So many requests of one run may pass one that waits for more room."""
+"""So many requests with small answers may pass one that waits for more room."""
 
 
 class Demand(NamedTuple):
@@ -40,7 +42,7 @@ class Demand(NamedTuple):
     runs
         By rows, the peak of one run, bytes; as far as runs may go.
     answer_bytes
-        Of a row of an answer that several runs give; 0 where nobody can say before.
+        Of a row of the answer, all its copies; 0 where nobody can say before.
     rows
         That a request may have; 0 where not even one row fits.
     source
@@ -56,6 +58,11 @@ class Demand(NamedTuple):
     def most_rows(self) -> int:
         """Rows of the largest run."""
         return len(self.runs) - 1
+
+    def answer(self, rows: int) -> int:
+        """Tell what an answer of so many rows takes, where it has to be kept room for."""
+        size = self.answer_bytes * rows
+        return size if rows > self.most_rows or size >= _SMALL_BYTES else 0
 
 
 def demand_of(
@@ -81,10 +88,12 @@ def demand_of(
     # Where requests are run together, their inputs are copied.
     whole = Growth(tuple((rows, size + rows * row_bytes) for rows, size in growth.peaks))
     most = whole.most_rows(limit_bytes // 2, largest) or min(1, largest)
-    runs = (0, *(whole.bytes(rows) for rows in range(1, most + 1)))
     answer_bytes = ANSWER_COPIES * sum(map(_row_bytes, signature.outputs), 0)
+    if answer_bytes:  # a request of one run has its answer beside it, too
+        most = max(1, min(most, (limit_bytes - whole.bytes(most)) // answer_bytes))
+    runs = (0, *(whole.bytes(rows) for rows in range(1, most + 1)))
     left = limit_bytes - runs[-1]
-    rows = 0 if left < 0 else WHOLE if not answer_bytes else max(most, left // answer_bytes)
+    rows = 0 if left < 0 else left // answer_bytes if answer_bytes else WHOLE
     return Demand(runs, answer_bytes, rows, source)
 
 
@@ -149,7 +158,7 @@ class Headroom:
         run
             Peak of its largest run, bytes; `end` gives it back after each.
         answer
-            Of its answer where it takes several runs, else 0; `settle` gives it back.
+            Of its answer where that is kept room for, else 0; `settle` gives it back.
         """
         with self._changed:
             if not self._may_begin(run, answer, None):

@@ -292,7 +292,7 @@ class Instance:
     ) -> None:
         rows, most = job.rows, demand.most_rows
         self._run_bytes = largest = demand.runs[min(rows, most)]
-        answer = demand.answer_bytes * rows if rows > most else 0
+        answer = demand.answer(rows)
         headroom.begin(largest, answer)
         if answer:
             job.kept_bytes = largest, answer

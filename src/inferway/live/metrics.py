@@ -118,6 +118,23 @@ class SiteCollector(Collector):
         yield from self._scheduling()
         yield from self._remotes()
         yield from self._recordings()
+        yield from self._memory()
+
+    def _memory(self) -> Iterator[Any]:
+        # One for all sites of a process.
+        rooms = {site.headroom for site in self._sites if site.headroom is not None}
+        held = GaugeMetricFamily(
+            "inferway_run_memory_bytes", "Memory that running requests are taken to need."
+        )
+        limit = GaugeMetricFamily("inferway_run_memory_limit_bytes", "The most that there may be.")
+        waiting = GaugeMetricFamily(
+            "inferway_run_memory_waiting_requests", "Requests that wait for memory to run in."
+        )
+        for room in rooms:
+            held.add_metric([], room.held_bytes)
+            limit.add_metric([], room.limit_bytes)
+            waiting.add_metric([], room.waiting)
+        yield from (held, limit, waiting)
 
     def _requests(self) -> Any:
         family = CounterMetricFamily(
