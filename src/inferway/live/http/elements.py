@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Generator
 from functools import lru_cache
 from typing import Any, Final, Literal
 
@@ -35,8 +36,21 @@ _NUMBERS: Final[dict[str, tuple[Literal["d", "i", "u"], str]]] = {
     for name in DTYPES
     if name not in ("BOOL", "BYTES")
 }
-# It keeps room for the longest text that it has read; longer ones take the other way.
-_parser: Final = simdjson.Parser(max_capacity=1024**2)
+LARGE: Final = 128 * 1024
+"""Longer JSON, and longer lists in it, are read piece by piece."""
+_PIECE: Final = 64 * 1024
+_CONTENT: Final = bytes(set(range(256)) - set(b'[],"'))
+
+
+class _Parser(threading.local):
+    """A thread's own: what it has read is lost when it reads on."""
+
+    def __init__(self) -> None:
+        # It keeps room for the longest text that it has read; longer ones take the other way.
+        self.parse = simdjson.Parser(max_capacity=1024**2).parse
+
+
+_parser: Final = _Parser()
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
@@ -59,23 +73,67 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
         When elements have another type, are out of the datatype's range, or are too many or few.
     """
     text = bytes(data)
+    if len(text) > LARGE and datatype != "BYTES":
+        steps = long_from_json(name, datatype, shape, text)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                array: NDArray[Any] = end.value
+                return array
+    return _from_json(name, datatype, shape, text)
+
+
+def long_from_json(
+    name: str, datatype: str, shape: tuple[int, ...], text: bytes
+) -> Generator[int, None, NDArray[Any]]:
+    """Decode a long list as `from_json` does, step by step; yields zeros.
+
+    Parameters
+    ----------
+    datatype
+        Any but BYTES.
+    text
+        Valid JSON.
+    """
+    size = math.prod(shape)
+    _check_count(name, shape, text)
+    depth = _depth(text)
+    _check_depth(name, shape, depth)
+    # Brackets and commas are compared with those of the shape, and the rest is one flat list.
+    frame = _frame(shape if depth > 1 else (size,))
+    array = np.empty(size, _WIRE[datatype])
+    start = seen = done = 0
+    while start < len(text):
+        cut = text.find(b",", start + _PIECE)
+        piece = text[start:cut] if cut >= 0 else text[start:]
+        part = piece.translate(None, _CONTENT)
+        if not frame.startswith(part, seen):
+            raise RefusalError(
+                400,
+                f"the data of input {name!r} is not {datatype}, or not of its shape {list(shape)}",
+            )
+        seen += len(part) + 1
+        count = part.count(b",") + 1
+        flat = b"[%s]" % piece.translate(None, b"[]")
+        array[done : done + count] = _from_json(name, datatype, (count,), flat)
+        done += count
+        start += len(piece) + 1
+        yield 0
+    if done != size:
+        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
+    return array.reshape(shape)
+
+
+def _from_json(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -> NDArray[Any]:
     size = math.prod(shape)
     numbers = _flat_numbers(datatype, text)
     if numbers is not None and numbers.size == size:
         return numbers.reshape(shape)
-    if datatype != "BYTES" and text.count(b",") != size - 1:
-        # Counted before anything is built: a small shape with a huge list stays cheap to refuse.
-        given = text.count(b",") + 1 if text.strip(b"[] \t\r\n") else 0
-        raise RefusalError(
-            400, f"input {name!r} has {given} elements, its shape {list(shape)} says {size}"
-        )
+    if datatype != "BYTES":
+        _check_count(name, shape, text)
     depth = _depth(text)
-    if depth not in (1, len(shape)):
-        raise RefusalError(
-            400,
-            f"the data of input {name!r} is nested {depth} deep; "
-            f"expected a flat list or the shape {list(shape)}",
-        )
+    _check_depth(name, shape, depth)
     try:
         values = _decoder(_ELEMENT.get(datatype, int), depth)(text)
     except UNREADABLE as error:
@@ -169,6 +227,33 @@ def to_bytes(datatype: str, array: NDArray[Any]) -> bytes:
         element = value.encode() if isinstance(value, str) else bytes(value)
         parts += (_LENGTH.pack(len(element)), element)
     return b"".join(parts)
+
+
+def _check_count(name: str, shape: tuple[int, ...], text: bytes) -> None:
+    # Counted before anything is built: a small shape with a huge list stays cheap to refuse.
+    size, commas = math.prod(shape), text.count(b",")
+    if commas != size - 1:
+        given = commas + 1 if text.strip(b"[] \t\r\n") else 0
+        raise RefusalError(
+            400, f"input {name!r} has {given} elements, its shape {list(shape)} says {size}"
+        )
+
+
+def _check_depth(name: str, shape: tuple[int, ...], depth: int) -> None:
+    if depth not in (1, len(shape)):
+        raise RefusalError(
+            400,
+            f"the data of input {name!r} is nested {depth} deep; "
+            f"expected a flat list or the shape {list(shape)}",
+        )
+
+
+def _frame(shape: tuple[int, ...]) -> bytes:
+    """Write a list of this shape without what stands in it."""
+    frame = b""
+    for count in reversed(shape):
+        frame = b"[%s]" % b",".join([frame] * count)
+    return frame
 
 
 def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:

@@ -13,7 +13,7 @@ from inferway.live.http.identity import Identity
 
 if TYPE_CHECKING:
     from inferway.live.http.connection import Connection
-    from inferway.live.http.unpacking import Unpacked
+    from inferway.live.http.prepared import Prepared
 
 JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
@@ -63,6 +63,7 @@ class Exchange:
         "method",
         "old",
         "path",
+        "prepared",
         "reply",
         "request",
         "size",
@@ -70,7 +71,6 @@ class Exchange:
         "tick",
         "traceparent",
         "tracestate",
-        "unpacked",
         "withdraw",
     )
 
@@ -81,8 +81,8 @@ class Exchange:
         self.body = b""
         self.size = 0
         """Bytes of its body, packed and unpacked, that are accounted for until it is answered."""
-        self.unpacked: Unpacked | None = None
-        """What its body was unpacked to, or why it could not be; None before."""
+        self.prepared: Prepared | None = None
+        """What has been made of its body beside, or why that could not be; None before."""
         self.header_length: bytes | None = None
         """Value of Inference-Header-Content-Length."""
         self.host = b""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Final, cast
 
 import msgspec
@@ -17,16 +18,14 @@ from inferway.live.http.message import (
     InferMessage,
     InputMessage,
     OutputMessage,
-    decode_infer,
     encode,
 )
+from inferway.live.http.prepared import prepare, read
 from inferway.live.http.refusal import RefusalError, long_json
-from inferway.live.http.unpacking import unpack
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.runtime import Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
 
 _STATUS: Final = {
     Outcome.REJECTED: 429,
@@ -101,12 +100,14 @@ class Infer:
     def take(self, exchange: Exchange, received_s: float) -> Request | None:
         """Check a whole request; one that does not fit is refused, and None comes back.
 
-        So it does of one whose body is being unpacked beside; its handler is found again.
+        So it does of one whose body is prepared beside; its handler is found again.
         """
         site = self.site
-        if exchange.unpacked is not None:
-            received_s = exchange.unpacked.received_s
-        elif exchange.encoding is not None and not unpack(exchange, self.intake.limits, received_s):
+        if exchange.prepared is not None:
+            received_s = exchange.prepared.received_s
+        elif (exchange.encoding is not None or len(exchange.body) > elements.LARGE) and not prepare(
+            exchange, self.intake.limits, received_s, numbers=not self._later
+        ):
             return None
         try:
             if not site.ready:
@@ -136,10 +137,12 @@ class Infer:
             With status 4xx and the reason.
         """
         body: bytes | bytearray = exchange.body
-        if exchange.unpacked is not None:
-            if exchange.unpacked.refusal is not None:
-                raise exchange.unpacked.refusal
-            body = exchange.unpacked.data
+        message: InferMessage | None = None
+        found: Mapping[int, NDArray[Any]] | None = None
+        if exchange.prepared is not None:
+            _, refusal, body, message, found = exchange.prepared
+            if refusal is not None:
+                raise refusal
         json_end = len(body)
         text: bytes | bytearray | memoryview = body
         if exchange.header_length is not None:
@@ -148,21 +151,23 @@ class Infer:
             limit = self.intake.limits.json_bytes
             if json_end > limit:
                 raise RefusalError(413, long_json(limit))
-        try:
-            message = decode_infer(text)
-        except UNREADABLE as error:
-            raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
-        arrays = self._arrays(message.inputs, body, json_end)
+        if message is None:
+            message = read(text)
+        arrays = self._arrays(message.inputs, body, json_end, found)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)
         request.raw, request.undecoded = exchange, self._later
         return request
 
     def _arrays(
-        self, inputs: list[InputMessage], body: bytes | bytearray, binary_at: int
+        self,
+        inputs: list[InputMessage],
+        body: bytes | bytearray,
+        binary_at: int,
+        found: Mapping[int, NDArray[Any]] | None,
     ) -> Arrays:
         arrays: Arrays = {}
-        for given in inputs:
+        for place, given in enumerate(inputs):
             name, datatype = given.name, given.datatype
             shape = self.intake.input(name, datatype, given.shape, arrays)
             parameters = given.parameters
@@ -170,12 +175,15 @@ class Infer:
             if size is None:
                 if parameters is not None and parameters.shared_memory_region is not None:
                     raise RefusalError(501, "shared memory is not offered; send the data")
-                if not bytes(given.data):
+                if not memoryview(given.data).nbytes:
                     raise RefusalError(400, f"input {name!r} has neither data nor binary_data_size")
+                if found is not None and place in found:
+                    arrays[name] = found[place]
+                    continue
                 later = Later(name, datatype, shape, given.data)
                 arrays[name] = cast("Any", later) if self._later else later.decoded()
                 continue
-            if bytes(given.data):
+            if memoryview(given.data).nbytes:
                 raise RefusalError(400, f"input {name!r} has both data and binary_data_size")
             if binary_at + size > len(body):
                 raise RefusalError(
