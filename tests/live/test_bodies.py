@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import Any
 
+import numpy as np
 import psutil
 import pytest
 
@@ -422,3 +423,93 @@ def test_of_all_who_do_not_read_whoever_has_most_is_cut_off(
             continue
     assert 1 <= whole < 6
     until(lambda: listener.unread == 0)
+
+
+class Echo:
+    """A runtime whose answer is what it was asked."""
+
+    signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 4)),))
+
+    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+        return {"scores": inputs["image"]}
+
+    def close(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize("form", ["flat", "nested", "binary"])
+@pytest.mark.parametrize("accept", ["", "gzip", "deflate"])
+def test_long_requests_and_answers_are_what_short_ones_are(
+    start: Any, site_of: Any, form: str, accept: str
+) -> None:
+    running = start(site_of([Echo(), Echo()], signature=Echo.signature))
+    values = np.arange(160_000, dtype=np.float32).reshape(-1, 4) / 7
+    tensor = {"name": "image", "datatype": "FP32", "shape": list(values.shape)}
+    raw, header = b"", ""
+    if form == "binary":
+        raw = values.tobytes()
+        tensor["parameters"] = {"binary_data_size": len(raw)}
+    else:
+        tensor["data"] = (values if form == "nested" else values.ravel()).tolist()
+    if accept:
+        header = f"Accept-Encoding: {accept}\r\n"
+    for output, more in ((False, {}), (True, {"parameters": {"binary_data_output": True}})):
+        head = json.dumps({"inputs": [tensor]} | more).encode()
+        length = f"Inference-Header-Content-Length: {len(head)}\r\n" if raw else ""
+        long, short = running.post(head + raw, length + header), running.post(ONE | {"id": "next"})
+        with closing(running.wire()) as wire:
+            wire.send(long + short)
+            answer = wire.read()
+            assert wire.read().json["id"] == "next"
+        assert answer.status == 200
+        assert answer.headers.get("content-encoding", "") == accept
+        unpack = {"": bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}[accept]
+        body = unpack(answer.body)
+        if output:
+            end = int(answer.headers["inference-header-content-length"])
+            found = np.frombuffer(body[end:], "<f4")
+            described = json.loads(body[:end])["outputs"][0]
+        else:
+            described = json.loads(body)["outputs"][0]
+            found = np.array(described["data"], np.float32)
+        assert described["shape"] == list(values.shape)
+        assert (found == values.ravel()).all()
+    assert running.server.bodies.held == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "part"),
+    [
+        (lambda data: data[:-1], "elements, its shape"),
+        (lambda data: [*data[:-1], "x"], "is not FP32"),
+        (lambda data: [*data[:-1], 1e39], "out of the range"),
+        (lambda data: [*data[:-2], [1, 2]], "not of its shape"),
+    ],
+)
+def test_a_long_request_that_is_wrong_says_why(digits: Any, wrong: Any, part: str) -> None:
+    message = rows(10_000)
+    tensor = message["inputs"][0]
+    tensor["data"] = wrong(tensor["data"])
+    refused = digits.infer(message)
+    assert refused.status == 400
+    assert part in refused.json["error"]
+    broken = json.dumps(rows(10_000)).encode()[:-2]
+    assert "not valid" in digits.infer(broken).json["error"]
+    assert digits.infer(ONE).status == 200
+
+
+def test_who_goes_while_his_answer_is_written_leaves_nothing(
+    start: Any, site_of: Any, until: Any
+) -> None:
+    running = start(site_of(signature=WIDE))
+    raw = running.post(rows(2000))
+    for _ in range(5):
+        wire = running.wire()
+        wire.send(raw)
+        until(lambda: running.server.sites[0].in_flight == 0)
+        wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire.close()
+    assert running.infer(ONE).status == 200
+    until(lambda: running.server.bodies.held == 0)
+    until(lambda: not running.server._http.connections)
+    assert running.server._http.unread == 0

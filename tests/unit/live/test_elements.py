@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import json
 import struct
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from inferway.live.http import elements
 from inferway.live.http.elements import from_bytes, from_json, to_bytes, to_json
 from inferway.live.http.refusal import RefusalError
 from inferway.runtime import DTYPES
@@ -169,3 +172,64 @@ def test_a_text_that_is_longer_than_the_quick_parser_takes() -> None:
     assert from_json("x", "FP32", (1, len(data)), raw(data)).sum() == 50_000.0
     # And the next one is read as before.
     assert from_json("x", "FP32", (1, 1), raw([0.5])).tolist() == [[0.5]]
+
+
+def by_steps(work: Any) -> Any:
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            return end.value
+
+
+def outcome(work: Callable[[], np.ndarray]) -> np.ndarray | int:
+    """What comes of it: an array, or the status of a refusal."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elements, "_PIECE", 4)
+        try:
+            return work()
+        except RefusalError as refusal:
+            return refusal.status
+
+
+@given(
+    tensor=tensors(),
+    nested=st.booleans(),
+    place=st.integers(0, 60),
+    cut=st.integers(0, 3),
+    put=st.sampled_from(["", " ", "1", ",", "[", "]", "[1]", "null", "1e999", '"4"', "],["]),
+)
+def test_long_lists_are_read_as_short_ones_are(
+    tensor: tuple[str, np.ndarray], nested: bool, place: int, cut: int, put: str
+) -> None:
+    datatype, array = tensor
+    text = json.dumps((array if nested else array.ravel()).tolist())
+    text = text[:place] + put + text[place + cut :]
+    try:
+        json.loads(text)
+        data = msgspec.json.decode(text, type=msgspec.Raw)
+    except (ValueError, msgspec.DecodeError):
+        return  # refused before
+    read = partial(from_json, "x", datatype, array.shape, data)
+    expected, found = (
+        outcome(work)
+        for work in (
+            read,
+            lambda: by_steps(elements.long_from_json("x", datatype, array.shape, bytes(data))),
+        )
+    )
+    if isinstance(expected, int):
+        assert found == expected
+        return
+    assert not isinstance(found, int)
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.tobytes() == expected.tobytes()
+
+
+@given(tensor=tensors())
+def test_long_outputs_are_written_as_short_ones_are(tensor: tuple[str, np.ndarray]) -> None:
+    datatype, array = tensor
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(elements, "_PART", 3)
+        written = by_steps(elements.long_to_json(array))
+    assert bytes(written) == msgspec.json.encode(to_json("y", datatype, array))

@@ -140,6 +140,19 @@ def accepted(header: bytes) -> bytes | None:
     return best if found.get(best, 0.0) > 0.0 else None
 
 
+def packing(parts: list[bytes], encoding: bytes) -> Generator[int, None, list[bytes]]:
+    """Pack a large response's body as `compress` does, step by step; yields zeros."""
+    machine = zlib.compressobj(1, wbits=_GZIP if encoding == b"gzip" else _ZLIB)
+    packed = []
+    for part in parts:
+        rest = memoryview(part)
+        while rest:
+            packed.append(machine.compress(rest[:STEP]))
+            rest = rest[STEP:]
+            yield 0
+    return [*packed, machine.flush()]
+
+
 def compress(body: bytes, encoding: bytes) -> bytes:
     """Pack a response's body, quickly rather than tightly."""
     if encoding == b"gzip":

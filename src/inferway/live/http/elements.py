@@ -39,6 +39,8 @@ _NUMBERS: Final[dict[str, tuple[Literal["d", "i", "u"], str]]] = {
 LARGE: Final = 128 * 1024
 """Longer JSON, and longer lists in it, are read piece by piece."""
 _PIECE: Final = 64 * 1024
+_PART: Final = 8 * 1024
+"""Elements that are written in one step: a millisecond."""
 _CONTENT: Final = bytes(set(range(256)) - set(b'[],"'))
 
 
@@ -216,6 +218,16 @@ def to_json(name: str, datatype: str, array: NDArray[Any]) -> list[Any]:
         raise RefusalError(
             400, f"output {name!r} holds bytes that are not UTF-8; request it as binary data"
         ) from None
+
+
+def long_to_json(array: NDArray[Any]) -> Generator[int, None, msgspec.Raw]:
+    """Write the elements of a large output of numbers, step by step; yields zeros."""
+    flat, text = array.ravel(), bytearray()
+    for start in range(0, flat.size, _PART):
+        text += b"," if start else b"["
+        text += msgspec.json.encode(flat[start : start + _PART].tolist())[1:-1]
+        yield 0
+    return msgspec.Raw(bytes(text + b"]"))
 
 
 def to_bytes(datatype: str, array: NDArray[Any]) -> bytes:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from functools import partial
 from typing import Any, Final, cast
 
 import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http import elements
-from inferway.live.http.compression import SMALLEST, accepted, compress
+from inferway.live.http.beside import Steps
+from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
 from inferway.live.http.message import (
     AnswerMessage,
@@ -34,6 +36,12 @@ _STATUS: Final = {
     Outcome.INVALID: 400,
     Outcome.UNAVAILABLE: 503,
 }
+
+
+LONG: Final = 16 * 1024
+"""Elements of an answer in JSON that are written beside the loop: two milliseconds."""
+LONG_PACKED: Final = 128 * 1024
+"""Bytes of an answer that are packed there."""
 
 
 class Wanted:
@@ -242,10 +250,18 @@ def reply(request: Request) -> None:
             extra += site.trail.own(exchange.path, took_s, request.variant, unserved)
         exchange.refuse(request.status or _STATUS[request.outcome], request.reason, extra)
         return
-    body, tensors = answer(request, wanted)
     extra = b""
     if site.trail is not None:
         extra = site.trail.own(exchange.path, request.latency_s, request.variant, False)
+    if _is_long(request, wanted):
+        # The request has ended, and its place is free; only its answer is still being written.
+        beside = exchange.connection.listener.beside
+        exchange.request = beside.run(
+            _written(request, wanted), _pass, partial(_end, exchange, extra)
+        )
+        exchange.withdraw = Steps.cancel
+        return
+    body, tensors = answer(request, wanted)
     if exchange.accept_encoding is not None:
         _send_packed(exchange, body, tensors, extra)
     elif tensors is None:
@@ -264,8 +280,72 @@ def _pass_on(exchange: Exchange, site: Site, request: Request) -> None:
     exchange.respond(answer.status, answer.body, answer.kind, extra)
 
 
-def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]:
-    """Encode an answer: its JSON, and the raw outputs or None when all are in the JSON."""
+def _is_long(request: Request, wanted: Wanted) -> bool:
+    """Whether to write an answer would hold up the event loop: much JSON, or much to pack."""
+    outputs, elements_, size = request.outputs, 0, 0
+    assert outputs is not None
+    for tensor, binary in wanted.outputs:
+        array = outputs[tensor.name]
+        if tensor.datatype == "BYTES":
+            return False  # what cannot be written is to be said before the request has ended
+        if not binary:
+            elements_ += array.size
+        size += array.nbytes
+    return elements_ > LONG or (size > LONG_PACKED and wanted.exchange.accept_encoding is not None)
+
+
+def _written(
+    request: Request, wanted: Wanted
+) -> Generator[int, None, tuple[bytes, bytes, bytes, list[bytes]]]:
+    """Write a long answer step by step: header lines, type, body, and what follows it."""
+    outputs, exchange = request.outputs, wanted.exchange
+    assert outputs is not None
+    lists = {}
+    for tensor, binary in wanted.outputs:
+        if not binary:
+            lists[tensor.name] = yield from elements.long_to_json(outputs[tensor.name])
+    body, tensors = answer(request, wanted, lists)
+    extra, kind = b"", JSON
+    if tensors is not None:
+        extra, kind = b"Inference-Header-Content-Length: %d\r\n" % len(body), OCTETS
+    if exchange.accept_encoding is not None:
+        extra += b"Vary: Accept-Encoding\r\n"
+        encoding = accepted(exchange.accept_encoding)
+        if encoding is not None:
+            yield 0
+            packed = yield from packing([body, *(tensors or [])], encoding)
+            extra += b"Content-Encoding: %s\r\n" % encoding
+            return extra, kind, b"", packed
+    return extra, kind, body, tensors or []
+
+
+def _pass(_: int) -> None:
+    """Nothing is counted between two steps."""
+
+
+def _end(
+    exchange: Exchange,
+    extra: bytes,
+    written: tuple[bytes, bytes, bytes, list[bytes]] | None,
+    error: Exception | None,
+) -> None:
+    exchange.request = exchange.withdraw = None
+    if written is None:
+        assert error is not None
+        exchange.connection.listener.broken(error)
+        exchange.refuse(500, "the answer could not be sent", extra)
+        return
+    lines, kind, body, tensors = written
+    exchange.respond(200, body, kind, extra + lines, tensors)
+
+
+def answer(
+    request: Request, wanted: Wanted, lists: Mapping[str, Any] | None = None
+) -> tuple[bytes, list[bytes] | None]:
+    """Encode an answer: its JSON, and the raw outputs or None when all are in the JSON.
+
+    `lists` has the JSON of outputs that has been written before.
+    """
     outputs = request.outputs
     assert outputs is not None
     messages = []
@@ -280,7 +360,7 @@ def answer(request: Request, wanted: Wanted) -> tuple[bytes, list[bytes] | None]
             tensors.append(raw)
             messages.append(OutputMessage(name, datatype, array.shape, BinarySize(len(raw))))
         else:
-            data = elements.to_json(name, datatype, array)
+            data = lists[name] if lists else elements.to_json(name, datatype, array)
             messages.append(OutputMessage(name, datatype, array.shape, None, data))
     parameters = answer_parameters(request)
     if wanted.exchange.hop is not None:
