@@ -55,7 +55,7 @@ wheel: $(call STAMP,lint) ## Build the wheel into dist/
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(PY) -m pip wheel -qq --no-deps --wheel-dir dist .
 
-constraints: ## Resolve every extra afresh and rewrite constraints.txt
+constraints: ## Resolve every extra afresh; rewrite constraints.txt and deploy/requirements*.txt
 	$(call need_python)
 	PYTHON=$(PYTHON) .ci/constraints
 

@@ -6,15 +6,23 @@ import configparser
 import json
 import re
 import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from packaging.requirements import Requirement
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
 from inferway.live.assembly import times_file
+from inferway.live.http.limits import Limits
 from inferway.live.node.addresses import CONTROL_PORT, PEER_PORT
 from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
 from inferway.scheduling.fixed import Fixed
@@ -67,6 +75,37 @@ def test_the_unit_waits_longer_than_the_server_drains(deploy: Path, file: str) -
     assert service["KillSignal"] == "SIGTERM"
     for hardening in ("NoNewPrivileges", "DynamicUser", "PrivateTmp", "RestrictNamespaces"):
         assert service[hardening] == "yes"
+
+
+@pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service"])
+def test_the_unit_is_bounded_and_can_be_reloaded(deploy: Path, file: str) -> None:
+    service = unit(deploy / file)["Service"]
+    limits = Limits()
+    (memory,) = re.findall(r"^(\d+)G$", service["MemoryMax"])
+    # The process refuses long before the kernel kills it.
+    assert int(memory) * 1024**3 > 3 * (limits.memory_bytes + limits.bodies_bytes)
+    assert int(service["TasksMax"]) >= 256
+    assert service["WorkingDirectory"] == f"%S/{service['StateDirectory']}"
+    assert service["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    said = (deploy / "README.md").read_text()
+    assert f"`{service['MemoryMax']}`" in said
+    assert f"`TasksMax={service['TasksMax']}`" in said
+
+
+@pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service"])
+def test_systemd_finds_nothing_wrong_with_the_unit(deploy: Path, tmp_path: Path, file: str) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("there is no systemd-analyze here")
+    text = (deploy / file).read_text()
+    # It looks whether the program is there.
+    (tmp_path / file).write_text(text.replace("/opt/inferway/bin/inferway", sys.executable))
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(tmp_path / file)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service", "Containerfile"])
@@ -129,6 +168,80 @@ def test_the_image_is_not_root_and_shows_the_ports(deploy: Path, root: Path) -> 
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
             assert all((root / name).exists() for name in line.split()[1:-1])
+
+
+def test_the_image_begins_with_what_can_be_pinned(deploy: Path) -> None:
+    text = (deploy / "Containerfile").read_text()
+    (base,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
+    froms = re.findall(r"^FROM (\S+)", text, re.MULTILINE)
+    assert froms == ["${BASE}", "${BASE}"]
+    for said in (text, (deploy / "README.md").read_text()):
+        assert f"skopeo inspect --format '{{{{.Name}}}}@{{{{.Digest}}}}' docker://{base}" in said
+        assert "--build-arg BASE=docker.io/library/python@sha256:" in said
+
+
+def test_the_image_installs_nothing_without_a_hash(deploy: Path) -> None:
+    text = (deploy / "Containerfile").read_text().replace("\\\n", " ")
+    runs = " && ".join(re.findall(r"^RUN (.*)$", text, re.MULTILINE)).split("&&")
+    pips = [shlex.split(one) for one in runs if "/pip " in one]
+    assert len(pips) == 4
+    for words in pips:
+        hashed = "--require-hashes" in words
+        # Else it is our own, made here.
+        assert hashed or {"--no-deps", "--no-build-isolation"} <= {*words} or "--no-index" in words
+        if hashed:
+            assert (deploy / words[words.index("-r") + 1]).exists()
+
+
+def locked(file: Path) -> dict[str, tuple[str, str]]:
+    """Version and marker of each package in a list with hashes, by its normal name."""
+    found = {}
+    for entry in re.split(r"(?<!\\)\n", file.read_text()):
+        if not entry or entry.startswith("#"):
+            continue
+        head, *hashes = entry.split(" \\\n    --hash=")
+        name, version, marker = re.fullmatch(r"(\S+)==(\S+)(?: ; (.*))?", head).groups()  # type: ignore[union-attr]
+        assert hashes, name
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), name
+        found[normal(name)] = version, marker or ""
+    return found
+
+
+def normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def test_the_images_lists_are_of_the_versions_that_are_tested(deploy: Path, root: Path) -> None:
+    pins = {
+        normal(name): version
+        for name, version in (
+            line.split("==")
+            for line in (root / "constraints.txt").read_text().splitlines()
+            if not line.startswith("#")
+        )
+    }
+    project = tomllib.loads((root / "pyproject.toml").read_text())
+    wanted = list(project["project"]["dependencies"])
+    for extra in ("grpc", "network"):  # those of the image
+        wanted += project["project"]["optional-dependencies"][extra]
+    listed = locked(deploy / "requirements.txt")
+    for name, (version, marker) in listed.items():
+        assert pins.get(name, version if "win32" in marker else None) == version, name
+    building = locked(deploy / "requirements-build.txt")
+    assert all(pins.get(name, version) == version for name, (version, _) in building.items())
+    for lines, list_of in ((wanted, listed), (project["build-system"]["requires"], building)):
+        left = [Requirement(line) for line in lines]
+        seen = set()
+        while left:
+            one = left.pop()
+            name = normal(one.name)
+            if name in seen or (one.marker is not None and not one.marker.evaluate({"extra": ""})):
+                continue
+            seen.add(name)
+            assert name in list_of, f"{name} is not in the list: `make constraints` renews it"
+            assert one.specifier.contains(list_of[name][0], prereleases=True), one
+            with suppress(PackageNotFoundError):
+                left += map(Requirement, requires(name) or ())
 
 
 def test_prometheus_scrapes_the_admin_port(deploy: Path) -> None:
