@@ -16,13 +16,13 @@ STAMP = $(VENV)/.installed-$(1)-$(KEY)
 PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 	PIP_DISABLE_PIP_VERSION_CHECK=1 $(PY) -m pip install -qq
 
-# Percent of lines and branches that `make test` reaches, less a little.
+# Percent of lines and branches that `make coverage` reaches, less a little.
 COVERAGE := 90
 # Tests run in two processes, but those of real servers one after another (`tests/conftest.py`).
 SHARED := --numprocesses=2 --dist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint format wheel constraints clean
+.PHONY: help demo test test-live test-slow test-all coverage lint format wheel constraints clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -32,7 +32,15 @@ help: ## List the targets
 demo: $(call STAMP,run) ## Serve real models on this machine and compare four policies (under 2 minutes)
 	$(CLI) demo
 
-test: $(call STAMP,test) ## Run the tests, but not the slow ones, with coverage
+test: $(call STAMP,test) ## Run the tests, but not the slow ones
+	$(PY) -m pytest $(SHARED)=loadfile -m "not slow" $(PYTEST_ARGS)
+
+test-live: $(call STAMP,test) ## Run the tests of real servers, but not the slow ones
+	$(PY) -m pytest -m "not slow" tests/live $(PYTEST_ARGS)
+
+test-all: coverage test-slow ## Run every test
+
+coverage: $(call STAMP,test) ## Run what `make test` runs, and see how much of the code it reaches
 	$(PY) -m pytest $(SHARED)=loadfile -m "not slow" --cov --cov-report=term \
 		--cov-fail-under=$(COVERAGE) $(PYTEST_ARGS)
 

@@ -14,6 +14,7 @@ import typer
 from inferway import __version__
 from inferway.cli import (
     apply,
+    beforehand,
     bound,
     certs,
     check,
@@ -68,6 +69,7 @@ app.command()(apply.apply)
 app.command()(drive.drive)
 app.command()(bound.bound)
 app.command()(check.check)
+app.command("compile")(beforehand.compile_)
 app.command()(simulate.simulate)
 app.command()(place.place)
 app.command()(plan.plan)

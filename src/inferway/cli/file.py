@@ -62,8 +62,9 @@ def opened(path: Path, policy: str | None = None) -> Deployment:
     import inferway
     from inferway.deployment import measured
 
-    deployment = measured(inferway.load(existing(path)))
-    return deployment if policy is None else _redirected(deployment, policy)
+    deployment = inferway.load(existing(path))
+    # What is wrong with the policy is said before anything is measured.
+    return measured(deployment if policy is None else redirected(deployment, policy))
 
 
 def writable(folder: Path, option: str = "--out") -> None:
@@ -92,7 +93,8 @@ def saved(folder: Path, write: Callable[[], list[Path]]) -> tuple[list[Path], Co
         return [], CommandError(f"not all could be written to {folder}: {reason(error)}")
 
 
-def _redirected(deployment: Deployment, policy: str) -> Deployment:
+def redirected(deployment: Deployment, policy: str) -> Deployment:
+    """Dispatch every task by this policy; CommandError where there is none of the name."""
     from inferway.dispatch.table import POLICIES, policy_class
 
     if policy not in POLICIES:

@@ -139,35 +139,36 @@ def serve(
     # Of several nodes, which are refused below, any will do.
     written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
     try:
-        live.serve(
-            deployment,
-            host=host,
-            http_port=http_port,
-            grpc_port=grpc_port,
-            admin_port=admin_port,
-            admin_host=admin_host,
-            keys=keys,
-            allow_apply=allow_apply,
-            certificate=shown,
-            limits=live.Limits.of(
-                written,
-                body_bytes=mebibytes(max_body),
-                json_bytes=mebibytes(max_json),
-                memory_bytes=mebibytes(max_memory),
-                bodies_bytes=mebibytes(max_bodies),
-                elements=max_elements,
-                queued_bytes=mebibytes(max_queued),
-                connections=max_connections,
-                receive_s=receive_timeout,
-                idle_s=idle_timeout,
-            ),
-            drain_delay_s=drain_delay,
-            grace_s=grace,
-            record=record,
-            times=None if forget else live.times_file(),
-            log_level=log_level,
-            ready=ready,
-        )
+        with terminal.compiling(not json):
+            live.serve(
+                deployment,
+                host=host,
+                http_port=http_port,
+                grpc_port=grpc_port,
+                admin_port=admin_port,
+                admin_host=admin_host,
+                keys=keys,
+                allow_apply=allow_apply,
+                certificate=shown,
+                limits=live.Limits.of(
+                    written,
+                    body_bytes=mebibytes(max_body),
+                    json_bytes=mebibytes(max_json),
+                    memory_bytes=mebibytes(max_memory),
+                    bodies_bytes=mebibytes(max_bodies),
+                    elements=max_elements,
+                    queued_bytes=mebibytes(max_queued),
+                    connections=max_connections,
+                    receive_s=receive_timeout,
+                    idle_s=idle_timeout,
+                ),
+                drain_delay_s=drain_delay,
+                grace_s=grace,
+                record=record,
+                times=None if forget else live.times_file(),
+                log_level=log_level,
+                ready=ready,
+            )
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error
     except live.PortError as error:

@@ -13,7 +13,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError, reason
-from inferway.cli.file import File, Policy, existing, opened, saved, writable
+from inferway.cli.file import File, Policy, existing, opened, redirected, saved, writable
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -153,8 +153,12 @@ def simulate(
         settings |= {"replications": replications or 1, "warmup": warmup}
         _sweep(existing(file), sweep, out, settings, workers, json)
         return
-    deployment = opened(file)
+    import inferway
+    from inferway.deployment import measured
+
+    deployment = inferway.load(existing(file))
     if deployment.network is not None:
+        deployment = measured(deployment)
         asked |= {"--replications": replications, "--node": node, "--trace": trace}
         asked |= {"--workers": workers}
         del asked["--policy"]
@@ -183,9 +187,11 @@ def simulate(
         _recorded(trace)
     if records is not None:
         writable(records, "--records")
+    if policy is not None:
+        deployment = redirected(deployment, policy)
     result = _simulated(
-        file,
-        policy,
+        measured(deployment),
+        not json,
         queries,
         replications,
         node=node,
@@ -265,14 +271,18 @@ def _apart(option: str, asked: dict[str, Any], *others: str) -> None:
 
 
 def _simulated(
-    file: Path, policy: str | None, queries: int | None, replications: int | None, **settings: Any
+    deployment: Deployment,
+    said: bool,
+    queries: int | None,
+    replications: int | None,
+    **settings: Any,
 ) -> Result:
     import inferway
 
-    deployment = opened(file, policy)
     each = queries or _count(_QUERIES)
     total = each * (replications or 1) * len(deployment.workload)
-    with _progress("queries", None if settings["trace"] else total, 1e6) as told:
+    counted = _progress("queries", None if settings["trace"] else total, 1e6)
+    with terminal.compiling(said), counted as told:
         return inferway.simulate(
             deployment,
             queries=each,

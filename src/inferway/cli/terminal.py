@@ -61,6 +61,42 @@ def progress() -> Iterator[Callable[[str, float], None]]:
         yield show_progress
 
 
+@contextmanager
+def compiling(shown: bool) -> Iterator[None]:
+    """Say on standard error that something is being compiled, if that takes over a second.
+
+    Parameters
+    ----------
+    shown
+        Whether to; standard error that is no terminal is never told.
+    """
+    if not (shown and sys.stderr.isatty()):
+        yield
+        return
+    import threading
+
+    from inferway.site.compiled import Compilation, watched
+
+    timers: list[threading.Timer] = []
+    said = threading.Event()
+
+    def say() -> None:
+        if not said.is_set():
+            said.set()
+            complain("compiling the policies, once; `inferway compile FILE` does it beforehand")
+
+    def begun() -> None:
+        timers.append(threading.Timer(1.0, say))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    def done(_: Compilation) -> None:
+        timers.pop().cancel()
+
+    with watched(begun, done):
+        yield
+
+
 def complain(sentence: str) -> None:
     """Print a sentence, or several on a line each, on standard error as they are."""
     for line in sentence.splitlines():

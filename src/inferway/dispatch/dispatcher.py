@@ -15,7 +15,7 @@ import numpy as np
 
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.entries import AS_DECIDED, ENTRIES, Entries
-from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
+from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding, Silent
 from inferway.dispatch.table import build_policy
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
@@ -115,7 +115,8 @@ class Dispatcher:
         calls = ENTRIES
         self._bind = calls.bind
         try:
-            self._bound = calls.bind(binding)
+            handles = self._handles(binding)
+            self._bound, self._learning, self._pulling, self._silent = handles
             fields = cast("tuple[Any, ...]", self.policy)
             kind = (type(self.policy), *map(_kind, fields))
             if kind not in _COMPILED:
@@ -131,19 +132,28 @@ class Dispatcher:
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
-        spare = calls.bind(self._spare())
+        spare, learning, pulling, silent = self._handles(self._spare())
         # Whatever the policy decides, this goes to server 0.
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)
         calls.arrive(spare, *request)
-        calls.withdraw(spare, 0, 0, 0.0, True)
+        calls.withdraw(learning, 0, 0, 0.0, True)
         calls.arrive(spare, *request)
-        calls.begin(spare, 0, 1, 0.0)
-        calls.finish(spare, 0, 0.0, 0.0, 0)
-        calls.mark(spare, 0, False, 0.0)
-        calls.pull(spare, 0, 0.0, 1)
-        calls.shift(spare, 0, 1, 0.0, 0.0, 0.0)
+        calls.begin(silent, 0, 1, 0.0)
+        calls.finish(learning, 0, 0.0, 0.0, 0)
+        calls.mark(silent, 0, False, 0.0)
+        calls.pull(pulling, 0, 0.0, 1)
+        calls.shift(silent, 0, 1, 0.0, 0.0, 0.0)
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
+
+    def _handles(self, binding: Binding) -> tuple[Any, Any, Any, Any]:
+        """Handles to the site: with its policy, for `learn`, for `pull`, and without the policy.
+
+        A policy that does not learn or pull has no part in what `finish` or `pull` compile.
+        """
+        bound, silent = self._bind(binding), self._bind(binding._replace(policy=Silent()))
+        learns, pulls = (hasattr(binding.policy, name) for name in ("learn", "pull"))
+        return bound, bound if learns else silent, bound if pulls else silent, silent
 
     def _spare(self) -> Binding:
         """A binding of the same types with memory of its own."""
@@ -253,7 +263,7 @@ class Dispatcher:
 
         Called where the world asks `pull`; without it a server serves one request after another.
         """
-        self._begin(self._bound, server, taken, now_s)
+        self._begin(self._silent, server, taken, now_s)
 
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """The first request at the server is answered after `service_s`; the next one starts.
@@ -266,15 +276,15 @@ class Dispatcher:
             For how many rows the service time is learned: those of the whole batch, for its first
             answer; 0 for the request's own; below 0 where it has been learned already.
         """
-        self._finish(self._bound, server, now_s, service_s, measured)
+        self._finish(self._learning, server, now_s, service_s, measured)
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """A request leaves without an answer; position 0 is in service, 1 the next in the queue."""
-        self._withdraw(self._bound, server, position, now_s, counted)
+        self._withdraw(self._learning, server, position, now_s, counted)
 
     def mark(self, server: int, healthy: bool, now_s: float) -> None:
         """The server takes requests from now on, or does not."""
-        self._mark(self._bound, server, healthy, now_s)
+        self._mark(self._silent, server, healthy, now_s)
 
     def shift(self, low: int, high: int, by_s: float, least_s: float, now_s: float) -> None:
         """Services at servers low .. high - 1 take `by_s` longer from now on, or less below 0.
@@ -282,7 +292,7 @@ class Dispatcher:
         Predictions follow at once, for what is queued, too; `least_s`, above 0, is where they do
         not fall below. What is measured later goes on from there.
         """
-        self._shift(self._bound, low, high, by_s, least_s, now_s)
+        self._shift(self._silent, low, high, by_s, least_s, now_s)
 
     def set_lasting(self, lasting: int) -> None:
         """Never count these classes, a bit mask, as saturated from now on, and all others again."""
@@ -294,7 +304,7 @@ class Dispatcher:
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
-        return self._pull(self._bound, server, now_s, draw)
+        return self._pull(self._pulling, server, now_s, draw)
 
     def route(
         self,

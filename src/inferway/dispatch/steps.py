@@ -42,6 +42,12 @@ NO_SERVER = -4
 """What a policy said is no decision: the number of a server that there is not."""
 
 
+class Silent(NamedTuple):
+    """Stands for the policy where it has no say, so that such steps are compiled once for all."""
+
+    silent: bool = True
+
+
 class Binding(NamedTuple):
     """What one call needs, gathered once."""
 

@@ -15,14 +15,14 @@ import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numba
 import numpy as np
-from numba.core import types
+from numba.core import event, types
 from numba.core.caching import _Cache
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -77,6 +77,54 @@ def fingerprint(module: str, *classes: type) -> str:
     """
     names = {module, *(found.__module__ for found in classes)}
     return sources.digest_of(names, cache_root())[:16]
+
+
+class Compilation(NamedTuple):
+    """One function that was not in the cache."""
+
+    function: str
+    modules: tuple[str, ...]
+    """Modules of its arguments' classes: a policy's, for one."""
+    seconds: float
+
+
+@contextmanager
+def watched(
+    begun: Callable[[], None] = lambda: None,
+    done: Callable[[Compilation], None] = lambda compilation: None,
+) -> Iterator[None]:
+    """Tell when an entry begins to be compiled and when it is, in whatever thread."""
+    listener = _Listener(begun, done)
+    event.register("numba:compile", listener)
+    try:
+        yield
+    finally:
+        event.unregister("numba:compile", listener)
+
+
+class _Listener(event.Listener):  # type: ignore[misc]
+    """Of entries only: what they contain is compiled with them."""
+
+    def __init__(self, begun: Callable[[], None], done: Callable[[Compilation], None]) -> None:
+        self._begun, self._done = begun, done
+        self._since_s: dict[Any, float] = {}
+
+    def on_start(self, event: Any) -> None:
+        """Note the time."""
+        compiled, args = event.data["dispatcher"], event.data["args"]
+        if isinstance(compiled._cache, _CodeCache):
+            self._since_s[compiled, args] = time.perf_counter()
+            self._begun()
+
+    def on_end(self, event: Any) -> None:
+        """Tell what was compiled."""
+        compiled, args = event.data["dispatcher"], event.data["args"]
+        since_s = self._since_s.pop((compiled, args), None)
+        if since_s is not None:
+            homes = {home for kind in args for home in _homes(kind) if home}
+            name = f"{compiled.py_func.__module__}.{compiled.py_func.__name__}"
+            took_s = time.perf_counter() - since_s
+            self._done(Compilation(name, tuple(sorted(homes)), took_s))
 
 
 class _CodeCache(_Cache):  # type: ignore[misc]

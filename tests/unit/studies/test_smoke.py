@@ -115,17 +115,19 @@ VERDICTS = {
     },
     "training-tricks": {},
 }
-# They compile most policies again, for another engine, or simulate for tens of seconds.
-LONG = {
-    *("deterministic-site", "r-jiq-limit", "small-optimum", "wrong-rate", "rate-window"),
-    *("table-2", "training-tricks"),
+# Three of each text; `make test-slow` runs the others.
+SHORT = {
+    *("large-site", "wrong-pair", "shuffle-pair"),
+    *("placement-tiers", "placement-gain", "refresh-period"),
+    *("edge-tiers", "edge-alpha", "edge-rate"),
+    *("batch-sizes", "routing-cost", "deadline-bound"),
 }
 
 
 def by_name(names):
-    """The studies as parameters, the long ones marked."""
-    marks = {True: [pytest.mark.slow], False: []}
-    return [pytest.param(name, marks=marks[name in LONG]) for name in names]
+    """The studies as parameters, most of them marked as slow."""
+    marks = {True: [], False: [pytest.mark.slow]}
+    return [pytest.param(name, marks=marks[name in SHORT]) for name in names]
 
 
 @pytest.fixture(scope="module")
