@@ -26,6 +26,9 @@ Scale = Annotated[
     typer.Option(help="Seconds; the third digit; or the paper's own run lengths."),
 ]
 Out = Annotated[Path, typer.Option(help="Folder for results, one folder below it per study.")]
+Seed = Annotated[
+    int, typer.Option(min=1, help="The first of the seeds: S, S+1, ... in place of 1, 2, ...")
+]
 
 
 @app.command("list")
@@ -48,6 +51,7 @@ def run(
     everything: Annotated[bool, typer.Option("--all", help="Every study.")] = False,
     scale: Scale = "quick",
     out: Out = Path("out/studies"),
+    seed: Seed = 1,
     workers: Annotated[
         int | None, typer.Option(min=1, help="Processes.", show_default="as many as cores")
     ] = None,
@@ -64,13 +68,14 @@ def run(
     for one in chosen:
         with terminal.progress() as progress:
             results = studies_.run(
-                one, scale, out=out, workers=workers, progress=_telling(progress)
+                one, scale, out=out, seed=seed, workers=workers, progress=_telling(progress)
             )
-        image, claims = _keep(one, scale, results, out)
+        image, claims = _keep(one, scale, results, out, seed)
         if json:
             documents[one.name] = {
                 "source": one.source,
                 "scale": scale,
+                "seed": seed,
                 "points": len(results),
                 "figure": str(image),
                 "claims": [claim.to_json() for claim in claims],
@@ -88,20 +93,52 @@ def report(
     ] = None,
     scale: Scale = "quick",
     out: Out = Path("out/studies"),
+    seed: Seed = 1,
     json: terminal.Json = False,
 ) -> None:
     """Write all figures and claims to one HTML page that needs no other file."""
     from inferway.studies.report import report as write
+    from inferway.studies.run import place
 
     chosen = _named(names)
     writable(out)
-    content = write(chosen, scale, out=out)
-    page = out / f"report-{scale}.html"
+    content = write(chosen, scale, out=out, seed=seed)
+    page = out / f"report-{place(scale, seed)}.html"
     page.write_text(content, encoding="utf-8")
     if json:
         terminal.document({"schema": 1, "page": str(page), "bytes": len(content.encode())})
     else:
         terminal.show(str(page))
+
+
+@app.command()
+def tables(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="Only these; all by default.")
+    ] = None,
+    scale: Scale = "quick",
+    out: Annotated[
+        Path, typer.Option(help="Folder of the pages: queueing.md, placement.md, scheduling.md.")
+    ] = Path("docs/studies"),
+    results: Annotated[Path, typer.Option(help="Folder with results, as of `study run --out`.")] = (
+        Path("out/studies")
+    ),
+    seed: Seed = 1,
+    json: terminal.Json = False,
+) -> None:
+    """Write the tables of claims, and how many reproduce, into Markdown pages between markers."""
+    from inferway.studies.pages import write
+
+    chosen = _named(names)
+    writable(out)
+    pages = write(chosen, scale, pages=out, out=results, seed=seed)
+    if json:
+        found = {str(page.file): page.to_json() for page in pages}
+        terminal.document({"schema": 1, "scale": scale, "seed": seed, "pages": found})
+        return
+    for page in pages:
+        left = f"; without results, left as they were: {', '.join(page.left)}" if page.left else ""
+        terminal.show(f"{page.file}: {len(page.studies)} tables{left}. {page.counts}")
 
 
 def _telling(progress: Callable[[str, float], None]) -> Callable[[Progress], None]:
@@ -121,22 +158,26 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
         raise CommandError(str(error), REFUSED) from error
 
 
-def _keep(study: Study[Any], scale: str, results: Results, out: Path) -> tuple[Path, list[Claim]]:
+def _keep(
+    study: Study[Any], scale: str, results: Results, out: Path, seed: int
+) -> tuple[Path, list[Claim]]:
     from inferway.report.figure import save
+    from inferway.studies import checked
+    from inferway.studies.run import place
 
-    settings = study.scales[scale]
-    image, _ = save(study.figure(settings, results), out / study.name / scale / study.name)
-    return image, list(study.claims(settings, results))
+    settings, folder = study.scales[scale], out / study.name / place(scale, seed)
+    image, _ = save(study.figure(settings, results), folder / study.name)
+    return image, checked(study, settings, results)
 
 
 def _claims(study: Study[Any], claims: list[Claim], image: Path) -> list[Text]:
     from rich.text import Text
 
-    words = {True: ("yes", "green"), False: ("no ", "red"), None: ("-  ", "dim")}
+    colors = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
     lines = [Text(f"{study.name} ({study.source}): {image}", style="bold")]
     for claim in claims:
-        word, color = words[claim.reproduced]
-        line = Text.assemble((word, color), f" {claim.says} ", (f"[{claim.where}]", "dim"))
+        word = (f"{claim.verdict:<3}", colors[claim.verdict])
+        line = Text.assemble(word, f" {claim.says} ", (f"[{claim.where}]", "dim"))
         line.append(f"\n    {claim.measure}: ")
         line.append(claim.measured, style="bold")
         line.append(f" (reproduces {claim.tolerance})")

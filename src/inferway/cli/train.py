@@ -113,6 +113,8 @@ def train(
                 "pip install 'inferway[learn]'"
             )
     from inferway.learning import deployed, training
+    from inferway.learning.differences import differences
+    from inferway.scheduling.network import read
 
     deployment = opened(file)
     try:
@@ -122,11 +124,15 @@ def train(
             deployment, name, chosen, node=node, accuracies=_accuracies(accuracies or [])
         )
         wanted = _settings(paper, slots, settings or [])
+        begun = None if start is None else read(start)
+        warnings = differences(deployment, control, name, chosen, node=node, start=begun)
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
     number = deployment.seed if seed is None else seed
     folder = out or Path("out/train", chosen)
     writable(folder)
+    for sentence in warnings:
+        terminal.complain(f"warning: {sentence}")
     with terminal.progress() as told:
         trained = training.train(
             control,
@@ -142,7 +148,13 @@ def train(
             progress=_telling(told),
         )
     if json:
-        terminal.document({"schema": 1, "tasks": {name: trained.to_json()}, "network": None})
+        terminal.document(
+            {
+                "schema": 1,
+                "tasks": {name: {**trained.to_json(), "warnings": warnings}},
+                "network": None,
+            }
+        )
     else:
         terminal.show(*_lines(chosen, trained))
     if not trained.finished:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Section", "Sheet", "page"]
 
 _DPI = 110
+_MARKS = {"yes": "yes", "no": "no", "not settled": "open"}
 _STYLE = """
 :root { color-scheme: light dark; --ink: #1c1e21; --quiet: #5b6167; --line: #d8dce0;
   --paper: #ffffff; --card: #f6f7f9; --good: #0a7a55; --bad: #b3400a; }
@@ -37,6 +38,7 @@ th, td { text-align: left; vertical-align: top; padding: .35rem .6rem;
   border-bottom: 1px solid var(--line); }
 th { color: var(--quiet); font-weight: 600; } td.number { white-space: nowrap; }
 .yes { color: var(--good); font-weight: 600; } .no { color: var(--bad); font-weight: 600; }
+.open { color: var(--quiet); font-weight: 600; }
 ul { margin: .3rem 0; padding-left: 1.2rem; }
 """
 
@@ -52,7 +54,8 @@ class Sheet:
     short
         Numbers of the columns that are never broken.
     marks
-        Number of the column that says ``yes`` or ``no``, set in color; None for none.
+        Number of the column that says ``yes``, ``no`` or ``not settled``, set in color; None for
+        none.
     """
 
     columns: Sequence[str]
@@ -143,8 +146,8 @@ def _sheet(sheet: Sheet) -> str:
 
 def _cell(sheet: Sheet, place: int, text: str) -> str:
     kinds = ["number"] * (place in sheet.short)
-    if place == sheet.marks and text in ("yes", "no"):
-        kinds.append(text)
+    if place == sheet.marks and text in _MARKS:
+        kinds.append(_MARKS[text])
     kind = f' class="{" ".join(kinds)}"' if kinds else ""
     return f"<td{kind}>{escape(text)}</td>"
 

@@ -2,9 +2,11 @@
 
 - `STUDIES`, `study`, `named`: what there is.
 - `run`: computes what is not stored yet; `stored`: what is.
+- `checked`: what claims say of it, with 95 % intervals.
 - `Study`, `Point`, `Claim`, `Results`: what one consists of.
 """
 
+from inferway.studies.intervals import checked
 from inferway.studies.results import Measure, Results
 from inferway.studies.run import OUT, Progress, run, stored
 from inferway.studies.study import SCALES, Claim, Point, Study
@@ -20,6 +22,7 @@ __all__ = [
     "Progress",
     "Results",
     "Study",
+    "checked",
     "named",
     "run",
     "stored",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import fields
 from datetime import date
 from pathlib import Path
@@ -11,16 +12,19 @@ from typing import Any
 from inferway import __version__
 from inferway.report.machine import machine
 from inferway.report.page import Section, Sheet, page
+from inferway.studies.intervals import METHODS, checked
 from inferway.studies.results import Results
 from inferway.studies.run import OUT, stored
 from inferway.studies.study import Claim, Study
 
-__all__ = ["claims_table", "report"]
+__all__ = ["claims_table", "counted", "made_on", "report"]
 
 _COLUMNS = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
 
 
-def report(studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = OUT) -> str:
+def report(
+    studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = OUT, seed: int = 1
+) -> str:
     """Write one HTML page with figures, claims and settings.
 
     Parameters
@@ -31,6 +35,8 @@ def report(studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = O
         Whose results to show.
     out
         Where they are.
+    seed
+        The first of their seeds.
 
     Returns
     -------
@@ -42,37 +48,59 @@ def report(studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = O
     RuntimeError
         Where no study has a result.
     """
-    found = [(study, *stored(study, scale, out=out)) for study in studies]
+    found = [(study, *stored(study, scale, out=out, seed=seed)) for study in studies]
     shown = [(study, results, missing) for study, results, missing in found if len(results)]
+    again = f"inferway study run --all --scale {scale}" + f" --seed {seed}" * (seed != 1)
     if not shown:
-        raise RuntimeError(
-            f"there are no results at scale {scale} in {out}: "
-            f"`inferway study run --all --scale {scale}` makes them"
-        )
+        raise RuntimeError(f"there are no results at scale {scale} in {out}: `{again}` makes them")
     absent = [study.name for study, results, _ in found if not len(results)]
-    settled = [
-        claim
-        for study, results, _ in shown
-        for claim in study.claims(study.scales[scale], results)
-        if claim.where != "ours" and claim.reproduced is not None
-    ]
-    held = sum(claim.reproduced is True for claim in settled)
-    facts = machine()
+    claims = {
+        study.name: checked(study, study.scales[scale], results) for study, results, _ in shown
+    }
+    verdicts = [(one.where, one.verdict) for of in claims.values() for one in of]
     lead = [
-        f"{held} of {len(settled)} checked claims of the papers reproduce; the others stand in the "
-        "tables with what was measured.",
-        f"Inferway {__version__}, {date.today().isoformat()}, scale {scale}; "
-        f"{facts['cores']} cores, {facts['processor']}, {facts['system']}, Python "
-        f"{facts['python']}, NumPy {facts['numpy']}, Numba {facts['numba']}.",
+        f"{counted(verdicts)} The others stand in the tables with what was measured.",
+        *METHODS_SAID,
+        f"Inferway {__version__}, {date.today().isoformat()}, scale {scale}, seed {seed}; "
+        f"{made_on()}.",
         *([f"Without results: {', '.join(absent)}."] if absent else []),
     ]
-    sections = [_section(study, scale, results, missing) for study, results, missing in shown]
-    return page("Inferway: studies", lead, f"inferway study run --all --scale {scale}", sections)
+    sections = [
+        _section(study, scale, results, missing, claims[study.name])
+        for study, results, missing in shown
+    ]
+    return page("Inferway: studies", lead, again, sections)
+
+
+METHODS_SAID = (
+    "In brackets: 95 % intervals, "
+    + "; or ".join(METHODS.values())
+    + ". A claim whose interval straddles its limit is not settled.",
+)
+"""What the tables' brackets are."""
+
+
+def counted(verdicts: Iterable[tuple[str, str]]) -> str:
+    """Count the claims of the papers, from where each stands and its verdict, in a sentence."""
+    of = Counter(verdict for where, verdict in verdicts if not where.startswith("ours"))
+    total = of["yes"] + of["no"] + of["not settled"]
+    return (
+        f"{of['yes']} of the papers' {total} checked claims reproduce, {of['no']} do not, and "
+        f"{of['not settled']} are not settled."
+    )
+
+
+def made_on() -> str:
+    """The machine and its versions in words."""
+    facts = machine()
+    return (
+        f"{facts['cores']} cores, {facts['processor']}, {facts['system']}, Python "
+        f"{facts['python']}, NumPy {facts['numpy']}, Numba {facts['numba']}"
+    )
 
 
 def claims_table(claims: Sequence[Claim]) -> list[list[str]]:
     """Claims as rows of text, under the headings of the page."""
-    words = {True: "yes", False: "no", None: "-"}
     return [
         [
             claim.where,
@@ -80,14 +108,16 @@ def claims_table(claims: Sequence[Claim]) -> list[list[str]]:
             claim.measure,
             claim.measured,
             claim.tolerance,
-            words[claim.reproduced],
+            claim.verdict,
             claim.why,
         ]
         for claim in claims
     ]
 
 
-def _section(study: Study[Any], scale: str, results: Results, missing: int) -> Section:
+def _section(
+    study: Study[Any], scale: str, results: Results, missing: int, claims: Sequence[Claim]
+) -> Section:
     settings = study.scales[scale]
     said = [f"{one.name} = {getattr(settings, one.name)!r}" for one in fields(settings)]
     notes = [*study.departures, f"Settings: {'; '.join(said)}."]
@@ -101,7 +131,7 @@ def _section(study: Study[Any], scale: str, results: Results, missing: int) -> S
         sheets=[
             Sheet(
                 _COLUMNS,
-                claims_table(study.claims(settings, results)),
+                claims_table(claims),
                 short=(0, 3, 4),
                 marks=5,
             )

@@ -6,7 +6,7 @@ import inspect
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from inferway.studies.store import Store, key
 from inferway.studies.study import SCALES, Point, Study
 from inferway.studies.workers import compute
 
-__all__ = ["OUT", "Progress", "cores", "run", "stored"]
+__all__ = ["OUT", "Progress", "cores", "place", "run", "seeded", "stored"]
 
 OUT = Path("out/studies")
 """Where results go unless said otherwise, below the current folder."""
@@ -40,6 +40,7 @@ def run(
     scale: str = "quick",
     *,
     out: Path = OUT,
+    seed: int = 1,
     workers: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Results:
@@ -52,7 +53,10 @@ def run(
     scale
         ``smoke``, ``quick`` or ``paper``.
     out
-        Folder for results; those of this study go to ``NAME/SCALE`` below it.
+        Folder for results; those of this study go to ``NAME/SCALE`` below it, those of another
+        seed than 1 to ``NAME/SCALE-seed-SEED``.
+    seed
+        The first of the seeds: every point's own is moved by as much as this is above 1.
     workers
         Processes; as many as cores by default, 0 to compute in this one.
     progress
@@ -66,11 +70,11 @@ def run(
     Raises
     ------
     ValueError
-        For an unknown scale.
+        For an unknown scale, or a seed below 1.
     RuntimeError
         Where a point fails, after all others are done, or another run writes to the folder.
     """
-    points, names, store = _plan(study, scale, out)
+    points, names, store = _plan(study, scale, out, seed)
     with store.alone():
         known = store.read()
         missing = [i for i, name in enumerate(names) if name not in known]
@@ -99,11 +103,30 @@ def run(
     return _rows(points, names, known)
 
 
-def stored(study: Study[Any], scale: str = "quick", *, out: Path = OUT) -> tuple[Results, int]:
+def stored(
+    study: Study[Any], scale: str = "quick", *, out: Path = OUT, seed: int = 1
+) -> tuple[Results, int]:
     """Rows that are known already, of today's settings and code, and how many are missing."""
-    points, names, store = _plan(study, scale, out)
+    points, names, store = _plan(study, scale, out, seed)
     found = _rows(points, names, store.read())
     return found, len(points) - len(found)
+
+
+def place(scale: str, seed: int = 1) -> str:
+    """Name of the folder of a study's results."""
+    return scale if seed == 1 else f"{scale}-seed-{seed}"
+
+
+def seeded(points: Sequence[Point], seed: int) -> list[Point]:
+    """The points with other seeds: those that begin at 1 begin at `seed`."""
+    if seed == 1:
+        return list(points)
+    return [
+        replace(point, arguments={**point.arguments, "seed": point.arguments["seed"] + seed - 1})
+        if "seed" in point.arguments
+        else point
+        for point in points
+    ]
 
 
 def cores() -> int:
@@ -112,14 +135,18 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
-def _plan(study: Study[Any], scale: str, out: Path) -> tuple[list[Point], list[str], Store]:
+def _plan(
+    study: Study[Any], scale: str, out: Path, seed: int
+) -> tuple[list[Point], list[str], Store]:
     if scale not in study.scales:
         raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(SCALES)}")
-    points = list(study.points(study.scales[scale]))
+    if seed < 1:
+        raise ValueError(f"the first seed is 1 or more, not {seed}")
+    points = seeded(study.points(study.scales[scale]), seed)
     files = {point.call: Path(inspect.getfile(inspect.unwrap(point.call))) for point in points}
     versions = {call: version([*study.code, file]) for call, file in files.items()}
     names = [key(point, versions[point.call]) for point in points]
-    return points, names, Store(out / study.name / scale)
+    return points, names, Store(out / study.name / place(scale, seed))
 
 
 def _rows(points: Sequence[Point], names: Sequence[str], known: dict[str, Any]) -> Results:

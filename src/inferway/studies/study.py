@@ -5,8 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+<<<<<<< HEAD
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
+=======
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+>>>>>>> a693ad3 (Studies: intervals and open verdicts, tables written from results, other seeds; 4,000 slots; sharper claims)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,12 +19,13 @@ if TYPE_CHECKING:
     from inferway.studies.results import Results
     from inferway.studies.run import Progress
 
-__all__ = ["SCALES", "Claim", "Point", "Study"]
+__all__ = ["SCALES", "Claim", "Point", "Study", "Verdict"]
 
 SCALES = ("smoke", "quick", "paper")
 """From seconds, through the third digit, to the paper's own run lengths."""
 
 Settings = TypeVar("Settings")
+Verdict = Literal["yes", "no", "not settled", "-"]
 
 
 @dataclass(frozen=True)
@@ -66,6 +71,10 @@ class Claim:
         ``%`` for ratios (0.01 is written 1 %), anything else is written after the number.
     why
         What was measured beside it: where the worst is, and the reason where it fails.
+    low, high
+        95 % interval of the value over trials or seeds; None where no seed changes it.
+    method
+        How the interval was found.
     """
 
     where: str
@@ -76,15 +85,27 @@ class Claim:
     at_most: float | None = None
     unit: str = ""
     why: str = ""
+    low: float | None = None
+    high: float | None = None
+    method: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether it reproduces: not settled where the interval straddles a limit."""
+        if math.isnan(self.value):
+            return "-"
+        least = -math.inf if self.at_least is None else self.at_least
+        most = math.inf if self.at_most is None else self.at_most
+        low = self.value if self.low is None else self.low
+        high = self.value if self.high is None else self.high
+        if least <= low and high <= most:
+            return "yes"
+        return "no" if high < least or low > most else "not settled"
 
     @property
     def reproduced(self) -> bool | None:
-        """Whether the value is within its limits; None where there is none."""
-        if math.isnan(self.value):
-            return None
-        low = -math.inf if self.at_least is None else self.at_least
-        high = math.inf if self.at_most is None else self.at_most
-        return low <= self.value <= high
+        """Whether it reproduces; None where nothing was measured, or it is not settled."""
+        return {"yes": True, "no": False}.get(self.verdict)
 
     @property
     def tolerance(self) -> str:
@@ -97,8 +118,10 @@ class Claim:
 
     @property
     def measured(self) -> str:
-        """The value in words."""
-        return self.write(self.value)
+        """The value in words, with its interval."""
+        if self.low is None or self.high is None:
+            return self.write(self.value)
+        return f"{self.write(self.value)} ({self.write(self.low)} to {self.write(self.high)})"
 
     def write(self, value: float) -> str:
         """A value with its unit."""
@@ -122,6 +145,10 @@ class Claim:
             "unit": self.unit,
             "reproduced": self.reproduced,
             "why": self.why,
+            "low": self.low,
+            "high": self.high,
+            "method": self.method,
+            "verdict": self.verdict,
         }
 
 

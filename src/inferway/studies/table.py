@@ -28,6 +28,7 @@ STUDIES = {
     "ablation": "queueing.ablation",
     "small-optimum": "queueing.small_optimum",
     "energy": "queueing.energy",
+    "priced-limits": "queueing.priced_limits",
     "placement-tiers": "placement.tiers",
     "placement-alpha": "placement.alpha_cost",
     "placement-gain": "placement.alpha_gain",

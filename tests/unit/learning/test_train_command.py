@@ -10,7 +10,10 @@ from typing import Any
 import pytest
 from burst import FILE
 
+import inferway
 from inferway.cli import main, train
+from inferway.learning import deployed
+from inferway.learning.differences import differences
 
 SMALL = ["--slots", "2e3", "--set", "slots_per_update=1000", "--set", "sites=10"]
 SMALL += ["--set", "hidden=(8, 8)", "--set", "epochs=1"]
@@ -75,3 +78,52 @@ def test_without_pytorch_one_sentence_says_what_to_install(
         "inferway: training needs torch, which is in the extra `learn`: "
         "pip install 'inferway[learn]'\n"
     )
+
+
+def test_it_warns_where_what_is_deployed_is_not_what_is_trained(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
+    assert main(["train", str(FILE), *SMALL, "--json"]) == 0
+    output = capsys.readouterr()
+    (late,) = json.loads(output.out)["tasks"]["recognise"]["warnings"]
+    assert "servers predicted to be late are left out before the policy's choice" in late
+    assert f"inferway: warning: {late}\n" in output.err
+    begun = ["--start", "out/train/rl-po/policy.npz", "--out", str(tmp_path / "other")]
+    assert main(["train", str(changed(tmp_path)), *SMALL, *begun, "--json"]) == 0
+    (deadline,) = json.loads(capsys.readouterr().out)["tasks"]["recognise"]["warnings"]
+    assert deadline.endswith(
+        "was trained for a deadline of 300 ms, and this training is for 250 ms"
+    )
+
+
+def changed(folder: Path) -> Path:
+    """The file with another deadline, where late requests are served as in training."""
+    text = FILE.read_text().replace("deadline: 300 ms", "deadline: 250 ms")
+    file = folder / "changed.yaml"
+    file.write_text(text.replace("buffer: 15}", "buffer: 15, late: serve}"))
+    return file
+
+
+def test_what_differs_is_said_in_sentences(tmp_path: Path) -> None:
+    from types import SimpleNamespace
+
+    start = SimpleNamespace(
+        path="policy.npz",
+        about=SimpleNamespace(
+            deadline_s=0.3, slot_s=1.0, buffer=15, variants=("light",), counts=(4,)
+        ),
+    )
+
+    def said(file: Path, begun: Any = None) -> list[str]:
+        deployment = inferway.load(file)
+        control = deployed.control_of(deployment, "recognise", "rl-po")
+        return differences(deployment, control, "recognise", "rl-po", start=begun)
+
+    (late,) = said(FILE)
+    assert late.startswith("the node has `late: drop`: as deployed, servers predicted to be late")
+    assert said(changed(tmp_path)) == []
+    assert said(changed(tmp_path), start) == [
+        "policy.npz was trained for a deadline of 300 ms, and this training is for 250 ms",
+        "policy.npz was trained for servers 4 light, and this training is for 2 light, 2 heavy",
+    ]

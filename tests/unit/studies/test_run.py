@@ -13,6 +13,7 @@ import pytest
 from inferway.studies import run, stored, study
 from inferway.studies.queueing.system import FOUR_CLASSES
 from inferway.studies.queueing.wrong_rate import tolerance
+from inferway.studies.run import seeded
 from inferway.studies.study import Point, Study
 
 LOADS = (0.4, 0.6, 0.8)
@@ -93,6 +94,30 @@ def test_scales_are_kept_apart_and_an_unknown_one_refused(tmp_path):
     assert stored(small(), "quick", out=tmp_path)[1] == 3
     with pytest.raises(ValueError, match="unknown scale 'tiny'"):
         run(small(), "tiny", out=tmp_path)
+
+
+def test_another_seed_moves_every_seed_and_is_kept_beside(tmp_path):
+    def drawn(loads):
+        return [Point({"trial": k}, kept, {"seed": k + 1, "other": 7}) for k in range(3)]
+
+    one = small(points=drawn)
+    assert [row["got"] for row in run(one, "smoke", out=tmp_path, workers=0).rows] == [1, 2, 3]
+    watch = Watch()
+    other = run(one, "smoke", out=tmp_path, seed=5, workers=0, progress=watch)
+    assert [row["got"] for row in other.rows] == [5, 6, 7]
+    assert watch.computed == 3
+    assert [row["got"] for row in stored(one, "smoke", out=tmp_path)[0].rows] == [1, 2, 3]
+    assert (tmp_path / "small" / "smoke-seed-5" / "points.jsonl").exists()
+    with pytest.raises(ValueError, match="the first seed is 1 or more, not 0"):
+        run(one, "smoke", out=tmp_path, seed=0)
+
+
+def kept(seed, other):
+    return {"got": seed}
+
+
+def test_points_without_a_seed_stay_what_they_are(tmp_path):
+    assert seeded(points(LOADS), 9) == points(LOADS)
 
 
 def test_a_failing_point_stops_no_other_and_is_named(tmp_path):

@@ -39,6 +39,25 @@ def test_a_claim_writes_its_numbers():
     assert claim(math.inf).measured == "unbounded"
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.2, 0.5, "yes"),
+        (0.4, 0.6, "not settled"),
+        (0.51, 0.6, "no"),
+        (-0.2, 0.4, "not settled"),
+        (-0.2, -0.1, "no"),
+    ],
+)
+def test_a_claim_is_settled_by_its_whole_interval(low, high, verdict):
+    found = claim((low + high) / 2, at_least=0.0, at_most=0.5, low=low, high=high)
+    assert found.verdict == verdict
+    assert found.reproduced is {"yes": True, "no": False}.get(verdict)
+    said = found.to_json()
+    assert (said["low"], said["high"], said["verdict"]) == (low, high, verdict)
+    assert f"({found.write(low)} to {found.write(high)})" in found.measured
+
+
 def test_an_unknown_study_names_those_there_are():
     with pytest.raises(ValueError, match=r"unknown study 'fig-9'.*trade-off"):
         study("fig-9")

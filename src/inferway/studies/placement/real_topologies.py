@@ -232,7 +232,7 @@ STUDY = Study(
     shows="INFIDA and its rivals on real backbones.",
     scales={
         "smoke": replace(_PAPER, slots=12, trials=1, names=("Abilene",)),
-        "quick": replace(_PAPER, slots=120, trials=1, names=_PAPER.names[:5]),
+        "quick": replace(_PAPER, slots=120, names=_PAPER.names[:5]),
         "paper": _PAPER,
     },
     points=points,

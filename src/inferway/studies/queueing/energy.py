@@ -32,6 +32,7 @@ class Settings:
     budgets: tuple[float, ...] = (2.3, 2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6)
     queries: int = 100_000_000
     precision: float | None = None
+    trials: int = 3
 
 
 def points(settings: Settings) -> list[Point]:
@@ -41,7 +42,7 @@ def points(settings: Settings) -> list[Point]:
     asked.append((_FREE, None))
     return [
         Point(
-            {"policy": policy, "budget": budget},
+            {"policy": policy, "budget": budget, "trial": trial},
             kept,
             {
                 "system": system,
@@ -53,11 +54,12 @@ def points(settings: Settings) -> list[Point]:
                 "policy": policy,
                 "queries": settings.queries,
                 "precision": settings.precision,
-                "seed": 1,
+                "seed": trial + 1,
             },
             seconds(settings.queries, settings.precision),
         )
         for policy, budget in asked
+        for trial in range(settings.trials)
     ]
 
 
@@ -182,11 +184,16 @@ def figure(settings: Settings, results: Results) -> Figure:
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """What one price per constraint reaches."""
     here = results.where(policy="priced")
-    rows = here.rows
-    over = _worst([(row["energy"] / row["budget"] - 1, row) for row in rows])
-    short = _worst([(settings.target - row["accuracy"], row) for row in rows])
-    gap = _worst([(row["response_s"] / row["bound_s"] - 1, row) for row in rows if row["stable"]])
+    energy, bound_energy, accuracy, response_s, bound_s = (
+        {budget: here.value(column, budget=budget) for budget in settings.budgets}
+        for column in ("energy", "bound_energy", "accuracy", "response_s", "bound_s")
+    )
+    over = _worst({budget: one / budget - 1 for budget, one in energy.items()})
+    short = _worst({budget: settings.target - one for budget, one in accuracy.items()})
+    gap = _worst({budget: one / bound_s[budget] - 1 for budget, one in response_s.items()})
     free = results.where(policy=_FREE)
+    # Where the LP without the constraint would spend more.
+    binding = [b for b in settings.budgets if bound_energy[b] >= b * (1 - 1e-6)]
     return [
         Claim(
             "ours",
@@ -217,19 +224,21 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         ),
         Claim(
             "ours",
-            "TAD-OP, which knows no budget, overspends the smallest of them.",
-            "its mean energy over that budget, less 1",
-            free.value("energy") / min(settings.budgets) - 1,
-            at_least=0.05,
+            "TAD-OP, which knows no budget, overspends every one that binds.",
+            "its mean energy over the largest budget that the LP uses up, less 1",
+            free.value("energy") / max(binding, default=math.nan) - 1,
+            at_least=0.0,
             unit="%",
-            why=f"{free.value('energy'):.3f} J",
+            why=f"{free.value('energy'):.3f} J; budgets that bind: "
+            + ", ".join(f"{one:g} J" for one in binding),
         ),
     ]
 
 
-def _worst(found: Sequence[tuple[float, Mapping[str, Any]]]) -> tuple[float, float]:
-    value, row = max(found, key=lambda one: one[0], default=(math.nan, {"budget": math.nan}))
-    return value, row["budget"]
+def _worst(found: Mapping[float, float]) -> tuple[float, float]:
+    """The largest value, and the budget where it is."""
+    known = [(value, budget) for budget, value in found.items() if not math.isnan(value)]
+    return max(known, default=(math.nan, math.nan))
 
 
 _PAPER = Settings()
@@ -238,8 +247,8 @@ STUDY = Study(
     source="ours, after [Anonymous], Sec. 8.1",
     shows="An accuracy target and an energy budget at once: two prices against the LP.",
     scales={
-        "smoke": replace(_PAPER, servers=64, budgets=(2.6,), queries=40_000),
-        "quick": replace(_PAPER, queries=3_000_000, precision=0.0015),
+        "smoke": replace(_PAPER, servers=64, budgets=(2.6,), queries=40_000, trials=1),
+        "quick": replace(_PAPER, queries=2_000_000, precision=0.003),
         "paper": _PAPER,
     },
     points=points,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
@@ -199,44 +200,39 @@ def _deterministic_faster(settings: Settings, results: Results, where: str) -> C
     slower, at = math.nan, "no points are known"
     for target in settings.targets:
         for servers in settings.sizes:
-            here = [_at(results, law, target, servers) for law in (_DETERMINISTIC, _EXPONENTIAL)]
             gaps = [
                 _gap(settings, results, law, target, servers)
                 for law in (_DETERMINISTIC, _EXPONENTIAL)
             ]
-            noise_s = 3 * math.hypot(here[0].stderr, here[1].stderr)
-            beyond = gaps[0] - gaps[1] - noise_s / _bound_s(settings, target)
-            if beyond == beyond and not beyond <= slower:
-                slower = beyond
+            if not math.isnan(gaps[0] - gaps[1]) and not gaps[0] - gaps[1] <= slower:
+                slower = gaps[0] - gaps[1]
                 at = f"n = {servers}, target {target:g}: {100 * gaps[0]:.2f} % deterministic, "
                 at += f"{100 * gaps[1]:.2f} % exponential"
     return Claim(
         where,
         "Convergence is faster with deterministic than with exponential service.",
-        "gap with deterministic less gap with exponential service, beyond three standard errors",
+        "largest gap with deterministic less gap with exponential service",
         slower,
         at_most=0.0,
         unit="%",
-        why=f"nearest at {at}",
+        why=f"nearest at {at}; on large sites hardly anything waits, and both gaps are eq. 4's",
     )
 
 
 def _keeps(settings: Settings, results: Results) -> Claim:
     worst, at = math.nan, "no points are known"
     for row in results.rows:
-        # Random routing: four standard errors of a mean of that many independent draws.
         short = row["target"] - row["accuracy"]
-        slack = 4 * row["accuracy_se"]
-        if short == short and not short - slack <= worst:
-            worst = short - slack
+        if short == short and not short <= worst:
+            worst = short
             at = f"n = {row['servers']}, target {row['target']:g}: accuracy {row['accuracy']:.5f}"
             at += f" +- {row['accuracy_se']:.1g}"
     return Claim(
         "Sec. 3.2, Lemma 2 (2)",
         "R-JIQ meets the benchmark accuracy whatever n.",
-        "largest shortfall beyond four standard errors",
+        "largest shortfall of the mean accuracy",
         worst,
-        at_most=0.0,
+        at_most=0.0002,
         unit="%",
         why=f"nearest to falling short: {at}",
     )
@@ -279,6 +275,7 @@ def _wait(settings: Settings, results: Results, target: float, servers: int) -> 
     return float((found.mean - free_s) / _bound_s(settings, target))
 
 
+@cache
 def _bound_s(settings: Settings, target: float) -> float:
     from inferway.dispatch import max_rate, solve
 
@@ -293,6 +290,7 @@ def _whole(sizes: Sequence[int]) -> int:
     return max(sizes)
 
 
+@cache
 def _without_waiting(settings: Settings, target: float, servers: int) -> float:
     """Mean service time under the routing of eq. 4, s."""
     from inferway.dispatch import max_rate

@@ -34,7 +34,7 @@ STUDY = Study(
     shows="Accuracy and number in the system over time while the load varies, 4096 servers.",
     scales={
         "smoke": replace(_PAPER, servers=256, horizon_s=1_200.0, cycles=2, samples=120, trials=1),
-        "quick": replace(_PAPER, horizon_s=12_000.0, trials=2),
+        "quick": replace(_PAPER, horizon_s=12_000.0, trials=3),
         "paper": _PAPER,
     },
     points=varying.points,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -145,12 +146,12 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         Claim(
             "ours",
             "No scheduler has more than 0.80895 overall.",
-            "upper bound",
-            highest,
-            at_least=0.80894,
-            at_most=0.80896,
-            why=f"bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the heavy servers, normal "
-            f"{ACCURACY[1]:g}",
+            "greatest mean goodput of all rows here less the upper bound",
+            _greatest(results) - highest,
+            at_most=0.0001,
+            unit="%",
+            why=f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at "
+            f"the heavy servers, normal {ACCURACY[1]:g}; a run differs from its mean by chance",
         )
     ]
     least = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}
@@ -180,17 +181,6 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             unit="%",
         )
     )
-    found.append(
-        Claim(
-            "ours",
-            "Nothing is above the bound.",
-            "greatest goodput of all runs less the bound",
-            max((row["goodput"] for row in results.rows), default=float("nan")) - highest,
-            at_most=0.0001,
-            unit="%",
-            why="a run differs from its mean by chance",
-        )
-    )
     exact = results.measure("goodput", row="believed", cv=0.0, factor=1.0).mean
     for factor, says, limits in (
         (0.95, "Believing service 5 % too short costs 10 points.", (0.08, 0.12)),
@@ -210,6 +200,15 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             )
         )
     return found
+
+
+def _greatest(results: Results) -> float:
+    """Of the means over the trials."""
+    places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
+    found = [
+        results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
+    ]
+    return max(found, default=math.nan)
 
 
 def _over_factors(settings: Settings, results: Results) -> str:

@@ -6,6 +6,7 @@ What `inferway.scheduling` decides for one site in a call, decided here for (E, 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -31,9 +32,10 @@ def decider_of(
     Parameters
     ----------
     policy
-        ``lw``, ``hw``, ``sa``, ``infaas`` or ``hand``.
+        ``lw``, ``hw``, ``sa``, ``infaas`` or ``hand``; ``split`` routes as ``sa`` does with
+        ``shares`` for the most accurate class, by phase, that are given.
     control
-        The sites; for ``sa`` with the phase in their observations.
+        The sites; for ``sa`` and ``split`` with the phase in their observations.
     rates_per_s
         By phase of the workload, for ``sa``.
     options
@@ -44,6 +46,8 @@ def decider_of(
     ValueError
         For another name.
     """
+    if policy == "split":
+        return _split(control, options["shares"])
     fleet, spec = control.scenario.fleet, scheduling_spec(policy, **options)
     deadline_s = control.scenario.deadline_s
     assert deadline_s is not None
@@ -135,6 +139,13 @@ def _infaas(control: Control, most_s: float) -> Decide:
         return fit / fit.sum(axis=1, keepdims=True), None
 
     return decide
+
+
+def _split(control: Control, shares: Sequence[float]) -> Decide:
+    fleet = control.scenario.fleet
+    light, heavy = only(fleet, lightest(fleet)), only(fleet, heaviest(fleet))
+    routings = [even(fleet, share * heavy + (1 - share) * light) for share in shares]
+    return _by_phase(control, np.array([one.probabilities for one in routings]))
 
 
 def _by_phase(control: Control, routings: Floats) -> Decide:

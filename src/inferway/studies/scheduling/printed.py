@@ -11,7 +11,7 @@ from pathlib import Path
 
 HEADINGS = (
     *("row", "goodput", "per second", "violations"),
-    *("bursty: goodput", "violations", "rejected", "late", "heavy"),
+    *("bursty: goodput", "violations", "rejected", "late", "heavy", "scheduled"),
     *("normal: goodput", "violations", "heavy", "printed goodput"),
 )
 

@@ -59,7 +59,8 @@ def evaluated(
     Parameters
     ----------
     policy
-        One of `EVENTS`, ``lw``, ``hw``, ``sa``, ``infaas``, ``hand``, or a learned one's kind.
+        One of `EVENTS`, ``lw``, ``hw``, ``sa``, ``split``, ``infaas``, ``hand``, or a learned one's
+        kind.
     workload
         ``map`` or ``periodic``.
     slots
@@ -141,7 +142,7 @@ def _in_slots(
     control = Control(
         replace(asked, policy="alias"),
         slot_s=slot_s,
-        sees_phase=policy == "sa" or policy.startswith("rl-fo"),
+        sees_phase=policy in ("sa", "split") or policy.startswith("rl-fo"),
         batches=policy.endswith("-b"),
     )
     if trained:
@@ -165,13 +166,18 @@ def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """The columns of Table 2.
 
     ``goodput_bursty`` and so on by state; without a state's name, the mean of the two states, which
-    is the paper's "overall". ``rate`` is the overall goodput in requests per second.
+    is the paper's "overall". ``rate`` is the overall goodput in requests per second. ``heavy``
+    counts what heavy instances accepted; ``scheduled`` also what was turned away, as the paper's
+    heavyweight model scheduling ratio does: light servers have room for nearly all that comes, so
+    that it is the heavy ones that turn away.
     """
     row: dict[str, Any] = {}
     for name in ("goodput", "violations", "rejected", "late", "heavy"):
         for phase, of in by_phase.items():
             row[f"{name}_{phase}"] = of[name]
         row[name] = sum(of[name] for of in by_phase.values()) / len(by_phase)
+    for phase, of in by_phase.items():
+        row[f"scheduled_{phase}"] = of["heavy"] + of["rejected"]
     row["rate"] = row["goodput"] * mean_rate_per_s()
     return row
 

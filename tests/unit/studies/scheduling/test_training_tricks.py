@@ -56,7 +56,7 @@ def test_what_noise_may_have_done_is_claimed_of_none():
             }
         ),
     )
-    assert [claim.reproduced for claim in found] == [False, True, None, False]
+    assert [claim.verdict for claim in found] == ["not settled", "yes", "-", "no"]
     assert "difference 1.00 +- 0.23" in found[1].why
     assert "as trained 79.00 +- 0.25 %" in found[1].why
 
