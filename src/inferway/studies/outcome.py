@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from inferway.studies.intervals import checked
 from inferway.studies.results import Results
 from inferway.studies.study import Claim, Study
 
@@ -32,8 +33,8 @@ class Outcome:
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
-        """Each sentence that is checked, with what was measured."""
-        return self.study.claims(self.study.scales[self.scale], self.results)
+        """Each sentence that is checked, with what was measured and its interval."""
+        return checked(self.study, self.study.scales[self.scale], self.results)
 
     def plot(self) -> Figure:
         """`figure`, as all results have it."""
@@ -54,13 +55,12 @@ class Outcome:
     def _table(self) -> pd.DataFrame:
         import pandas as pd
 
-        words = {True: "yes", False: "no", None: "-"}
         rows = [
             {
                 "claim": claim.says,
                 "measured": claim.measured,
                 "reproduces": claim.tolerance,
-                "": words[claim.reproduced],
+                "": claim.verdict,
             }
             for claim in self.claims
         ]

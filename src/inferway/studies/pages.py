@@ -155,9 +155,9 @@ def _page(
         f"    inferway study run --scale {scale}{_seed(seed)} {' '.join(done)}\n"
         f"    inferway study tables --scale {scale}{_seed(seed)} --out docs/studies"
     )
-    if len(done) < len(own):
-        older = ", ".join(name for name in own if name not in tables)
-        said += f"\n\nTables left from an earlier run, without intervals: {older}."
+    older = [name for name in sorted(present - {None, *done}) if name]
+    if older:
+        said += f"\n\nTables left from an earlier run: {', '.join(older)}."
     _replace(file, {"counts": f"**{counts}**", "made": said})
     return Page(file, done, [name for name in own if name not in tables], counts)
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-<<<<<<< HEAD
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
-=======
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
->>>>>>> a693ad3 (Studies: intervals and open verdicts, tables written from results, other seeds; 4,000 slots; sharper claims)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -192,6 +188,7 @@ class Study(Generic[Settings]):
         scale: str = "quick",
         *,
         out: Path | None = None,
+        seed: int = 1,
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> Outcome:
@@ -205,7 +202,7 @@ class Study(Generic[Settings]):
         from inferway.studies.outcome import Outcome
         from inferway.studies.run import OUT, run
 
-        results = run(self, scale, out=out or OUT, workers=workers, progress=progress)
+        results = run(self, scale, out=out or OUT, seed=seed, workers=workers, progress=progress)
         return Outcome(self, scale, results)
 
     def seconds(self, scale: str) -> float:

@@ -86,11 +86,7 @@ VERDICTS = {
     "edge-alpha": {"With alpha near 0": True, "The gain decreases": True},
     "edge-rate": {"INFIDA gains more than greedy": True},
     "moved-bytes": {"No refresh period": True},
-<<<<<<< HEAD
-    "learning-rate": {"Without tuning": True},
-=======
     "learning-rate": {"A wrong hand-set rate loses": True},
->>>>>>> a693ad3 (Studies: intervals and open verdicts, tables written from results, other seeds; 4,000 slots; sharper claims)
     "real-topologies": {},
     "milp-gap": {
         "INFIDA's mean gain until T is at least 1 - 1/e": True,
