@@ -24,12 +24,14 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest, ModelInferResponse
 from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 from tritonclient.utils import InferenceServerException
 
-from inferway.live import Limits, Outcome
+from inferway.live import Keys, Limits, Outcome
 from inferway.live.grpc import endpoint_class
+from inferway.live.guard import Guard
 from inferway.runtime import NullRuntime, Signature, Tensor
 
 LIMIT_S = 20.0
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3
+RIGHT = "Bearer a-key-of-enough-length"
 VALUES: dict[str, list[Any]] = {
     "BOOL": [True, False], "UINT8": [0, 255], "UINT16": [0, 2**16 - 1], "UINT32": [0, 2**32 - 1],
     "UINT64": [0, 2**64 - 1], "INT8": [-(2**7), 2**7 - 1], "INT16": [-(2**15), 2**15 - 1],
@@ -739,15 +741,15 @@ def test_a_taken_port_is_an_error(digits_over_grpc: Speaking) -> None:
 
 
 def test_keys(speak: Callable[..., Speaking], site_of: Callable[..., Any]) -> None:
-    speaking = speak(site_of(), allowed=lambda value: value == "Bearer open")
+    speaking = speak(site_of(), guard=Guard(Keys(["a-key-of-enough-length"])))
     stub = speaking.stub
 
     def ask(*values: str) -> ModelInferResponse:
         metadata = [("authorization", value) for value in values]
         return stub.ModelInfer(raw_request(), metadata=metadata)
 
-    assert ask("Bearer open").model_version == "tiny"
-    for values in ((), ("Bearer other",), ("Bearer open", "Bearer open")):
+    assert ask(RIGHT).model_version == "tiny"
+    for values in ((), ("Bearer other",), (RIGHT, RIGHT)):
         code, details = failure(lambda values=values: ask(*values))
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert details == "the call needs a valid key: authorization: Bearer KEY"

@@ -18,12 +18,13 @@ ONE = {
     "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
 }
 KEY = "a-key-of-enough-length"
+ADMIN = "another-key-for-changes"
 RIGHT = f"Authorization: Bearer {KEY}\r\n"
 
 
 @pytest.fixture
 def guarded(start: Any, site_of: Any) -> Any:
-    return start(site_of(), keys=Keys([KEY]))
+    return start(site_of(), keys=Keys([KEY, f"admin={ADMIN}"]))
 
 
 def test_health_is_open_and_the_rest_needs_a_key(guarded: Any) -> None:
@@ -49,7 +50,7 @@ def test_the_admin_listener_asks_for_the_key_too(guarded: Any, tmp_path: Path) -
     with pytest.raises(ServeError, match="needs a valid key"):
         apply(tmp_path / "x.yaml", url)
     with pytest.raises(ServeError, match=r"x\.yaml"):
-        apply(tmp_path / "x.yaml", url, key=KEY)
+        apply(tmp_path / "x.yaml", url, key=ADMIN)
 
 
 def test_a_body_without_a_key_is_not_waited_for(guarded: Any) -> None:

@@ -31,20 +31,25 @@ def checked(url: str) -> str:
         raise CommandError(str(error), REFUSED) from error
 
 
-def key(file: Path | None) -> str | None:
-    """Read the first key of a file, or else of the environment; None where neither is given.
+def key(file: Path | None, role: str = "infer") -> str | None:
+    """Read a key from a file, or else from the environment; None where neither is given.
 
-    The file may be the server's own (`inferway.live.keys.keys_from`), with its comments.
+    The file may be the server's own (`inferway.live.keys.keys_from`), with its comments and roles:
+    the first key counts that has the role, else the first.
     """
+    from inferway.live.keys import ROLES, parted
+
     if file is None:
-        return os.environ.get("INFERWAY_KEY")
+        given = os.environ.get("INFERWAY_KEY")
+        return given and parted(given)[1]
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise CommandError(f"{file} cannot be read: {reason}", REFUSED) from error
     words = (word for line in lines if not line.lstrip().startswith("#") for word in line.split())
-    found = next(words, None)
-    if found is None:
+    keys = [parted(word) for word in words]
+    if not keys:
         raise CommandError(f"{file} holds no key", REFUSED)
-    return found
+    fitting = (key for roles, key in keys if roles & ROLES[role])
+    return next(fitting, keys[0][1])

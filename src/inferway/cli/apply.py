@@ -28,7 +28,7 @@ def apply(
 
     admin_url = address.checked(admin_url)
     deployment = inferway.load(existing(file))  # what is wrong is said here, with its lines
-    key = address.key(key_file)
+    key = address.key(key_file, "admin")
     try:
         told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
     except OSError as error:

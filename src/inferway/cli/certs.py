@@ -78,4 +78,4 @@ def _tell(folder: Path, issued: list[Issued]) -> None:
     print(f"In {folder}. Give each node its own two files and {authority.certificate.name}.")
     print(f"{authority.key.name} makes certificates: keep it off the nodes.")
     if any(one.state == "renewed" for one in nodes):
-        print("A running node takes renewed files when it starts again.")
+        print("A running node takes renewed files on SIGHUP; its control port, at the next start.")

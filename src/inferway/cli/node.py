@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -24,6 +25,7 @@ from inferway.cli.serving import (
     certificate,
     leave,
     mebibytes,
+    outlive_hangup,
 )
 
 if TYPE_CHECKING:
@@ -91,7 +93,10 @@ def node(
     policy: Policy = None,
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
 ) -> None:
-    """Run one node: serve its clients, forward upstream, and load what placement decides."""
+    """Run one node: serve its clients, forward upstream, and load what placement decides.
+
+    On SIGHUP keys and certificates are read anew.
+    """
     from inferway.deployment.nodes import NodeLimits
     from inferway.live import Limits, PortError, ServeError
     from inferway.live.keys import keys_from
@@ -103,6 +108,7 @@ def node(
     from inferway.network import topology_of
     from inferway.network.members import members_of
 
+    outlive_hangup()
     shown = certificate(tls_cert, tls_key)
     deployment = opened(file, policy)
     try:
@@ -129,6 +135,7 @@ def node(
             grpc_port=grpc_port,
             certificate=shown,
             keys=keys_from(keys),
+            read_keys=partial(keys_from, keys),
             drain_delay_s=drain_delay,
             grace_s=grace,
             log_level=log_level,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
@@ -25,6 +27,7 @@ from inferway.cli.serving import (
     certificate,
     leave,
     mebibytes,
+    outlive_hangup,
 )
 
 if TYPE_CHECKING:
@@ -64,6 +67,15 @@ def serve(
         bool,
         typer.Option("--allow-apply", help="Let `apply` in without keys, from this machine."),
     ] = False,
+    apply_from: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            help="Where `apply` may take files from, policies and models too; repeatable. "
+            "FILE's folder if not given.",
+            show_default=False,
+        ),
+    ] = None,
     tls_cert: TlsCert = None,
     tls_key: TlsKey = None,
     max_body: Annotated[
@@ -97,11 +109,18 @@ def serve(
     log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
     json: terminal.Json = False,
 ) -> None:
-    """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go."""
+    """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go.
+
+    On SIGHUP file, keys and certificate are read anew.
+    """
     from inferway import live
     from inferway.deployment.nodes import NodeLimits
     from inferway.live.grpc import GRPC_PORT
 
+    outlive_hangup()
+    for folder in apply_from or ():
+        if not folder.is_dir():
+            raise CommandError(f"--apply-from {folder} is no folder", REFUSED)
     shown = certificate(tls_cert, tls_key)
     if no_grpc and grpc_port is not None:
         raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
@@ -149,6 +168,7 @@ def serve(
                 admin_host=admin_host,
                 keys=keys,
                 allow_apply=allow_apply,
+                apply_from=apply_from or None,
                 certificate=shown,
                 limits=live.Limits.of(
                     written,
@@ -168,6 +188,7 @@ def serve(
                 times=None if forget else live.times_file(),
                 log_level=log_level,
                 ready=ready,
+                read=partial(opened, file, policy),
             )
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -29,6 +30,7 @@ __all__ = [
     "certificate",
     "leave",
     "mebibytes",
+    "outlive_hangup",
 ]
 
 
@@ -49,7 +51,7 @@ Keys = Annotated[
     Path | None,
     typer.Option(
         metavar="FILE",
-        help="Keys that clients must send, one a line; else INFERWAY_KEYS.",
+        help="Keys that clients must send, a line each: KEY or ROLE+ROLE=KEY; else INFERWAY_KEYS.",
         show_default=False,
     ),
 ]
@@ -95,6 +97,11 @@ def certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | No
 def mebibytes(number: int | None) -> int | None:
     """Turn an option's MiB into bytes; what is not given stays None."""
     return None if number is None else number * 1024**2
+
+
+def outlive_hangup() -> None:
+    """Let SIGHUP end nothing while the process starts: what it asks to be read is about to be."""
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
 
 
 def leave() -> None:

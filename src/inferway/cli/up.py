@@ -124,7 +124,7 @@ def up(
 
 @contextmanager
 def _interrupted() -> Iterator[Callable[[], bool]]:
-    """Have SIGTERM interrupt as Ctrl-C does; tell whether either has come.
+    """Have SIGTERM and SIGHUP interrupt as Ctrl-C does; tell whether one of them has come.
 
     An exception in the middle of anything may come in the middle of a finalizer, and is lost there.
     """
@@ -135,8 +135,12 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
         came = True
         raise KeyboardInterrupt
 
-    # Ignored or not before: both are meant for whoever runs the nodes.
-    before = {one: signal.signal(one, interrupt) for one in (signal.SIGINT, signal.SIGTERM)}
+    # Ignored or not before: these are meant for whoever runs the nodes.
+    meant = [signal.SIGINT, signal.SIGTERM]
+    # But the end of a terminal is not, where `nohup` has said so.
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        meant.append(signal.SIGHUP)
+    before = {one: signal.signal(one, interrupt) for one in meant}
     try:
         yield lambda: came
     finally:

@@ -10,8 +10,10 @@ from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from inferway import __version__
+from inferway.live.guard import Guard
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
+from inferway.live.keys import Role
 from inferway.live.metrics import registry_of
 from inferway.live.pauses import Pauses
 from inferway.live.request import Outcome
@@ -27,18 +29,23 @@ def admin_routes(
     ready: Callable[[], bool],
     apply: Callable[[Exchange], None],
     pauses: Pauses,
+    guard: Guard | None = None,
 ) -> Routes:
     """Lay out the admin pages; `apply` answers ``POST /apply``."""
-    registry = registry_of(sites, pauses)
+    registry = registry_of(sites, pauses, guard)
     kind = CONTENT_TYPE_LATEST.encode()
     routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
-    routes.post("/apply", apply)
-    routes.read("/metrics", lambda exchange: exchange.respond(200, generate_latest(registry), kind))
+    routes.post("/apply", apply, Role.ADMIN)
+    routes.read(
+        "/metrics",
+        lambda exchange: exchange.respond(200, generate_latest(registry), kind),
+        Role.READ,
+    )
 
     def show(exchange: Exchange) -> None:
         exchange.respond(200, msgspec.json.encode(status(sites, ready())))
 
-    routes.read("/status", show)
+    routes.read("/status", show, Role.READ)
     return routes
 
 

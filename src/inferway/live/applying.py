@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from inferway.live.aside import aside
+from inferway.live.bounds import OUTSIDE, Bounds
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
@@ -20,6 +22,8 @@ from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.deployment.error import Problem
+    from inferway.deployment.source import Source
 
 
 class Asked(msgspec.Struct, forbid_unknown_fields=True):
@@ -44,6 +48,10 @@ class Applying:
         Whether requests have shown a key before they come here.
     allowed
         Whether they may come without one.
+    bounds
+        Where files may come from.
+    log
+        Told what is wrong with other files than the deployment's own.
     """
 
     def __init__(
@@ -54,8 +62,11 @@ class Applying:
         host: str,
         guarded: bool,
         allowed: bool,
+        bounds: Bounds,
+        log: Any,
     ) -> None:
         self._apply, self._broken = apply, broken
+        self._bounds, self._log = bounds, log
         self._host, self._guarded, self._allowed = host, guarded, allowed
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -78,7 +89,7 @@ class Applying:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            tasks = await self._apply(await aside(_deployment, exchange))
+            tasks = await self._apply(await aside(self._deployment, exchange))
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
         except (ValueError, WarmUpError) as error:
@@ -88,6 +99,55 @@ class Applying:
             exchange.refuse(500, "the server failed to apply the file; it goes on as before")
         else:
             exchange.respond(200, encode({"schema": 1, "tasks": tasks}))
+
+    def _deployment(self, exchange: Exchange) -> Deployment:
+        """Load the deployment that is asked for; takes seconds.
+
+        Raises
+        ------
+        RefusalError
+            When the request does not say which, or it is none, or lies elsewhere.
+        ValueError
+            When the file is not valid.
+        """
+        # A page in somebody's browser can send forms to loopback, but no JSON unasked.
+        kind = (exchange.content_type or b"").partition(b";")[0].strip().lower()
+        if kind != JSON:
+            raise RefusalError(415, "send the request as Content-Type: application/json")
+        assert isinstance(exchange.body, bytes)
+        try:
+            asked = msgspec.json.decode(exchange.body, type=Asked)
+        except UNREADABLE as error:
+            raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
+        if (asked.path is None) == (asked.content is None):
+            raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
+        if asked.path is not None:
+            path = Path(asked.path)
+            if not path.is_absolute() or "\0" in asked.path:
+                raise RefusalError(400, f"path is {asked.path!r}; give an absolute one")
+            if not self._bounds.hold(path):
+                raise RefusalError(403, f"{path} is {OUTSIDE}")
+            return self._loaded(_written(path.resolve()), self._bounds)
+        from inferway.deployment.source import read
+
+        assert asked.content is not None
+        with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
+            path = Path(folder) / "content.yaml"
+            path.write_text(asked.content, encoding="utf-8")
+            return self._loaded(read(path), Bounds([*self._bounds.folders, path.parent]))
+
+    def _loaded(self, source: Source, bounds: Bounds) -> Deployment:
+        from inferway.deployment import DeploymentError, measured
+        from inferway.deployment.load import build
+
+        files = bounds.files(source)
+        try:
+            return measured(build(source))
+        except DeploymentError as error:
+            self._log.warning("a deployment is not applied", reason=str(error))
+            raise DeploymentError(
+                error.path, [_unquoted(problem, files) for problem in error.problems]
+            ) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -108,39 +168,41 @@ def _host_name(header: bytes) -> str:
     return text.partition(":")[0]
 
 
-def _deployment(exchange: Exchange) -> Deployment:
-    """Load the deployment that is asked for; takes seconds.
+def _written(path: Path) -> Source:
+    """Read a deployment file; of any other file nothing is said.
 
     Raises
     ------
     RefusalError
-        When the request does not say which.
-    ValueError
-        When the file is not valid.
+        When it is none.
     """
-    from inferway.deployment import load, measured
+    from inferway.deployment import DeploymentError
+    from inferway.deployment.document import Document
+    from inferway.deployment.source import read
 
-    # A page in somebody's browser can send forms to loopback, but no JSON unasked.
-    kind = (exchange.content_type or b"").partition(b";")[0].strip().lower()
-    if kind != JSON:
-        raise RefusalError(415, "send the request as Content-Type: application/json")
-    assert isinstance(exchange.body, bytes)
+    line = 0
     try:
-        asked = msgspec.json.decode(exchange.body, type=Asked)
-    except UNREADABLE as error:
-        raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
-    if (asked.path is None) == (asked.content is None):
-        raise RefusalError(400, 'give {"path": FILE} or {"content": TEXT}, and not both')
-    if asked.path is not None:
-        path = Path(asked.path)
-        if not path.is_absolute():
-            raise RefusalError(400, f"path is {asked.path}; give an absolute one")
-        try:
-            return measured(load(path))
-        except OSError as error:
-            raise RefusalError(400, f"{path} cannot be read: {error.strerror or error}") from None
-    assert asked.content is not None
-    with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
-        path = Path(folder) / "content.yaml"
-        path.write_text(asked.content, encoding="utf-8")
-        return measured(load(path))
+        source = read(path)
+    except DeploymentError as error:
+        if not path.is_file():
+            raise RefusalError(400, str(error)) from None
+        line = error.problems[0].line
+    else:
+        strange = [source.line((key,)) for key in source.data if key not in Document.model_fields]
+        if "tasks" in source.data and not strange:
+            return source
+        line = min(strange, default=0)
+    where = f"{path}:{line}" if line else str(path)
+    known = ", ".join(Document.model_fields)
+    raise RefusalError(
+        400, f"{where}: this is no deployment file: at its top there is `tasks`, and only {known}"
+    )
+
+
+def _unquoted(problem: Problem, files: dict[str, Path]) -> Problem:
+    """Leave out of a problem what another file may have said."""
+    for field, file in files.items():
+        if problem.field == field or file.name in problem.sentence:
+            reason = f"{file.name} is not what belongs here; the server's log says why"
+            return replace(problem, sentence=reason)
+    return problem

@@ -41,6 +41,17 @@ class Certificate(NamedTuple):
             ) from None
         return context
 
+    def renew(self, context: ssl.SSLContext) -> None:
+        """Have a listener show what the files hold now, to connections yet to come.
+
+        Raises
+        ------
+        ServeError
+            As `context`; it goes on with what it has.
+        """
+        self.context()  # what does not fit must not be half taken
+        context.load_cert_chain(self.chain, self.key, password=lambda: b"")
+
     def pem(self) -> tuple[bytes, bytes]:
         """Read private key and chain, as gRPC takes them."""
         return self.key.read_bytes(), self.chain.read_bytes()

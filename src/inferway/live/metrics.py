@@ -15,6 +15,7 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from inferway.live.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S
+from inferway.live.guard import Guard
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
@@ -26,12 +27,16 @@ _VARIANT = ["task", "variant"]
 _NEIGHBOR = ["neighbor"]
 
 
-def registry_of(sites: Sequence[Site], pauses: Pauses) -> CollectorRegistry:
+def registry_of(
+    sites: Sequence[Site], pauses: Pauses, guard: Guard | None = None
+) -> CollectorRegistry:
     """Make a registry of these sites and the process, to be rendered by ``generate_latest``."""
     registry = CollectorRegistry()
     registry.register(SiteCollector(sites))
     registry.register(NeighborCollector(sites))
     registry.register(PauseCollector(pauses))
+    if guard is not None:
+        registry.register(KeyCollector(guard))
     return registry
 
 
@@ -97,6 +102,24 @@ class NeighborCollector(Collector):
             usable.add_metric([name], float(hop.works))
         if hops:
             yield from (sent, faults, asked, usable)
+
+
+class KeyCollector(Collector):
+    """Reads how many requests were not let in."""
+
+    def __init__(self, guard: Guard) -> None:
+        self._guard = guard
+
+    def collect(self) -> Iterator[Any]:
+        """Yield the counts by reason."""
+        family = CounterMetricFamily(
+            "inferway_key_failures",
+            "Requests and calls that were not let in, by what is wrong with their key.",
+            labels=["reason"],
+        )
+        for reason, count in self._guard.denied.items():
+            family.add_metric([reason], count)
+        yield family
 
 
 class SiteCollector(Collector):

@@ -16,17 +16,20 @@ import uvloop
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
+from inferway.live.aside import aside
 from inferway.live.assembly import ServeError, check_served
 from inferway.live.bodies import Bodies
+from inferway.live.bounds import Bounds
 from inferway.live.certificate import Certificate
 from inferway.live.descriptors import Descriptors
 from inferway.live.growths import Growths
+from inferway.live.guard import Guard
 from inferway.live.headroom import Headroom
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Handler, Routes, inference_routes
-from inferway.live.keys import Keys
+from inferway.live.keys import ANYBODY, Keys, Role
 from inferway.live.log import logger
 from inferway.live.pauses import Pauses, settle
 from inferway.live.port import listening
@@ -66,10 +69,13 @@ class Server:
     admin_host
         Address of the admin listener; without keys it must be loopback.
     keys
-        Who may use all listeners, health apart; None lets everybody in.
+        Who may use the listeners for what, health apart; None lets everybody in.
     allow_apply
         Whether ``POST /apply`` is answered without keys too: whoever has an account on this
         machine can then have the server run a policy file of theirs.
+    apply_from
+        Folders that ``POST /apply`` may take files from, with what they name; None is that of the
+        deployment's own file.
     certificate
         For TLS on the inference listeners, HTTP and gRPC, and on an admin listener that is not at
         loopback; None for plain connections.
@@ -94,7 +100,11 @@ class Server:
     expected
         Tasks that are not unknown where no site serves them: nothing can answer them now.
     pages
-        More pages of the admin listener, by path.
+        More pages of the admin listener, by path, for whose key may read.
+    read_keys
+        Reads the keys anew, and
+    read_deployment
+        the deployment, on SIGHUP; without them they stay as they are.
 
     Raises
     ------
@@ -113,6 +123,7 @@ class Server:
         admin_host: str = "127.0.0.1",
         keys: Keys | None = None,
         allow_apply: bool = False,
+        apply_from: Sequence[Path] | None = None,
         certificate: Certificate | None = None,
         drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
@@ -124,6 +135,8 @@ class Server:
         now: Callable[[], float] = time.monotonic,
         expected: Iterable[str] = (),
         pages: Mapping[str, Handler] | None = None,
+        read_keys: Callable[[], Keys | None] | None = None,
+        read_deployment: Callable[[], Deployment] | None = None,
     ) -> None:
         if keys is None and not is_loopback(admin_host):
             raise ServeError(
@@ -169,16 +182,23 @@ class Server:
             host=admin_host,
             guarded=keys is not None,
             allowed=allow_apply,
+            bounds=Bounds(_folders_of(deployment) if apply_from is None else apply_from),
+            log=self.log,
         )
+        self._certificate = certificate
         self._tls = None if certificate is None else certificate.context()
-        allowed = None if keys is None else keys.allow
+        self.guard = None if keys is None else Guard(keys, self.log)
+        self._read_keys, self._read_deployment = read_keys, read_deployment
+        self._renewing: asyncio.Task[None] | None = None
+        self._renew_again = False
         starting = _starting_routes()
         self._routes, self._admin_routes = starting, starting
         self._http = Listener(
             lambda method, target: self._routes.find(method, target),
             self._broken,
             self.limits,
-            allowed,
+            self.guard,
+            lambda target: self._routes.role(target),
             bodies=self.bodies,
             beat=Descriptors(self.log).look,
         )
@@ -186,7 +206,8 @@ class Server:
             lambda method, target: self._admin_routes.find(method, target),
             self._broken,
             self.limits,
-            allowed,
+            self.guard,
+            lambda target: self._admin_routes.role(target),
             bodies=self.bodies,
         )
         self._grpc: Endpoint | None = None
@@ -196,7 +217,7 @@ class Server:
                 self._broken,
                 self.limits,
                 bodies=self.bodies,
-                allowed=allowed,
+                guard=self.guard,
                 certificate=None if certificate is None else certificate.pem(),
             )
         self._ending, self._undelayed = asyncio.Event(), asyncio.Event()
@@ -266,11 +287,13 @@ class Server:
         served = {site.task for site in sites}
         for task in self._expected:
             if task not in served:
-                self._routes.post(f"/v2/models/{task}/infer", _unserved(task))
-                self._routes.read(f"/v2/models/{task}/ready", _unserved(task))
-        self._admin_routes = admin_routes(sites, self._is_ready, self._applying, self._pauses)
+                self._routes.post(f"/v2/models/{task}/infer", _unserved(task), Role.INFER)
+                self._routes.read(f"/v2/models/{task}/ready", _unserved(task), Role.INFER)
+        self._admin_routes = admin_routes(
+            sites, self._is_ready, self._applying, self._pauses, self.guard
+        )
         for path, page in self._pages.items():
-            self._admin_routes.read(path, page)
+            self._admin_routes.read(path, page, Role.READ)
         if self._grpc is not None:
             self._grpc.serve(sites)
 
@@ -299,6 +322,56 @@ class Server:
             )
         await self.apply(deployment)
         return {site.task: list(site.variants) for site in self.sites}
+
+    def renew(self) -> None:
+        """Read keys, certificate and deployment anew, as SIGHUP asks; to be called on the loop.
+
+        What is wrong is logged, and the old goes on. While the server starts, that comes first;
+        once it ends, nothing is read.
+        """
+        if self._renewing is not None and not self._renewing.done():
+            self._renew_again = True
+        elif not self._ending.is_set():
+            self._renewing = asyncio.get_running_loop().create_task(self._renew())
+
+    def again(self, what: str, read: Callable[[], object]) -> None:
+        """Read something anew now, or say why the old goes on."""
+        try:
+            read()
+        except (ServeError, OSError, ValueError) as error:
+            self.log.error("not read anew", what=what, reason=str(error))
+        else:
+            self.log.info("read anew", what=what)
+
+    async def _renew(self) -> None:
+        if self.guard is not None and self._read_keys is not None:
+            self.again("keys", self._take_keys)
+        if self._certificate is not None:
+            self.again("certificate", self._take_certificate)
+        while not self.ready and not self._ending.is_set():
+            await asyncio.sleep(_POLL_S)
+        if self._read_deployment is not None and not self._ending.is_set():
+            try:
+                await self.apply(await aside(self._read_deployment))
+            except Exception as error:  # whatever is wrong with the file, the server goes on
+                self.log.error("not read anew", what="deployment", reason=str(error))
+        if self._renew_again:
+            self._renew_again = False
+            await self._renew()
+
+    def _take_keys(self) -> None:
+        assert self._read_keys is not None
+        assert self.guard is not None
+        keys = self._read_keys()
+        if keys is not None:
+            self.guard.keys = keys
+
+    def _take_certificate(self) -> None:
+        assert self._certificate is not None
+        assert self._tls is not None
+        self._certificate.renew(self._tls)
+        if self._grpc is not None:
+            self._grpc.renew(self._certificate.pem())
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Accept no more, finish what is in flight within the grace period, close."""
@@ -382,6 +455,7 @@ class Server:
         """Serve until SIGTERM, which drains first, or SIGINT, which does not wait for that.
 
         A second signal ends the drain delay, and another one does not wait for requests in flight.
+        SIGHUP is `renew`.
 
         Parameters
         ----------
@@ -395,6 +469,7 @@ class Server:
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.end, delay=False))
+        loop.add_signal_handler(signal.SIGHUP, self.renew)
         self._settles = True
         give_back()
         waiting = asyncio.create_task(self._ending.wait())
@@ -438,6 +513,12 @@ def _limits_of(deployment: Deployment | Sequence[Site]) -> Limits:
     return Limits.of(node.limits)
 
 
+def _folders_of(deployment: Deployment | Sequence[Site]) -> Sequence[Path]:
+    path = None if isinstance(deployment, Sequence) else deployment.path
+    # A file may be a link, and those beside either be meant.
+    return () if path is None else (path.absolute().parent, path.resolve().parent)
+
+
 def _unserved(task: str) -> Handler:
     reason = f"nothing that can answer task {task!r} is within reach now"
     return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
@@ -451,6 +532,6 @@ def _starting_routes() -> Routes:
         return refuse
 
     routes = Routes(lambda _: "", otherwise)
-    routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
-    routes.read("/v2/health/ready", lambda exchange: exchange.respond(503))
+    routes.read("/v2/health/live", lambda exchange: exchange.respond(200), ANYBODY)
+    routes.read("/v2/health/ready", lambda exchange: exchange.respond(503), ANYBODY)
     return routes

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ def serve(
     admin_host: str = "127.0.0.1",
     keys: Path | None = None,
     allow_apply: bool = False,
+    apply_from: Sequence[Path] | None = None,
     certificate: Certificate | None = None,
     limits: Limits | None = None,
     drain_delay_s: float = DRAIN_DELAY_S,
@@ -34,6 +36,7 @@ def serve(
     times: Path | None = None,
     log_level: str = "info",
     ready: Callable[[Server], None] | None = None,
+    read: Callable[[], Deployment] | None = None,
 ) -> None:
     """Serve a deployment until SIGINT or SIGTERM; see `Server.run`.
 
@@ -50,10 +53,12 @@ def serve(
     admin_host
         Address of the admin listener; without keys it must be loopback.
     keys
-        A file with one bearer key a line; None takes the environment's `INFERWAY_KEYS`, and lets
-        everybody in without it.
+        A file with one bearer key a line, which is read anew on SIGHUP; None takes the
+        environment's `INFERWAY_KEYS`, and lets everybody in without it.
     allow_apply
         Whether another deployment may be applied without a key; see `Server`.
+    apply_from
+        Folders that another one may be applied from; see `Server`.
     certificate
         For TLS; see `Server`.
     limits
@@ -71,6 +76,8 @@ def serve(
         The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
     ready
         Called once with the server, when it is ready.
+    read
+        Loads the deployment anew on SIGHUP; None loads its file, where it has one.
 
     Raises
     ------
@@ -88,6 +95,7 @@ def serve(
         admin_host=admin_host,
         keys=keys_from(keys),
         allow_apply=allow_apply,
+        apply_from=apply_from,
         certificate=certificate,
         limits=limits,
         drain_delay_s=drain_delay_s,
@@ -96,5 +104,20 @@ def serve(
         times=times,
         tracer=tracer_from_environment(),
         log_level=log_level,
+        read_keys=partial(keys_from, keys),
+        read_deployment=read or _reading(deployment),
     )
     server.run(ready)
+
+
+def _reading(deployment: Deployment) -> Callable[[], Deployment] | None:
+    path = deployment.path
+    if path is None:
+        return None
+
+    def read() -> Deployment:
+        from inferway.deployment import load, measured
+
+        return measured(load(path))
+
+    return read

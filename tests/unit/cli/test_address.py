@@ -18,7 +18,7 @@ def test_a_servers_own_file_of_keys_gives_the_first(tmp_path: Path) -> None:
     assert found == "first-key-0123456789"
     keys = keys_from(file)
     assert keys is not None
-    assert keys.allow(f"Bearer {found}")
+    assert keys.roles(f"Bearer {found}")
 
 
 def test_a_file_of_comments_holds_no_key(tmp_path: Path) -> None:

@@ -29,7 +29,9 @@ def test_a_certificate_per_node_and_what_to_do_with_them(
     assert main(["certs", str(TREE), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr().out
     assert "renewed: " in said
-    assert "A running node takes renewed files when it starts again." in said
+    assert (
+        "A running node takes renewed files on SIGHUP; its control port, at the next start." in said
+    )
 
 
 def test_as_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,8 +26,8 @@ ONE, OTHER = "k" * 16, "0123456789abcdef-other"
 )
 def test_any_key_opens_and_nothing_else_does(header: str, allowed: bool) -> None:
     keys = Keys([ONE, OTHER])
-    assert keys.allow(header) is allowed
-    assert keys.allow(header.encode()) is allowed
+    assert bool(keys.roles(header)) is allowed
+    assert bool(keys.roles(header.encode())) is allowed
 
 
 @pytest.mark.parametrize(
@@ -58,10 +58,10 @@ def test_keys_come_from_a_file_or_else_the_environment(
     monkeypatch.setenv("INFERWAY_KEYS", f"{ONE}, {OTHER}")
     from_environment = keys_from(None)
     assert from_environment is not None
-    assert from_environment.allow(f"Bearer {OTHER}")
+    assert from_environment.roles(f"Bearer {OTHER}")
     file = tmp_path / "keys"
     file.write_text(f"# the first\n\n  {ONE}\n")
     from_file = keys_from(file)
     assert from_file is not None
-    assert from_file.allow(f"Bearer {ONE}")
-    assert not from_file.allow(f"Bearer {OTHER}")
+    assert from_file.roles(f"Bearer {ONE}")
+    assert not from_file.roles(f"Bearer {OTHER}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ssl
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -117,6 +118,20 @@ class Credentials(NamedTuple):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         context.minimum_version = ssl.TLSVersion.TLSv1_3
         return self._loaded(context)
+
+    def renew(self, node: str, contexts: Iterable[ssl.SSLContext]) -> None:
+        """Have contexts that were made of these files go by what they hold now.
+
+        An authority that is no longer in its file is trusted as before.
+
+        Raises
+        ------
+        ServeError
+            As `check`; nothing has changed then.
+        """
+        self.check(node)
+        for context in contexts:
+            self._loaded(context)
 
     def _loaded(self, context: ssl.SSLContext) -> ssl.SSLContext:
         context.load_verify_locations(self.authority)

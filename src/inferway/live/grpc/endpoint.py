@@ -16,11 +16,14 @@ from inferway.live.grpc.arrivals import FULL, Arrivals
 from inferway.live.grpc.health import Health
 from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
-from inferway.live.grpc.status import CallError, refused
+from inferway.live.grpc.status import CallError, denied, refused
+from inferway.live.grpc.wires import peer_of
+from inferway.live.guard import Denied, Guard
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
+from inferway.live.keys import Role
 from inferway.live.site import Site
 from inferway.runtime import Tensor
 
@@ -40,9 +43,8 @@ class Endpoint:
         Caps on requests.
     bodies
         Account of the bodies that are held, with other listeners'; one of its own by default.
-    allowed
-        Told the value of a call's `authorization` metadata, "" where there is none: whether it may
-        see and use the tasks. Health, live and ready are anybody's. None lets everybody in.
+    guard
+        Looks at the keys of calls. Health, live and ready are anybody's. None lets everybody in.
     certificate
         Private key and certificate chain, both PEM, for TLS; None for plain connections.
     """
@@ -54,15 +56,18 @@ class Endpoint:
         limits: Limits | None = None,
         *,
         bodies: Bodies | None = None,
-        allowed: Callable[[str], bool] | None = None,
+        guard: Guard | None = None,
         certificate: tuple[bytes, bytes] | None = None,
     ) -> None:
         self.port = 0
         self._ready = ready
         self._broken = broken
         self._limits = limits or Limits()
-        self._allowed = allowed
-        self._certificate = certificate
+        self._guard = guard
+        self._certificate = self._shown = None
+        if certificate is not None:
+            self.renew(certificate)
+            self._shown = self._certificate
         self._bodies = bodies or Bodies(self._limits.bodies_bytes)
         self._arrivals = Arrivals(self._bodies, self._limits)
         self._health = Health(self._is_ready)
@@ -106,7 +111,7 @@ class Endpoint:
             if self._certificate is None:
                 self.port = server.add_insecure_port(address)
             else:
-                credentials = grpc.ssl_server_credentials([self._certificate])
+                credentials = grpc.dynamic_ssl_server_credentials(self._certificate, self._newer)
                 self.port = server.add_secure_port(address, credentials)
         except RuntimeError as error:
             raise OSError(f"cannot listen for gRPC on {address}: is the port taken?") from error
@@ -127,6 +132,17 @@ class Endpoint:
         """Tell those who watch the health that readiness may have changed."""
         self._health.announce()
 
+    def renew(self, certificate: tuple[bytes, bytes]) -> None:
+        """Show another certificate, private key first, to connections yet to come."""
+        self._certificate = grpc.ssl_server_certificate_configuration([certificate])
+
+    def _newer(self) -> Any:
+        # Asked by gRPC's own threads before every handshake; None is what it has.
+        if self._shown is self._certificate:
+            return None
+        self._shown = self._certificate
+        return self._shown
+
     async def stop(self, grace_s: float) -> None:
         """Take no more calls, and cancel those that are not answered within the grace period."""
         self._health.end()
@@ -143,10 +159,10 @@ class Endpoint:
         inference = {
             "ServerLive": self._answer(self._server_live),
             "ServerReady": self._answer(self._server_ready),
-            "ServerMetadata": self._answer(self._guard(self._server_metadata)),
-            "ModelReady": self._answer(self._guard(self._model_ready)),
-            "ModelMetadata": self._answer(self._guard(self._model_metadata)),
-            "ModelInfer": self._answer(self._guard(self._model_infer)),
+            "ServerMetadata": self._answer(self._guarded(self._server_metadata)),
+            "ModelReady": self._answer(self._guarded(self._model_ready)),
+            "ModelMetadata": self._answer(self._guarded(self._model_metadata)),
+            "ModelInfer": self._answer(self._guarded(self._model_infer)),
         }
         health = {
             "Check": self._answer(self._check),
@@ -191,16 +207,18 @@ class Endpoint:
 
         return call
 
-    def _guard(self, method: Method) -> Method:
-        allowed = self._allowed
-        if allowed is None:
+    def _guarded(self, method: Method) -> Method:
+        guard = self._guard
+        if guard is None:
             return method
 
         async def call(context: Any) -> Any:
             values = [value for key, value in context.invocation_metadata() if key == _KEY]
             # Two keys are as good as none: what stands before this server may check the other one.
-            if not allowed(values[0] if len(values) == 1 else ""):
-                raise RefusalError(401, "the call needs a valid key: authorization: Bearer KEY")
+            given = values[0] if len(values) == 1 else ""
+            found = guard.look(given, Role.INFER, lambda: peer_of(context.peer())[0])
+            if isinstance(found, Denied):
+                raise denied(found)
             return await method(context)
 
         return call

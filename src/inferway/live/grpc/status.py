@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import grpc
 
+from inferway.live.guard import Denied
 from inferway.live.http.refusal import RefusalError
 from inferway.live.request import LONGEST_RETRY_S, Outcome, Request
 
@@ -56,6 +57,14 @@ def refused(refusal: RefusalError) -> CallError:
     """End a call for what is wrong with it."""
     code = CODES.get(refusal.status, grpc.StatusCode.UNKNOWN)
     return CallError(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
+
+
+def denied(found: Denied) -> CallError:
+    """End a call whose key does not open it."""
+    reason = found.reason
+    if found.status == 401:
+        reason = "the call needs a valid key: authorization: Bearer KEY"
+    return CallError(CODES[found.status], reason, retry(found.retry_s) if found.retry_s else ())
 
 
 def ended(request: Request) -> CallError:

@@ -77,6 +77,7 @@ class Hop:
         self.breaker = breaker or Breaker()
         self.reason = ""
         """Why nothing is sent; empty while requests are."""
+        self.tls = tls
         self._pool = Pool(
             name,
             host,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
+from inferway.live.guard import Denied
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.refusal import long_json
 from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT, whole
@@ -16,8 +17,6 @@ from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT, whole
 if TYPE_CHECKING:
     from inferway.live.http.listener import Listener
 
-OPEN = frozenset({b"/v2/health/live", b"/v2/health/ready"})
-"""What is answered without a key: whoever starts and balances servers has none."""
 _CHALLENGE = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 LINGER_S: Final = 1.0
 """How long a refused client may send nothing more before its connection is closed."""
@@ -95,7 +94,7 @@ class Connection(asyncio.Protocol):
         self._ending: bool | None = None
         self._closed: int | None = None
         # Between nodes there are no keys, and so none to ask for.
-        self._whole = listener.hops and listener.allowed is None
+        self._whole = listener.hops and listener.guard is None
 
     # What asyncio calls.
 
@@ -271,14 +270,15 @@ class Connection(asyncio.Protocol):
         if exchange.method == b"CONNECT":
             self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
             return
-        allowed = listener.allowed
-        if (
-            allowed is not None
-            and not allowed(exchange.authorization or b"")
-            and self._url.partition(b"?")[0] not in OPEN
-        ):
-            self._refuse_and_close(401, "the request needs a valid key", _CHALLENGE)
-            return
+        guard = listener.guard
+        if guard is not None:
+            found = guard.look(
+                exchange.authorization or b"", listener.role(self._url), self._client
+            )
+            if isinstance(found, Denied):
+                self._refuse_and_close(found.status, found.reason, _lines(found))
+                return
+            exchange.roles = found
         limits, bodies = listener.limits, listener.bodies
         # Without raw tensors all of a body is JSON.
         self._cap = limits.body_bytes
@@ -468,14 +468,26 @@ class Connection(asyncio.Protocol):
             self._pause()
 
     def _find(self, exchange: Exchange) -> None:
+        listener = self.listener
+        if listener.guard is not None:
+            # With the body something else may have come to be there.
+            needed = listener.role(exchange.target)
+            if needed and not needed & exchange.roles:
+                denied = listener.guard.other(needed)
+                exchange.refuse(denied.status, denied.reason)
+                return
         try:
-            self.listener.find(exchange.method, exchange.target)(exchange)
+            listener.find(exchange.method, exchange.target)(exchange)
         except Exception as error:  # a failing handler must not leave its client waiting
             self.listener.broken(error)
             if not exchange.answered:
                 self._deaf = True
                 exchange.keep_alive = exchange.headed = False
                 exchange.refuse(500, "the server failed on this request")
+
+    def _client(self) -> str:
+        peer = self._transport.get_extra_info("peername")
+        return str(peer[0]) if peer else ""
 
     def _wrong_head(self, exchange: Exchange, version: str) -> tuple[int, str] | None:
         if version not in ("1.0", "1.1"):
@@ -621,6 +633,12 @@ class Connection(asyncio.Protocol):
         if self._paused and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
+
+
+def _lines(denied: Denied) -> bytes:
+    if denied.status == 401:
+        return _CHALLENGE
+    return b"Retry-After: %d\r\n" % denied.retry_s if denied.retry_s else b""
 
 
 def _listed(before: bytes | None, value: bytes) -> bytes:

@@ -66,6 +66,7 @@ class Exchange:
         "prepared",
         "reply",
         "request",
+        "roles",
         "size",
         "target",
         "tick",
@@ -114,6 +115,8 @@ class Exchange:
         self.reply: bytes | None = None
         """A response that waits for those before it."""
         self.answered = False
+        self.roles = 0
+        """Of its key, where keys are looked at."""
         self.request: Any = None
         """The site's request, while one is on its way."""
         self.withdraw: Callable[[Any], None] | None = None

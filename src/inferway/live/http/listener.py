@@ -8,10 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from inferway.live.bodies import Bodies
+from inferway.live.guard import Guard
 from inferway.live.http.beside import Beside
 from inferway.live.http.connection import Connection
 from inferway.live.http.exchange import Clock, Exchange
 from inferway.live.http.limits import Limits
+from inferway.live.keys import Role
 
 Handler = Callable[[Exchange], None]
 Find = Callable[[bytes, bytes], Handler]
@@ -29,9 +31,10 @@ class Listener:
         Told of an exception in a handler.
     limits
         Caps on requests.
-    allowed
-        Told the value of a request's Authorization header, empty without one: whether it may be
-        answered. Health is anybody's. None lets everybody in.
+    guard
+        Looks at the keys of requests. None lets everybody in.
+    role
+        Tells which of a key's roles a request target asks for; an administrator's without it.
     bodies
         Account of the bodies that are held, with other listeners'; one of its own by default.
     beat
@@ -45,7 +48,8 @@ class Listener:
         find: Find,
         broken: Callable[[BaseException], None],
         limits: Limits | None = None,
-        allowed: Callable[[bytes], bool] | None = None,
+        guard: Guard | None = None,
+        role: Callable[[bytes], int] = lambda target: Role.ADMIN,
         *,
         bodies: Bodies | None = None,
         beat: Callable[[], None] | None = None,
@@ -56,7 +60,7 @@ class Listener:
         self.broken = broken
         self.limits = limits or Limits()
         self.bodies = bodies or Bodies(self.limits.bodies_bytes)
-        self.allowed = allowed
+        self.guard, self.role = guard, role
         self.clock = Clock()
         self.connections: set[Connection] = set()
         self.unread = 0

@@ -16,6 +16,7 @@ from inferway.live.http.openapi import document
 from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
+from inferway.live.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
 from inferway.runtime import Tensor
 
@@ -45,24 +46,38 @@ class Routes:
         self._otherwise = otherwise
         self._paths: dict[bytes, dict[bytes, Handler]] = {}
         self._below: dict[bytes, Callable[[Exchange, bytes], None]] = {}
+        self._roles: dict[bytes, int] = {}
 
-    def read(self, path: str, handler: Handler) -> None:
-        """Answer GET and HEAD."""
+    def read(self, path: str, handler: Handler, role: int) -> None:
+        """Answer GET and HEAD of who has the role."""
         for method in _READ:
-            self._add(method, path, handler)
+            self._add(method, path, handler, role)
 
-    def read_below(self, path: str, handler: Callable[[Exchange, bytes], None]) -> None:
+    def read_below(self, path: str, handler: Callable[[Exchange, bytes], None], role: int) -> None:
         """Answer GET and HEAD of whatever stands after the path and a slash."""
-        self._below[f"{path}/".encode()] = handler
+        start = f"{path}/".encode()
+        self._below[start], self._roles[start] = handler, role
 
-    def post(self, path: str, handler: Handler) -> None:
-        """Answer POST."""
-        self._add(b"POST", path, handler)
+    def post(self, path: str, handler: Handler, role: int) -> None:
+        """Answer POST of who has the role."""
+        self._add(b"POST", path, handler, role)
 
     def take(self, other: Routes) -> None:
         """Answer as another table does, too; what both have is the other's."""
         self._paths.update(other._paths)
         self._below.update(other._below)
+        self._roles.update(other._roles)
+
+    def role(self, target: bytes) -> int:
+        """Tell which role a target asks for; what leads nowhere is told to any key."""
+        # A path with a slash at its end may be the start of others, and none itself.
+        if target in self._paths:
+            return self._roles[target]
+        path = plain_path(target)
+        if path in self._paths:
+            return self._roles[path]
+        start = self._start_of(path)
+        return ANY_KEY if start is None else self._roles[start]
 
     def find(self, method: bytes, target: bytes) -> Handler:
         """Find who answers; whoever does not know the path or the method says so."""
@@ -82,15 +97,26 @@ class Routes:
         return handler
 
     def _find_below(self, path: bytes) -> Handler | None:
-        for start, answer in self._below.items():
+        start = self._start_of(path)
+        if start is None:
+            return None
+        answer, rest = self._below[start], path[len(start) :]
+        return lambda exchange: answer(exchange, rest)
+
+    def _start_of(self, path: bytes) -> bytes | None:
+        for start in self._below:
             if path.startswith(start) and len(path) > len(start):
-                rest = path[len(start) :]
-                return lambda exchange: answer(exchange, rest)
+                return start
         return None
 
-    def _add(self, method: bytes, path: str, handler: Handler) -> None:
+    def _add(self, method: bytes, path: str, handler: Handler, role: int) -> None:
         for spelling in {path, quote(path)}:
-            self._paths.setdefault(spelling.encode(), {})[method] = handler
+            written = spelling.encode()
+            self._paths.setdefault(written, {})[method] = handler
+            # A key is looked at before the method is of interest.
+            before = self._roles.get(written, role)
+            assert before == role, f"{path} has two roles"
+            self._roles[written] = role
 
 
 def _not_allowed(method: bytes, methods: Iterable[bytes]) -> Handler:
@@ -141,13 +167,15 @@ def inference_routes(
 
     routes = Routes(unknown)
     metadata = encode(ServerMetadata("inferway", __version__, EXTENSIONS))
-    routes.read("/v2", lambda exchange: exchange.respond(200, metadata))
-    routes.read("/v2/", lambda exchange: exchange.respond(200, metadata))
+    routes.read("/v2", lambda exchange: exchange.respond(200, metadata), Role.INFER)
+    routes.read("/v2/", lambda exchange: exchange.respond(200, metadata), Role.INFER)
     described = encode(document())
-    routes.read("/v2/openapi.json", lambda exchange: exchange.respond(200, described))
-    routes.read("/v2/health/live", lambda exchange: exchange.respond(200))
-    routes.read("/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503))
-    routes.post("/v2/repository/index", Index(tasks.values(), ready, limits))
+    routes.read("/v2/openapi.json", lambda exchange: exchange.respond(200, described), Role.INFER)
+    routes.read("/v2/health/live", lambda exchange: exchange.respond(200), ANYBODY)
+    routes.read(
+        "/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503), ANYBODY
+    )
+    routes.post("/v2/repository/index", Index(tasks.values(), ready, limits), Role.INFER)
     made = {} if made is None else made
     for gone in made.keys() - tasks.values():
         del made[gone]
@@ -170,15 +198,19 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
         else:
             exchange.respond(200, encode(found))
 
-    routes.read_below(f"/v2/models/{site.task}/explain", explain)
+    routes.read_below(f"/v2/models/{site.task}/explain", explain, Role.READ)
     for variant in (None, *site.versions):
         base = f"/v2/models/{site.task}"
         if variant is not None:
             base += f"/versions/{variant}"
         body = encode(_metadata(site))
-        routes.read(base, lambda exchange, body=body: exchange.respond(200, body))  # type: ignore[misc]
-        routes.read(f"{base}/ready", _ready(site, variant, ready))
-        routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)))
+        routes.read(base, _told(body), Role.INFER)
+        routes.read(f"{base}/ready", _ready(site, variant, ready), Role.INFER)
+        routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
+
+
+def _told(body: bytes) -> Handler:
+    return lambda exchange: exchange.respond(200, body)
 
 
 def _ready(site: Site, variant: str | None, ready: Callable[[], bool]) -> Handler:

@@ -100,7 +100,7 @@ class Node:
         Caps on requests; None takes the node's of the deployment.
     tracer
         Makes spans of the requests; None makes none. The node closes it.
-    grpc_port, certificate, keys, drain_delay_s, grace_s, log_level
+    grpc_port, certificate, keys, read_keys, drain_delay_s, grace_s, log_level
         As of `inferway.live.Server`.
     """
 
@@ -120,6 +120,7 @@ class Node:
         grpc_port: int | None = None,
         certificate: Certificate | None = None,
         keys: Keys | None = None,
+        read_keys: Callable[[], Keys | None] | None = None,
         drain_delay_s: float = DRAIN_DELAY_S,
         grace_s: float = GRACE_S,
         log_level: str = "info",
@@ -180,6 +181,7 @@ class Node:
             admin_host=admin_host,
             admin_port=admin_port,
             keys=keys,
+            read_keys=read_keys,
             drain_delay_s=drain_delay_s,
             grace_s=grace_s,
             limits=limits or Limits.of(member.limits),
@@ -241,6 +243,7 @@ class Node:
             now=now,
         )
         self._peers = Listener(self.relay.find, self._broken, limits, bodies=bodies, hops=True)
+        self._mine = mine
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
         self.rounds = rounds_of(
@@ -321,6 +324,19 @@ class Node:
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
 
+    def renew(self) -> None:
+        """Read keys and certificates anew, as SIGHUP asks; what is wrong is logged.
+
+        Connections to neighbors and from them show the new certificate from the next one on. The
+        control plane's listener keeps the old one until the node starts again.
+        """
+        self.server.renew()
+        mine = self._mine
+        if mine is not None:
+            hops = (hop.tls for hop in self.hops.values() if hop.tls is not None)
+            contexts = [self._peer_tls["ssl"], *hops]
+            self.server.again("certs", partial(mine.renew, self.name, contexts))
+
     def run(self, ready: Callable[[Node], None] | None = None) -> None:
         """Run until SIGTERM, which drains first, or SIGINT, which does not wait for that."""
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -331,6 +347,7 @@ class Node:
         give_back()
         loop.add_signal_handler(signal.SIGTERM, self.server.end)
         loop.add_signal_handler(signal.SIGINT, partial(self.server.end, delay=False))
+        loop.add_signal_handler(signal.SIGHUP, self.renew)
         starting = asyncio.create_task(self.start())
         ending = asyncio.create_task(self.server.told())
         await asyncio.wait((starting, ending), return_when=asyncio.FIRST_COMPLETED)

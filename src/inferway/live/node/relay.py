@@ -31,6 +31,7 @@ from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes
 from inferway.live.http.whole import NODE, PATH
 from inferway.live.intake import Intake
+from inferway.live.keys import ANYBODY
 from inferway.live.site import Site
 
 _BEFORE: Final = b"/v2/models/"
@@ -89,7 +90,7 @@ class Relay:
         self._handlers: dict[bytes, Handler] = {}
         self._targets: dict[tuple[Hop, str], bytes] = {}
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
-        self._routes.read("/v2/health/live", self._live)
+        self._routes.read("/v2/health/live", self._live, ANYBODY)
 
     def serve(self, sites: Iterable[Site]) -> None:
         """Serve these tasks' own variants from now on; called again whenever they change."""

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from inferway.deployment.hosts import split
-from inferway.live.keys import VARIABLE
+from inferway.live.keys import VARIABLE, Role, parted
 from inferway.live.up.error import UpError
 from inferway.runtime.unreadable import UNREADABLE, fault
 
@@ -76,5 +76,6 @@ def asked(node: str, address: str, path: str, wire: socket, timeout_s: float) ->
 
 def _key() -> dict[str, str]:
     """Where nodes take keys from the environment, they take ours."""
-    keys = os.environ.get(VARIABLE, "").replace(",", " ").split()
-    return {"Authorization": f"Bearer {keys[0]}"} if keys else {}
+    keys = [parted(word) for word in os.environ.get(VARIABLE, "").replace(",", " ").split()]
+    key = next((key for roles, key in keys if roles & Role.READ), None)
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
