@@ -1,14 +1,18 @@
-"""Commands that a shell has started in its background end when they are interrupted."""
+"""Commands that run unattended: in a shell's background, or where nobody takes what they say."""
 
 from __future__ import annotations
 
 import json
+import os
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -83,3 +87,47 @@ def test_serve_and_drive(start: Start) -> None:
     code, errors = interrupt(driving)
     assert (code, "Traceback" in errors) == (130, False), errors
     assert interrupt(server) == (0, "")
+
+
+@pytest.mark.parametrize("out", [">/dev/full", ">&-", ">&3"])
+def test_a_server_serves_on_where_nobody_takes_what_it_says(out: str) -> None:
+    """Its log goes to a pipe that is full; standard output is full, closed, or has no reader."""
+    file = ROOT / "examples" / "digits.yaml"
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    command = [sys.executable, "-m", "inferway", "serve", str(file), "--http-port", str(port)]
+    command += ["--admin-port", "0", "--no-grpc", "--drain-delay", "0"]
+    unread, full = os.pipe()
+    os.set_blocking(full, False)
+    with suppress(BlockingIOError):
+        while True:
+            os.write(full, bytes(4096))
+    os.set_blocking(full, True)
+    broken, unheard = os.pipe()
+    os.close(broken)
+    process = subprocess.Popen(
+        ["sh", "-c", f'exec 3>&0; exec "$@" {out} </dev/null 3>&-', "sh", *command],
+        stdin=unheard,
+        stderr=full,
+    )
+    try:
+        deadline_s = time.monotonic() + LIMIT_S
+        while not ready(port):
+            assert process.poll() is None
+            assert time.monotonic() < deadline_s, "it waits for somebody to read its log"
+            time.sleep(0.05)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(LIMIT_S) == 0
+    finally:
+        process.kill()
+        process.wait(LIMIT_S)
+        for one in (unread, full, unheard):
+            os.close(one)
+
+
+def ready(port: int) -> bool:
+    try:
+        with urlopen(f"http://127.0.0.1:{port}/v2/health/ready", timeout=LIMIT_S) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False

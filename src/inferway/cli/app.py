@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import threading
@@ -97,12 +98,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
         130 after Ctrl-C.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    _fill_standard_files()
     try:
         with _interruptible():
             code = app(given, prog_name="inferway", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         return failure.report(error)
     return code if isinstance(code, int) else 0
+
+
+def _fill_standard_files() -> None:
+    """Open nothing where standard input, output or error are closed.
+
+    The next file or connection would take their number, and what is meant for people go there.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # it takes the lowest number that is free
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from inferway.cli import terminal
 from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, Policy, opened
 from inferway.cli.serving import (
@@ -161,8 +162,8 @@ def _tell(one: Node) -> None:
 
     server = one.server
     grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "
-    print(
-        f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
-        f"admin={joined(server.admin_host, server.admin_port)}",
-        flush=True,
-    )
+    with terminal.unheard():
+        print(
+            f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
+            f"admin={joined(server.admin_host, server.admin_port)}"
+        )

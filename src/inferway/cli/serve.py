@@ -133,6 +133,10 @@ def serve(
     )
 
     def ready(server: Server) -> None:
+        with terminal.unheard():
+            say(server)
+
+    def say(server: Server) -> None:
         if json:
             ports = {
                 "http_port": server.http_port,

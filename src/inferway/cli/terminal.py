@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -37,6 +38,20 @@ def show(*what: RenderableType) -> None:
 
 
 @contextmanager
+def unheard() -> Iterator[None]:
+    """Print what a command goes on without, where nobody reads it or the disk is full."""
+    try:
+        yield
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except OSError:
+        # What is left in the stream would fail again when the process ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+@contextmanager
 def progress() -> Iterator[Callable[[str, float], None]]:
     """Show how far something is, on standard error and only if that is a terminal.
 
@@ -48,7 +63,7 @@ def progress() -> Iterator[Callable[[str, float], None]]:
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield lambda doing, done: None
         return
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -99,7 +114,7 @@ def compiling(shown: bool) -> Iterator[None]:
 
 def complain(sentence: str) -> None:
     """Print a sentence, or several on a line each, on standard error as they are."""
-    for line in sentence.splitlines():
+    for line in sentence.splitlines() if sys.stderr is not None else ():
         sys.stderr.write(f"inferway: {line}\n")
 
 

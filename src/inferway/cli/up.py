@@ -109,11 +109,13 @@ def up(
         try:
             _begin(nodes)
             try:
-                (_document if json else _say)(nodes)
+                with terminal.unheard():
+                    (_document if json else _say)(nodes)
                 _watch(nodes, board, for_, interrupted)
             except KeyboardInterrupt:
                 if not json:
-                    print("stopping", flush=True)
+                    with terminal.unheard():
+                        print("stopping")
         except UpError as error:
             raise CommandError(str(error), FAILED) from error
         finally:

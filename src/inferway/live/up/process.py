@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final
@@ -160,7 +161,7 @@ class NodeProcess:
 
     def _run(self) -> bool:
         """Run one process to its end, and tell whether it was ready."""
-        with self.log.open("ab") as log:
+        with self.log.open("ab", buffering=0) as log:
             with self._changed:
                 if self._asked:  # between the order to start and this
                     return False
@@ -185,8 +186,9 @@ class NodeProcess:
     def _listen(self, said: IO[bytes], log: IO[bytes]) -> bool:
         ready = False
         for line in said:
-            log.write(line)
-            log.flush()
+            # A full disk is no reason to listen no more: the process would wait for a reader.
+            with suppress(OSError):
+                log.write(line)
             if not ready and line.startswith(b"ready "):
                 ready = True
                 with self._changed:
