@@ -264,7 +264,7 @@ def _frame(shape: tuple[int, ...]) -> bytes:
     """Write a list of this shape without what stands in it."""
     frame = b""
     for count in reversed(shape):
-        frame = b"[%s]" % b",".join([frame] * count)
+        frame = b"[%s]" % ((frame + b",") * count)[:-1]
     return frame
 
 
