@@ -100,6 +100,12 @@ def test_tls(start: Any, site_of: Any, certificate: Certificate) -> None:
         for _ in range(3):
             wire.send(running.post(ONE) * 2)
             assert [wire.read().status for _ in range(2)] == [200, 200]
+        # So does what is written in pieces, with another request behind it.
+        rows = 30_000
+        tensor = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
+        wire.send(running.post({"inputs": [tensor]}) + running.post(ONE))
+        assert len(wire.read().json["outputs"][0]["data"]) == 3 * rows
+        assert wire.read().status == 200
         # A refusal reaches its reader over TLS as well.
         wire.send(b"nonsense\r\n\r\n")
         assert wire.read().status == 400
