@@ -16,6 +16,7 @@ import pytest
 import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch.replay import recordings, replay
+from inferway.live.headroom import Demand, Headroom
 from inferway.live.request import Outcome
 from inferway.runtime import Signature, Tensor
 
@@ -363,3 +364,75 @@ def test_requests_behind_a_large_one_come_in_their_order_and_know_of_its_runs(
     assert first.rows == [64] * 15 + [40, 1]
     told = running.get("/v2/models/digits/explain/behind").json
     assert told["predicted_latency_ms"] > 500.0
+
+
+def test_a_run_that_finds_no_memory_waits_for_another_to_end(
+    start: Callable[..., Any], site_of: Callable[..., Any], until: Any
+) -> None:
+    runtimes = pair(FIXED)
+    room = Headroom(100)
+    demand = Demand((0, 60), 0, 1 << 62, "measured")
+    site = site_of(runtimes, headroom=room, demands=[demand, demand])
+    running = start(site)
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    for runtime in runtimes:
+        runtime.rows.clear()
+
+    def hold(run: int) -> None:
+        entered.release()
+        assert go_on.wait(20)
+
+    runtimes[0].between = hold
+    wires = [running.wire() for _ in range(2)]
+    wires[0].send(running.post(many(1), path="/v2/models/digits/versions/tiny/infer"))
+    assert entered.acquire(timeout=20)
+    wires[1].send(running.post(many(1), path="/v2/models/digits/versions/big/infer"))
+    until(lambda: room.waiting == 1)
+    assert runtimes[1].rows == []
+    text = running.get("/metrics", admin=True).body.decode()
+    assert "inferway_run_memory_bytes 60.0" in text
+    assert "inferway_run_memory_waiting_requests 1.0" in text
+    go_on.set()
+    assert [wire.read().status for wire in wires] == [200, 200]
+    until(lambda: room.held_bytes == 0)
+
+
+def test_an_answer_that_turns_out_too_large_is_refused_after_its_first_run(
+    start: Callable[..., Any], site_of: Callable[..., Any]
+) -> None:
+    runtimes = pair(OPEN)
+    running = start(site_of(runtimes, signature=OPEN, headroom=Headroom(64 * 1024)))
+    for runtime in runtimes:
+        runtime.rows.clear()
+        runtime.width = lambda run: 64  # 256 bytes for each row
+    answer = running.infer(many(150))
+    assert answer.status == 413
+    assert answer.json["error"].startswith("the request has 150 rows, and the limit")
+    assert answer.json["error"].endswith("leaves room for 64")
+    assert runtimes[0].rows == [64]
+    assert running.infer(many(64)).status == 200
+
+
+def test_a_server_that_ends_begins_no_further_run(
+    start: Callable[..., Any], site_of: Callable[..., Any], until: Any
+) -> None:
+    runtimes = pair(FIXED)
+    site = site_of(runtimes)
+    running = start(site)
+    entered, go_on = threading.Semaphore(0), threading.Event()
+    first = runtimes[0]
+    first.rows.clear()
+
+    def hold(run: int) -> None:
+        entered.release()
+        assert go_on.wait(20)
+
+    first.between = hold
+    wire = running.wire()
+    wire.send(running.post(many(150)))
+    assert entered.acquire(timeout=20)
+    running.wait(running.server.stop(grace_s=0.1))
+    go_on.set()
+    for instance in site.instances:
+        assert instance.join(20.0)
+    assert first.rows == [64]

@@ -296,11 +296,11 @@ class Instance:
         headroom.begin(largest, answer)
         if answer:
             job.kept_bytes = largest, answer
-        self._waited_s = 0.0
         try:
             self._answer(job, call)
         finally:
             headroom.end(self._run_bytes)
+            self._waited_s = 0.0
         if answer and job.outcome is not Outcome.ANSWERED:
             job.kept_bytes = None
             headroom.settle(largest, answer)

@@ -14,8 +14,8 @@ from typing import Any, Final
 __all__ = ["give_back", "trim"]
 
 LARGE_BYTES: Final = 4 * 1024**2
-"""Blocks from here on go back when they are freed. Smaller ones are as fast as ever; a run of 64
-rows takes a tenth to a fifth longer (`docs/benchmarks/memory.md`)."""
+"""Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
+large take up to a tenth longer (`docs/benchmarks/memory.md`)."""
 _TRIM_THRESHOLD: Final = -1
 _MMAP_THRESHOLD: Final = -3
 

@@ -54,9 +54,11 @@ class Growth:
         found: dict[int, int] = {}
         most = 0
         for rows, size in sorted((int(rows), int(size)) for rows, size in peaks):
+            if rows < 1 or size < 0:
+                raise ValueError(f"peaks are pairs of rows, from 1 on, and bytes, not {rows, size}")
             most = found[rows] = max(most, size)
-        if not found or min(found) < 1 or most < 0:
-            raise ValueError("peaks are pairs of rows, from 1 on, and bytes")
+        if not found:
+            raise ValueError("peaks are pairs of rows and bytes; there is none")
         return cls(tuple(found.items()))
 
     def bytes(self, rows: int) -> int:

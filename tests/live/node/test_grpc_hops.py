@@ -17,6 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from inferway.live import Outcome
 from inferway.live.grpc import endpoint_class
+from inferway.live.headroom import Demand, Headroom
 
 
 @pytest.fixture
@@ -119,5 +120,21 @@ def test_the_deadline_of_the_call_goes_along_and_its_end_is_told(run: Any) -> No
                 await until(lambda: edge.hops["cloud"].in_flight == 0)
                 held.gate.set()
                 await until(lambda: cloud.site.in_flight == 0)
+
+    run(main())
+
+
+def test_too_many_rows_for_the_memory_are_an_invalid_argument_here_and_elsewhere(run: Any) -> None:
+    async def main() -> None:
+        async with line("edge", "cloud") as (edge, cloud):
+            demand = Demand((0, 100), 300, 2, "measured")
+            await cloud.serve(headroom=Headroom(1024**2), demands=[demand])
+            await edge.serve(("tiny", "cloud", "cloud"))
+            for node in (cloud, edge):
+                async with over_grpc(node) as client:
+                    with pytest.raises(InferenceServerException) as refused:
+                        await client.infer("task", rows([[1.0, 2.0]] * 3))
+                    assert refused.value.status() == str(grpc.StatusCode.INVALID_ARGUMENT)
+                    assert "1 MiB, leaves room for 2" in refused.value.message()
 
     run(main())

@@ -17,6 +17,7 @@ from chain import BODY, Held, Node, line, until
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Outcome, Request
+from inferway.live.headroom import Demand, Headroom
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.wire import Answer
 from inferway.live.http import connection, elements
@@ -443,5 +444,26 @@ def test_a_degraded_node_says_so(run: Any) -> None:
             assert (await client.ask()).headers["inferway-degraded"] == "cloud is short of memory"
             trail_of(edge).degraded = "no way to isp"
             assert (await client.ask()).headers["inferway-degraded"] == "no way to isp"
+
+    run(main())
+
+
+def test_too_many_rows_are_refused_by_who_would_run_them_and_the_sentence_comes_back(
+    run: Any,
+) -> None:
+    async def main() -> None:
+        async with line("edge", "metro", "cloud") as (edge, _, cloud):
+            demand = Demand((0, 100), 300, 2, "measured")
+            await cloud.serve(headroom=Headroom(1024**2), demands=[demand])
+            await edge.serve(("tiny", "cloud", "metro"))
+            client = await edge.client()
+            tensor = {"name": "x", "datatype": "FP32", "shape": [3, 2], "data": [1.0] * 6}
+            answer = await client.ask(json.dumps({"inputs": [tensor]}).encode())
+            assert answer.status == 413
+            assert answer.error.endswith("1 MiB, leaves room for 2")
+            assert answer.headers["inferway-path"] == "edge,metro,cloud"
+            assert cloud.runtime.runs == 3  # of its warm-up
+            assert edge.site.dispatcher.balance == 0.0
+            assert (await client.ask()).status == 200
 
     run(main())
