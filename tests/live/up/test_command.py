@@ -87,7 +87,7 @@ def lines_until(process: subprocess.Popen[str], wanted: str) -> list[str]:
     return lines
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_it_says_where_requests_enter_and_stops_when_asked(
     start: Start, tmp_path: Path, number: signal.Signals
 ) -> None:
@@ -109,6 +109,14 @@ def test_it_stops_in_a_shell_s_background_as_well(start: Start, number: signal.S
     process.send_signal(number)
     out, errors = process.communicate(timeout=LIMIT_S)
     assert (out, errors, process.returncode) == ("stopping\n", "", 0)
+
+
+def test_the_end_of_its_terminal_is_ignored_where_nohup_says_so(start: Start) -> None:
+    process = start("--for", "3", deaf="HUP")
+    lines_until(process, "Ctrl-C stops")
+    process.send_signal(signal.SIGHUP)
+    out, errors = process.communicate(timeout=LIMIT_S)
+    assert (out, errors, process.returncode) == ("", "", 0)
 
 
 def test_the_document_comes_when_all_are_ready(start: Start) -> None:
