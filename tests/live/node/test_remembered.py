@@ -37,7 +37,7 @@ nodes:
   edge: {budget: 80 kB}
 network:
   links: [{between: [cloud, edge], rtt: 400 ms}]
-placement: {policy: olag, slot: 1 s}
+placement: {policy: olag-literal, slot: 1 s}
 workload:
   digits: {arrivals: {process: poisson, rate: 20/s}, entries: {nodes: [edge]}}
 """
@@ -110,7 +110,7 @@ class World:
     def steady(self) -> Iterator[tuple[list[int], list[float]]]:
         """What a node that is never killed decides and counts, slot by slot after the requests."""
         network, number = self.position.deployed.network, self.position.number
-        policy = local_policy("olag", network, number)
+        policy = local_policy("olag-literal", network, number)
         came = {self.position.types["digits-0", "edge"]: float(ROWS)}
         while True:
             policy.close_slot({}, came, {})

@@ -231,12 +231,12 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
 
     async def decided(folder: Path, *, restarts: bool) -> list[Any]:
         folder.mkdir()
-        world = World(folder)
+        world = World(folder, policy="olag-literal")
         found: list[Any] = []
         for number in range(70, 80):
             if restarts and number > 70:
                 world.memory.close()
-                world = World(folder)
+                world = World(folder, policy="olag-literal")
                 await world.rounds.begin()
                 assert world.rounds.slot == number - 1
             if number < 74:
