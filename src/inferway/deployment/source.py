@@ -148,8 +148,11 @@ def read(path: Path | str) -> Source:
             f"({MOST_MARKS:,})"
         )
         raise _unreadable(path, 0, sentence)
+    yaml = YAML(typ="safe", pure=True)
+    # YAML 1.2 lets an anchor be set again; Python's warnings are nothing for whoever wrote it.
+    yaml.composer.warn_double_anchors = False
     try:
-        root = YAML(typ="safe", pure=True).compose(text)
+        root = yaml.compose(text)
     except RecursionError:
         raise _unreadable(path, 1, f"values are nested more than {DEEPEST} deep") from None
     except MarkedYAMLError as error:

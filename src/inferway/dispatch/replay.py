@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import re
-import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 
@@ -36,8 +35,12 @@ from inferway.dispatch.recording import (
     Gap,
     restore,
 )
+from inferway.dispatch.soundness import DamagedError, check_event, check_state
 from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.site.fleet import Fleet
+
+MOST_PLACES = 10_000_000
+"""In the buffers of all servers of a recorded site together."""
 
 
 @dataclass(frozen=True)
@@ -139,8 +142,11 @@ def events(
         try:
             with np.load(BytesIO(beginning.read_bytes())) as state:
                 arrays = dict(state)
-        except (OSError, EOFError, ValueError, BadZipFile, zlib.error) as wrong:
-            sentence = f"{beginning} cannot be read, and so {file.name} is left out: {wrong}"
+        # Whatever the parts of NumPy's reader raise: a wrong archive, a header that is no Python,
+        # a size that no memory has.
+        except Exception as wrong:
+            why = " ".join(str(wrong).split()) or type(wrong).__name__
+            sentence = f"{beginning} cannot be read, and so {file.name} is left out: {why}"
             if losses is None:
                 raise ValueError(sentence) from wrong
             losses.append(sentence)
@@ -176,57 +182,113 @@ def replay(
     """
     head = header(folder)
     gap, ended = _gap(folder, head, "gap"), _gap(folder, head, "ended")
-    dispatcher = _dispatcher(head)
-    compared, handled, batches = 0, 0, 0
-    differences = []
+    course = _Course(_dispatcher(folder, head), requests, progress)
     losses: list[str] = []
     if gap is not None:
         losses.append(f"nothing was recorded {_missing(gap)}")
-    routing: list[tuple[Any, ...]] = []
-    for state, rows in events(folder, losses):
-        restore(dispatcher, state)
-        for row in rows.tolist():
-            handled += 1
-            if row[0] == PULL:
-                differences += _pulled(dispatcher, row, compared - 1)
-                batches += 1
-                continue
-            if row[0] == ROUTE:
-                routing.append(row)
-                if row[1]:
-                    _route(dispatcher, routing)
-                    routing.clear()
-                continue
-            if row[0] != ARRIVE:
-                _repeat(dispatcher, row)
-                continue
-            _, counted, priority, size, taken, floor, time_s, word, deadline_s, classes = row
-            decided = dispatcher.follow(
-                time_s, word, deadline_s, floor, priority, classes, size, bool(counted), taken
-            )
-            if decided != taken:
-                differences.append(Difference(compared, time_s, taken, decided))
-            compared += 1
-            if progress is not None and compared % 1000 == 0:
-                progress(compared)
-            if compared == requests:
-                break
-        if compared == requests:
+    for file, (state, rows) in enumerate(events(folder, losses), 1):
+        try:
+            check_state(course.dispatcher, state)
+        except DamagedError as wrong:
+            losses.append(f"the state of file {file} is damaged, and so it is left out: {wrong}")
+            continue
+        restore(course.dispatcher, state)
+        try:
+            for row in rows.tolist():
+                if course.done:
+                    break
+                course.take(row)
+        except (DamagedError, ZeroDivisionError) as wrong:
+            losses.append(f"file {file} is damaged, and left out from there on: {wrong}")
+        if course.done:
             break
     if ended is not None:
         losses.append(f"it ends early: nothing more was recorded {_missing(ended)}")
     return Replay(
         task=head["fleet"]["task"],
         policy=head["policy"],
-        requests=compared,
-        events=handled,
-        differences=tuple(differences),
-        same_code=head["code"] == code_of(dispatcher.policy),
+        requests=course.compared,
+        events=course.handled,
+        differences=tuple(course.differences),
+        same_code=head.get("code") == code_of(course.dispatcher.policy),
         losses=tuple(losses),
-        batches=batches,
+        batches=course.batches,
         gap=gap,
         ended=ended,
     )
+
+
+class _Course:
+    """Follows recorded events one after another, and compares each decision.
+
+    Parameters
+    ----------
+    dispatcher
+        Decides again.
+    requests, progress
+        As `replay` has them.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        requests: int | None,
+        progress: Callable[[int], None] | None,
+    ) -> None:
+        self.dispatcher = dispatcher
+        self.compared = self.handled = self.batches = 0
+        self.differences: list[Difference] = []
+        self._requests, self._progress = requests, progress
+        self._routing: list[tuple[Any, ...]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether as many requests have been compared as were asked for."""
+        return self.compared == self._requests
+
+    def take(self, row: tuple[Any, ...]) -> None:
+        """Follow one event.
+
+        Raises
+        ------
+        DamagedError
+            Where it could not have happened; nothing has happened then.
+        ZeroDivisionError
+            Where times that could not have been measured lead to it.
+        """
+        check_event(self.dispatcher.site, row)
+        self.handled += 1
+        if row[0] == PULL:
+            self.differences += _pulled(self.dispatcher, row, self.compared - 1)
+            self.batches += 1
+        elif row[0] == ROUTE:
+            self._route(row)
+        elif row[0] == ARRIVE:
+            self._compare(row)
+        else:
+            _repeat(self.dispatcher, row)
+
+    def _compare(self, row: tuple[Any, ...]) -> None:
+        _, counted, priority, size, taken, floor, time_s, word, deadline_s, classes = row
+        decided = self.dispatcher.follow(
+            time_s, word, deadline_s, floor, priority, classes, size, bool(counted), taken
+        )
+        if decided != taken:
+            self.differences.append(Difference(self.compared, time_s, taken, decided))
+        self.compared += 1
+        if self._progress is not None and self.compared % 1000 == 0:
+            self._progress(self.compared)
+
+    def _route(self, row: tuple[Any, ...]) -> None:
+        """Gather the rows of a routing, until it is whole."""
+        self._routing.append(row)
+        if not row[1]:
+            return
+        rows, self._routing = self._routing, []
+        try:
+            _route(self.dispatcher, rows)
+        except (ValueError, IndexError, AttributeError, TypeError) as wrong:
+            raise DamagedError(f"a routing is none of this site: {wrong}") from wrong
 
 
 def _gap(folder: Path, head: dict[str, Any], name: str) -> Gap | None:
@@ -332,8 +394,44 @@ def header(folder: Path) -> dict[str, Any]:
     return head
 
 
-def _dispatcher(head: dict[str, Any]) -> Dispatcher:
+def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
+    """Make the dispatcher that a recording says it is of.
+
+    Raises
+    ------
+    ValueError
+        Where it says it of none, or of one that is too large.
+    """
+    try:
+        fleet = head["fleet"]
+        places = sum(fleet["count"]) * (fleet["buffer"] or 1)
+        if not 0 < places <= MOST_PLACES:
+            raise ValueError(f"its servers have {places} places, and {MOST_PLACES:,} are the most")
+        return _built(head)
+    except (*UNREADABLE, KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
+        file = folder / "recording.json"
+        reason = f"there is no {error}" if isinstance(error, KeyError) else fault(error)
+        raise ValueError(f"{file} says of no dispatcher how it decided: {reason}") from error
+
+
+def _shown(value: object) -> str:
+    return f"{value!r:.40}"
+
+
+def _built(head: dict[str, Any]) -> Dispatcher:
     fleet = head["fleet"]
+    # Of other types, each would be compiled for anew.
+    for name, kind, usual in (("measure", bool, None), ("narrow", bool, True), ("lasting", int, 0)):
+        if type(head.get(name, usual)) is not kind:
+            raise TypeError(f"its `{name}` is {_shown(head.get(name))}")
+    for name in ("target", "rate_per_s", "max_wait_s"):
+        value = head.get(name)
+        # A truth value is a whole number in Python, and none of these.
+        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
+            raise TypeError(f"its `{name}` is {_shown(value)}")
+    for name in ("task", "node"):
+        if not isinstance(fleet[name], str):
+            raise TypeError(f"its fleet's `{name}` is {_shown(fleet[name])}")
     return Dispatcher(
         Fleet(
             variants=tuple(fleet["variants"]),

@@ -22,7 +22,7 @@ from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import TraceArrivals, Workload
 from inferway.dispatch.batching import rule_of
 from inferway.dispatch.recording import ARRIVE, BEGIN, FINISH, MARK, WITHDRAW
-from inferway.dispatch.replay import events, header, recordings
+from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
 from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
 from inferway.twin.scenario import Scenario, scenario_of
 
@@ -100,7 +100,17 @@ def read(folder: Path) -> Trace:
         when those arrived is not recorded.
     """
     head = header(folder)
+    try:
+        return _read(folder, head)
+    except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
+        why = f"there is no {wrong}" if isinstance(wrong, KeyError) else str(wrong)
+        raise ValueError(f"{folder} is damaged: {why}") from wrong
+
+
+def _read(folder: Path, head: dict[str, Any]) -> Trace:
     count = np.array(head["fleet"]["count"], np.int64)
+    if not 0 < int(count.sum()) <= MOST_PLACES:
+        raise ValueError(f"{folder} is damaged: it has {int(count.sum())} servers")
     class_of = np.repeat(np.arange(len(count)), count).tolist()
     found = _Reading(class_of)
     for state, rows in events(folder):
@@ -317,6 +327,8 @@ class _Reading:
         """Take what was at the servers when the first file began: -1 stands for each."""
         if self.begun is None:
             self.begun = sum(queue)
+            if not 0 <= self.begun <= MOST_PLACES:
+                raise IndexError(f"{self.begun} requests were at its servers")
             for server, length in enumerate(queue):
                 self._queues[server].extend([-1] * length)
 
