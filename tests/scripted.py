@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import struct
@@ -125,7 +126,8 @@ class Scripted:
                         break
                     connection.sendall(self._answer(asked))
         except EndError as end:
-            connection.sendall(end.last)
+            with contextlib.suppress(OSError):
+                connection.sendall(end.last)
             if end.reset:
                 linger = struct.pack("ii", 1, 0)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)

@@ -130,7 +130,7 @@ def test_a_site_remembers_a_bounded_number(digits: Any) -> None:
     from inferway.live.explanation import KEPT, Memory
     from inferway.live.request import Outcome
 
-    memory = Memory(("tiny",), [0.7], [0, 1], 0.8, 4)
+    memory = Memory(("tiny",), [0.7], [0, 1], 0.8, 4, [64])
     for i in range(KEPT + 1):
         request = Request({}, 1, lambda _: None)
         request.id, request.outcome = b"%d" % i, Outcome.CANCELED

@@ -178,7 +178,8 @@ def test_files_that_commands_read(tmp_path: Path, capsys: Any, upstream: Scripte
     deep = tmp_path / "deep.yaml"
     for content in (LISTS, b"{a: " * DEEP, b"- " * DEEP, b"? " * DEEP):
         deep.write_bytes(content)
-        assert "nested" in said_by(capsys, "check", str(deep))
+        said = said_by(capsys, "check", str(deep))
+        assert "nested" in said or "lines, commas and brackets" in said
     folder = tmp_path / "recordings" / "digits"
     folder.mkdir(parents=True)
     (folder / "recording.json").write_bytes(LISTS)

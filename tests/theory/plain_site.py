@@ -22,7 +22,7 @@ import numpy as np
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.dispatch import build_policy
 from inferway.site import ALL_CLASSES, HOLD, REJECT, Event, Request, draw
-from inferway.site.view import COMPLETED, DISPATCHED, WITHDRAWN, Site
+from inferway.site.view import COMPLETED, DISPATCHED, RUN_ROWS, WITHDRAWN, Site
 from inferway.twin import Scenario
 from inferway.workload import phases_of, stream
 from inferway.workload.phases import spans
@@ -558,6 +558,7 @@ class PlainSite:
             row_s=row_s,
             slow_s=row_s,
             measured=np.zeros((len(servers), 8), np.int64),
+            most_rows=np.full(len(servers), RUN_ROWS),
             healthy=np.array(healthy),
             open=np.array(
                 [there and length < limit for there, length in zip(healthy, lengths, strict=True)]

@@ -35,7 +35,18 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]
     wrong = bool(errors)
-    warnings, unserved, notes, size = [], [], [], None
+    warnings: list[dict[str, Any]] = []
+    unserved: list[str] = []
+    notes: list[str] = []
+    size: dict[str, int] | None = None
+    if deployment is not None and found is None:
+        from inferway.report.findings import cautions
+
+        # Those found before an error may explain it.
+        before = sorted(cautions(deployment), key=lambda one: one.line)
+        warnings = [_entry(path, one.line, one.field, one.message) for one in before]
+        alone = deployment.network is None
+        unserved = deployment.unserved() if alone else deployment.unserved_at_node()
     if found is not None:
         # A target that cannot be reached is warned of by its file as well: once is enough.
         errors = [_entry(path, one.line, one.field, one.message) for one in found.refused]

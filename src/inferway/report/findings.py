@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-__all__ = ["Findings", "check"]
+__all__ = ["Findings", "cautions", "check"]
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,16 @@ class Findings:
         return "\n".join([*lines, *self.unserved]) or "nothing found"
 
 
+def cautions(deployment: Deployment) -> list[Caution]:
+    """List the warnings for which no network has to be built."""
+    found = [*check_file(deployment), *reachability.check(deployment)]
+    if deployment.workload:
+        from inferway.dispatch import feasibility
+
+        found += feasibility.check(deployment)
+    return found
+
+
 def check(deployment: Deployment) -> Findings:
     """Say what may not have been meant in a deployment, and what of it cannot be served.
 
@@ -88,11 +98,7 @@ def check(deployment: Deployment) -> Findings:
     DeploymentError
         Where a network cannot be built.
     """
-    found = [*check_file(deployment), *reachability.check(deployment)]
-    if deployment.workload:
-        from inferway.dispatch import feasibility
-
-        found += feasibility.check(deployment)
+    found = cautions(deployment)
     size: dict[str, int] | None = None
     notes: tuple[str, ...] = ()
     if deployment.network is not None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from inferway.live.http.routes import Routes, plain_path
+from inferway.live.keys import Role
 
 
 class Exchange:
@@ -34,8 +35,8 @@ def test_plain_path(target: bytes, path: bytes) -> None:
 
 def test_find() -> None:
     routes = Routes(lambda path: f"no {path}")
-    routes.read("/a b", lambda exchange: exchange.respond(200))
-    routes.post("/a b", lambda exchange: exchange.respond(201))
+    routes.read("/a b", lambda exchange: exchange.respond(200), Role.READ)
+    routes.post("/a b", lambda exchange: exchange.respond(201), Role.READ)
 
     def ask(method: bytes, target: bytes) -> tuple[Any, ...]:
         exchange: Any = Exchange()
@@ -52,9 +53,9 @@ def test_find() -> None:
 
 def test_a_table_takes_another_ones_answers() -> None:
     routes, other = (Routes(lambda path: f"no {path}") for _ in range(2))
-    routes.read("/a", lambda exchange: exchange.respond(200))
-    other.read("/b c", lambda exchange: exchange.respond(201))
-    other.read_below("/b", lambda exchange, rest: exchange.respond(202, rest))
+    routes.read("/a", lambda exchange: exchange.respond(200), Role.READ)
+    other.read("/b c", lambda exchange: exchange.respond(201), Role.READ)
+    other.read_below("/b", lambda exchange, rest: exchange.respond(202, rest), Role.READ)
     routes.take(other)
     for target, answer in ((b"/a", (200,)), (b"/b%20c", (201,)), (b"/b/d", (202, b"d"))):
         exchange: Any = Exchange()

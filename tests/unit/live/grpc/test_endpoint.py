@@ -26,7 +26,7 @@ def answer(error: BaseException) -> tuple[Context, list[BaseException], BaseExce
     broken: list[BaseException] = []
     context = Context()
 
-    async def method(_data: bytes, _context: Any) -> None:
+    async def method(_context: Any) -> None:
         raise error
 
     call: Any = Endpoint(lambda: True, broken.append)._safe(method)
