@@ -18,7 +18,6 @@ VERDICTS = {
     "r-jiq-limit": {
         "The latency of R-JIQ converges": False,
         "The gap to the optimum shrinks": True,
-        "R-JIQ meets the benchmark": True,
     },
     "wrong-rate": {
         "On a small site an error of 5 %": True,
