@@ -99,6 +99,11 @@ def test_the_counts_in_the_documentation_are_those_of_its_tables(name):
     assert not re.search(r"\d+ of (the|its|\d+)[^.|]* claims", prose)
 
 
+def test_the_readme_repeats_no_count():
+    """It would be written by hand, and wrong after the next run."""
+    assert not re.search(r"\d+ of \d+ reproduce", (DOCS.parents[1] / "README.md").read_text())
+
+
 def test_the_index_counts_all_pages():
     every = [
         one

@@ -98,7 +98,8 @@ def _slower(settings: Settings, results: Results, servers: int, load: float) -> 
     target = next(target for count, target in settings.sites if count == servers)
     here = results.where(servers=servers, target=target)
     ratios = {at: _ratio(here, at) for at in settings.loads}
-    said = ", ".join(f"{at:g}: {100 * (one - 1):+.1f} %" for at, one in ratios.items())
+    known = {at: one for at, one in ratios.items() if not math.isnan(one)}
+    said = ", ".join(f"{at:g}: {100 * (one - 1):+.1f} %" for at, one in known.items())
     from_load = next((at for at in settings.loads if ratios[at] > 1), math.nan)
     return Claim(
         "ours",
@@ -108,8 +109,8 @@ def _slower(settings: Settings, results: Results, servers: int, load: float) -> 
         ratios[load] - 1,
         at_most=0.005,
         unit="%",
-        why=f"by load: {said}; slower from load {from_load:g} on. It queues at fast servers where "
-        "TAD-OP takes whichever server is idle, the slowest ones too",
+        why=f"by load: {said or 'none known'}; slower from load {from_load:g} on. It queues at "
+        "fast servers where TAD-OP takes whichever server is idle, the slowest ones too",
     )
 
 
