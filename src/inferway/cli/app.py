@@ -103,6 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _interruptible():
             code = app(given, prog_name="inferway", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
+        # CPython remembers a Ctrl-C that came inside of `exec`, which dataclasses use, and would
+        # end as if the signal had killed it, whatever the exit code; the next `exec` forgets it.
+        exec("")
         return failure.report(error)
     return code if isinstance(code, int) else 0
 
