@@ -18,6 +18,8 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from inferway.version import __version__
+
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, load, schema
     from inferway.dispatch.deployed import bound
@@ -31,8 +33,6 @@ if TYPE_CHECKING:
     from inferway.studies import study
     from inferway.twin import simulate
     from inferway.twin.plan import plan
-
-__version__ = "0.1.0"
 
 _FROM = {
     "Deployment": "inferway.deployment",

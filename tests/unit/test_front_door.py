@@ -142,6 +142,8 @@ def test_a_sweep_is_a_frame_and_a_figure(fleet: iw.Deployment) -> None:
     assert len(found.to_frame()) == 4
     assert set(found.to_frame()["policy"]) == {"tad", "priced"}
     assert found.plot().axes
+    own = iw.sweep(fleet, policy=[Mine], queries=1000, workers=1).to_frame()
+    assert list(own["policy"]) == ["Mine"]
     assert "response_time_s.mean" in found._repr_html_()
     assert "priced" in str(found)
     with pytest.raises(ValueError, match="a sweep needs values"):

@@ -14,6 +14,7 @@ PACKAGE = Path(inferway.__file__).parent
 
 # Each layer may import those before it. Layers in one row know nothing of each other.
 LAYERS = (
+    ("version",),
     ("runtime",),
     ("catalog",),
     ("deployment",),

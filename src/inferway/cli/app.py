@@ -12,7 +12,6 @@ from typing import Annotated
 
 import typer
 
-from inferway import __version__
 from inferway.cli import (
     apply,
     beforehand,
@@ -35,6 +34,7 @@ from inferway.cli import (
     up,
     zoo,
 )
+from inferway.version import __version__
 
 app = typer.Typer(
     name="inferway",

@@ -310,10 +310,11 @@ def _sweep(
 
     from inferway.deployment.setting import SettingError
     from inferway.report import sweep
+    from inferway.report.axis import axis
 
     deployment = opened(file)
     try:
-        axes = [sweep.axis(one) for one in written]
+        axes = [axis(one) for one in written]
         planned = sweep.plan(deployment, axes, settings["node"])
     except SettingError as error:
         raise CommandError(f"--sweep {error}", REFUSED) from error
@@ -350,7 +351,7 @@ def _figures(found: Sweep, folder: Path, title: str) -> list[Path]:
     from inferway.report import sweep_figure
     from inferway.report.figure import save
 
-    drawn = sweep_figure.figure(found, title)
+    drawn = sweep_figure.figure(found.axes, found.frame, title)
     return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
 
 

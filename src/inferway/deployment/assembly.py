@@ -46,7 +46,6 @@ def assemble(document: Document, source: Source) -> Deployment:
         cost=document.cost,
         seed=document.seed,
         lines={field_name(place): line for place, line in source.lines.items()},
-        source=source,
     )
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -17,6 +18,7 @@ from inferway.deployment.policies import (
     scheduled_dispatch,
 )
 from inferway.deployment.remote import Remote
+from inferway.deployment.setting import set_all, setting
 from inferway.deployment.tasks import WrittenCatalog
 from inferway.deployment.unserved import sentences, unserved_at_node
 from inferway.deployment.workloads import Workload
@@ -240,6 +242,8 @@ class Deployment:
     lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
     source: Source | None = field(default=None, repr=False, compare=False)
     """As it was written."""
+    build: Callable[[Source], Deployment] | None = field(default=None, repr=False, compare=False)
+    """What has made it of its source, and makes another of a changed one."""
 
     @property
     def folder(self) -> Path:
@@ -292,8 +296,6 @@ class Deployment:
             Where a value makes no sense or the file has nothing that it could change; a
             `DeploymentError` where the result is no deployment.
         """
-        from inferway.deployment.changed import changed
-
         words = {
             "policy": policy,
             "scheduling": scheduling,
@@ -306,7 +308,14 @@ class Deployment:
             **{f"instances.{name}": count for name, count in (instances or {}).items()},
             **paths,
         }
-        return changed(self, words, node)
+        settings = {key: setting(value) for key, value in words.items() if value is not None}
+        if not settings:
+            return self
+        if self.source is None or self.build is None:
+            raise ValueError("only a deployment from `inferway.load` can be changed")
+        source = replace(self.source, data=copy.deepcopy(self.source.data), problems=[])
+        set_all(source.data, settings, node)
+        return _as_measured(self.build(source), self)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.
@@ -367,3 +376,18 @@ class Deployment:
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
         return unserved_at_node(self)
+
+
+def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:
+    """Give variants without service times those that were measured before."""
+    tasks = {}
+    for name, task in deployment.tasks.items():
+        known = before.tasks[name].variants if name in before.tasks else {}
+        variants = {
+            key: replace(variant, service=known[key].service)
+            if not variant.service and key in known
+            else variant
+            for key, variant in task.variants.items()
+        }
+        tasks[name] = replace(task, variants=variants)
+    return replace(deployment, tasks=tasks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def build(source: Source) -> Deployment:
     if document is not None:
         deployment = assemble(document, source)
         if not source.problems:
-            return deployment
+            return replace(deployment, source=source, build=build)
     raise source.refused()
 
 

@@ -50,7 +50,7 @@ class Setting:
     number: float | None = None
     unit: str = ""
     data: Any = None
-    """A list or a mapping, as it stands."""
+    """A list or a mapping as it stands, or a policy's file where `text` is its class."""
 
     @property
     def plain(self) -> Any:
@@ -78,7 +78,7 @@ def setting(value: Any) -> Setting:
         number = float(value)
         return Setting(f"{number:.15g}", number)
     if isinstance(value, type):
-        return Setting(policy_name(value))
+        return Setting(value.__name__, data=policy_name(value))
     if isinstance(value, str):
         found = _NUMBER.fullmatch(value)
         if found is None:
@@ -127,7 +127,7 @@ def _set_policy(data: dict[str, Any], value: Setting) -> None:
     for task in data.get("tasks", {}).values():
         task.pop("dispatch", None)
     data.pop("scheduling", None)
-    name = value.text
+    name = value.text if value.data is None else str(value.data)
     if FILE_POLICY.fullmatch(name):
         # As file names on a command line: from the current folder, not from the file's.
         file, _, of = name.rpartition(":")

@@ -563,7 +563,7 @@ def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:
 
 
 def _head(dispatcher: Dispatcher) -> dict[str, Any]:
-    from inferway import __version__
+    from inferway.version import __version__
 
     fleet = dispatcher.fleet
     price = fleet.price if fleet.price is not None else np.zeros(len(fleet.variants))

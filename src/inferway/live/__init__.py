@@ -8,8 +8,9 @@
 """
 
 from inferway.live.application import apply
-from inferway.live.assembly import ServeError, times_file
+from inferway.live.assembly import times_file
 from inferway.live.certificate import Certificate
+from inferway.live.errors import ServeError
 from inferway.live.http.limits import Limits
 from inferway.live.instance import WarmUpError
 from inferway.live.keys import Keys

@@ -9,7 +9,6 @@ import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from inferway import __version__
 from inferway.live.guard import Guard
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -19,6 +18,7 @@ from inferway.live.pauses import Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
 from inferway.site.view import WHOLE
+from inferway.version import __version__
 
 if TYPE_CHECKING:
     from inferway.dispatch.recording import Recording

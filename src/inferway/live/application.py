@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:

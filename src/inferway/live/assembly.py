@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from inferway.live.central import HELD_LIMIT
+from inferway.live.errors import ServeError
 from inferway.live.growths import Growths, identity
 from inferway.live.headroom import Demand, Headroom, demand_of, is_closed, tensors_of
 from inferway.live.models import LoadError, models_of
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
     from inferway.scheduling import Controller
     from inferway.site import Fleet
     from inferway.site.view import Site as View
-
-
-class ServeError(ValueError):
-    """A deployment that cannot be served, with a sentence for each reason."""
 
 
 def check_served(deployment: Deployment) -> None:

@@ -6,7 +6,7 @@ import ssl
 from pathlib import Path
 from typing import NamedTuple
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 
 
 class Certificate(NamedTuple):

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 
 __all__ = ["ANYBODY", "ANY_KEY", "ROLES", "VARIABLE", "Keys", "Role", "keys_from", "parted"]
 

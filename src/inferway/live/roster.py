@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from inferway.live.aside import aside
-from inferway.live.assembly import ServeError, check_served, sites_of
+from inferway.live.assembly import check_served, sites_of
+from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.headroom import Headroom
 from inferway.live.site import Site

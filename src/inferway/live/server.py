@@ -17,11 +17,12 @@ from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
 from inferway.live.aside import aside
-from inferway.live.assembly import ServeError, check_served
+from inferway.live.assembly import check_served
 from inferway.live.bodies import Bodies
 from inferway.live.bounds import Bounds
 from inferway.live.certificate import Certificate
 from inferway.live.descriptors import Descriptors
+from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.guard import Guard
 from inferway.live.headroom import Headroom

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any, Final, NamedTuple
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.live.http.identity import Identity
 from inferway.live.http.tracestate import members_of
 from inferway.live.request import Outcome, Request

@@ -73,7 +73,7 @@ def trace(name: str, found: Comparison) -> list[RenderableType]:
 def sweep(found: Sweep) -> list[RenderableType]:
     """A table of a sweep's points, the first of them where there are many."""
     # Imported here: other tables need no pandas.
-    from inferway.report.sweep import settled
+    from inferway.report.sweep_figure import settled
 
     keys = [one.key for one in found.axes]
     several = found.frame["task"].nunique() > 1

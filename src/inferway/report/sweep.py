@@ -6,7 +6,6 @@ import itertools
 import json
 import math
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -21,57 +20,26 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from inferway import __version__
 from inferway.deployment import Deployment, DeploymentError, measured
-from inferway.deployment.changed import changed
-from inferway.deployment.setting import Setting, SettingError, setting
+from inferway.deployment.setting import SettingError
 from inferway.dispatch.deployed import bound
+from inferway.report.axis import MOST_POINTS, Axis, axis_of
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
+from inferway.version import __version__
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_POINTS: Final = 10_000
 _SHOWN: Final = (
     "task", "response_time_s.mean", "response_time_s.p95", "accuracy.mean", "rejected",
     "bound.response_time_s", "stable", "error",
 )  # fmt: skip
 """What of a row a reader looks at first."""
 _METADATA: Final = b"inferway.sweep"
-_NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 _POLL_S: Final = 0.1
-_LOOSE: Final = 0.5
-"""Half the 95 % interval over the mean, above which a mean is none."""
 _WRITE_S: Final = 1.0
 """Finished points are on the disk after so long at most."""
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A key and its values, as ``key=start:stop:step`` or ``key=one,two`` says them.
-
-    Attributes
-    ----------
-    key
-        What is set: see `inferway.deployment.setting`.
-    values
-        In order; numbers with their unit, where they have one.
-    """
-
-    key: str
-    values: tuple[Setting, ...]
-
-    @property
-    def numeric(self) -> bool:
-        """Whether all values are numbers of one unit."""
-        units = {value.unit for value in self.values}
-        return len(units) == 1 and all(value.number is not None for value in self.values)
-
-    @property
-    def unit(self) -> str:
-        """The values' common unit; empty where they have none."""
-        return self.values[0].unit if self.numeric else ""
 
 
 @dataclass(frozen=True)
@@ -119,7 +87,7 @@ class Sweep:
         """
         from inferway.report import sweep_figure
 
-        drawn = sweep_figure.figure(self, "simulated")
+        drawn = sweep_figure.figure(self.axes, self.frame, "simulated")
         if drawn is None:
             raise ValueError("no key has several numbers, so there is nothing to draw")
         return drawn
@@ -196,7 +164,7 @@ def sweep(
     """
     if not values:
         raise ValueError("a sweep needs values, such as load=[0.5, 0.9]")
-    axes = [Axis(key, tuple(map(setting, _listed(one)))) for key, one in values.items()]
+    axes = [axis_of(key, one) for key, one in values.items()]
     deployment = measured(deployment)
     return run(
         deployment,
@@ -212,69 +180,10 @@ def sweep(
     )
 
 
-def _listed(values: Any) -> list[Any]:
-    if hasattr(values, "tolist"):
-        values = values.tolist()
-    return list(values) if isinstance(values, list | tuple | range) else [values]
-
-
 def _digest(deployment: Deployment) -> str:
     assert deployment.source is not None
     said = json.dumps(deployment.source.data, sort_keys=True, default=str)
     return sha256(f"{deployment.folder}\0{said}".encode()).hexdigest()
-
-
-def axis(text: str) -> Axis:
-    """Read ``load=0.1:0.9:0.1`` (both ends included) or ``policy=tad,tad-op``.
-
-    Raises
-    ------
-    SettingError
-        Where a value is missing or makes no sense.
-    ValueError
-        Where it is neither.
-    """
-    key, equals, written = (part.strip() for part in text.partition("="))
-    if not key or not equals or not written:
-        raise ValueError(
-            f"a sweep is KEY=START:STOP:STEP or KEY=VALUE,VALUE, such as load=0.1:0.9:0.1 or "
-            f"policy=tad,tad-op, not {text!r}"
-        )
-    parts = written.split(":")
-    numbers = [_number(part) for part in parts]
-    if len(parts) == 3 and all(number is not None for number in numbers):
-        return Axis(key, tuple(_range(key, written, [one for one in numbers if one is not None])))
-    values = tuple(setting(part) for part in written.split(","))
-    if any(not value.text for value in values):
-        raise SettingError(text, "there is nothing between two commas, or at an end")
-    twice = [value.text for i, value in enumerate(values) if value in values[:i]]
-    if twice:
-        raise SettingError(text, f"{twice[0]} is there twice")
-    return Axis(key, values)
-
-
-def _number(text: str) -> tuple[float, str] | None:
-    found = _NUMBER.fullmatch(text)
-    return None if found is None else (float(found[1]), found[2])
-
-
-def _range(key: str, written: str, ends: Sequence[tuple[float, str]]) -> Iterator[Setting]:
-    (start, _), (stop, _), (step, _) = ends
-    units = {unit for _, unit in ends if unit}
-    if len(units) > 1:
-        raise SettingError(f"{key}={written}", f"one unit for all three, not {sorted(units)}")
-    unit = units.pop() if units else ""
-    if step == 0 or (stop - start) / step < 0:
-        raise SettingError(
-            f"{key}={written}", f"a step of {step:g} does not lead from {start:g} to {stop:g}"
-        )
-    count = math.floor((stop - start) / step * (1 + 1e-12) + 1e-9) + 1
-    if count > MOST_POINTS:
-        raise SettingError(f"{key}={written}", f"has {count:,} values, above {MOST_POINTS:,}")
-    for i in range(count):
-        # 0.1 + 2 * 0.1 is to be 0.3.
-        number = float(f"{start + i * step:.12g}")
-        yield Setting(f"{number:.12g}{unit}", number, unit)
 
 
 def run(
@@ -452,13 +361,6 @@ def _collect(
             raise
 
 
-def settled(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows have a mean that can be told: stable, and not so near the edge that it drifts."""
-    mean = rows["response_time_s.mean"].astype(float)
-    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
-    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
-
-
 def plan(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
     """Every combination of the axes' values as a deployment, checked.
 
@@ -488,7 +390,8 @@ def plan(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) 
     for values in itertools.product(*(one.values for one in axes)):
         chosen = tuple(f"{one.key}={value.text}" for one, value in zip(axes, values, strict=True))
         try:
-            made = changed(deployment, dict(zip(keys, values, strict=True)), node)
+            wanted: dict[str, Any] = dict(zip(keys, values, strict=True))
+            made = deployment.with_(node=node, **wanted)
         except DeploymentError as error:
             (first, *_) = error.problems
             raise SettingError(" ".join(chosen), f"{first.field}: {first.sentence}") from error

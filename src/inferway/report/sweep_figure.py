@@ -10,10 +10,12 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
+from inferway.report.axis import Axis
 from inferway.report.curves import Curve, Panel, panels
 from inferway.report.figure import COLORS
-from inferway.report.sweep import Axis, Sweep, settled
 
+_LOOSE: Final = 0.5
+"""Half the 95 % interval over the mean, above which a mean is none."""
 _DASHES: Final = ("-", "--", ":", "-.")
 _WIDE: Final = 20.0
 """Largest over smallest from which an axis is logarithmic."""
@@ -24,18 +26,18 @@ _MOST_MARKERS: Final = 40
 _NAMES: Final = {"load": "load", "rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
 
 
-def figure(sweep: Sweep, title: str = "") -> Figure | None:
+def figure(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Figure | None:
     """Draw two panels per task; None where no key has several numbers.
 
     The first key with numbers goes across, and each combination of the others is a line. The LP's
     bound is black. Points at which the site is unstable, or so near to it that the mean has not
     settled, are hollow and at the frame at most: their means say how long was simulated.
     """
-    across = next((one for one in sweep.axes if one.numeric and len(one.values) > 1), None)
-    if across is None or "response_time_s.mean" not in sweep.frame:
+    across = next((one for one in axes if one.numeric and len(one.values) > 1), None)
+    if across is None or "response_time_s.mean" not in frame:
         return None
-    others = [one for one in sweep.axes if one is not across]
-    frame = sweep.frame[sweep.frame["response_time_s.mean"].notna()]
+    others = [one for one in axes if one is not across]
+    frame = frame[frame["response_time_s.mean"].notna()]
     if frame.empty:
         return None
     shown: list[Panel] = []
@@ -162,3 +164,10 @@ def _scale(one: Axis) -> Any:
     steps = np.diff(np.log(sorted(numbers)))
     wide = max(numbers) > _WIDE * min(numbers)
     return "log" if wide and math.isclose(steps.max(), steps.min(), rel_tol=0.2) else "linear"
+
+
+def settled(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Which rows have a mean that can be told: stable, and not so near the edge that it drifts."""
+    mean = rows["response_time_s.mean"].astype(float)
+    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
+    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)

@@ -15,12 +15,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from inferway import __version__
 from inferway.studies.intervals import checked
 from inferway.studies.report import METHODS_SAID, counted, made_on
 from inferway.studies.run import OUT, stored
 from inferway.studies.study import Claim, Study
 from inferway.studies.table import STUDIES
+from inferway.version import __version__
 
 __all__ = ["TITLES", "Page", "verdicts", "write"]
 

@@ -208,7 +208,7 @@ def _due(
     """Tell whether a node needs a certificate, and why if it has one."""
     from cryptography import x509
 
-    from inferway.live.assembly import ServeError
+    from inferway.live.errors import ServeError
 
     if not files.certificate.exists():
         return "new", ""

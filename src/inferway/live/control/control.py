@@ -15,12 +15,12 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from inferway.live.assembly import ServeError
 from inferway.live.control.credentials import Credentials
 from inferway.live.control.incarnation import Early, Incarnation
 from inferway.live.control.outbox import Outbox
 from inferway.live.control.session import ALIVE, Keys, settings
 from inferway.live.doorbell import Doorbell
+from inferway.live.errors import ServeError
 
 __all__ = ["LETTERS", "ControlPlane", "Traffic"]
 

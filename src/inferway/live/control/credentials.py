@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 
 __all__ = ["Credentials", "file_name"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.network.topology import Topology
 
 __all__ = ["neighbors_of"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 
 if TYPE_CHECKING:
     from inferway.live.grpc.endpoint import Endpoint

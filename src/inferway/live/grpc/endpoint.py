@@ -9,7 +9,6 @@ from typing import Any
 import grpc
 import grpc.aio
 
-from inferway import __version__
 from inferway.live.bodies import Bodies
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, Arrivals
@@ -26,6 +25,7 @@ from inferway.live.intake import Intake, unknown
 from inferway.live.keys import Role
 from inferway.live.site import Site
 from inferway.runtime import Tensor
+from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]
 

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway import __version__
 from inferway.live.http.message import (
     AnswerMessage,
     IndexEntry,
@@ -20,6 +19,7 @@ from inferway.live.http.message import (
     ServerMetadata,
     TaskMetadata,
 )
+from inferway.version import __version__
 
 _REF: Final = "#/components/schemas/{name}"
 _ERRORS: Final = {

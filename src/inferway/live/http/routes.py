@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from inferway import __version__
 from inferway.live.explanation import KEPT
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
@@ -19,6 +18,7 @@ from inferway.live.intake import unknown as why_unknown
 from inferway.live.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
 from inferway.runtime import Tensor
+from inferway.version import __version__
 
 Handler = Callable[[Exchange], None]
 

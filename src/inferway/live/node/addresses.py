@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inferway.deployment.hosts import NODE, joined, split
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.network.members import members_of
 from inferway.runtime.unreadable import UNREADABLE, fault
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 
 from inferway.deployment.hosts import split
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
 
 __all__ = ["bound"]

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from inferway.deployment.hosts import split
-from inferway.live.assembly import ServeError
 from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.control.late import LatePlane
 from inferway.live.control.neighbors import neighbors_of
+from inferway.live.errors import ServeError
 from inferway.live.hops.hop import Hop
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.menu import MENU

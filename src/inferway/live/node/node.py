@@ -21,9 +21,9 @@ import uvloop
 
 from inferway.deployment.hosts import joined
 from inferway.live.applying import is_loopback
-from inferway.live.assembly import ServeError
 from inferway.live.certificate import Certificate
 from inferway.live.control.credentials import Credentials
+from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans

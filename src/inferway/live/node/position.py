@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.network.deployed import Deployed, deployed, topology_of
 from inferway.network.routes import shortest_paths
 from inferway.placement.crossing import NodeData, data_of

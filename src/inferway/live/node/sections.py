@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from inferway.dispatch.recording import Losses, Recording
 from inferway.dispatch.replay import header, recordings
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.live.site import Site
 
 __all__ = ["Sections"]

@@ -24,7 +24,8 @@ from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
-from inferway.live.assembly import ServeError, demand_at
+from inferway.live.assembly import demand_at
+from inferway.live.errors import ServeError
 from inferway.live.headroom import Demand, Headroom
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop

@@ -8,7 +8,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import NamedTuple
 
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 
 __all__ = ["Slot", "SlotClock"]
 

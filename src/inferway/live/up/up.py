@@ -432,7 +432,7 @@ def _words(process: NodeProcess) -> str:
 
 
 def _check_certificates(topology: Topology, folder: Path | None) -> None:
-    from inferway.live.assembly import ServeError
+    from inferway.live.errors import ServeError
 
     if folder is None:
         return

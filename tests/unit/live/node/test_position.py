@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import inferway
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.live.node.position import Position, position_of
 
 FILE = """

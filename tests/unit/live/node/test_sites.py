@@ -16,7 +16,7 @@ from neighbor import Neighbor, Visit
 import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
-from inferway.live.assembly import ServeError
+from inferway.live.errors import ServeError
 from inferway.live.hops.forwarder import Forwarder
 from inferway.live.hops.hop import Hop
 from inferway.live.node.position import position_of
