@@ -16,7 +16,7 @@ import pytest
 import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch.replay import recordings, replay
-from inferway.live.headroom import Demand, Headroom
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.request import Outcome
 from inferway.runtime import Signature, Tensor
 
@@ -371,7 +371,7 @@ def test_a_run_that_finds_no_memory_waits_for_another_to_end(
 ) -> None:
     runtimes = pair(FIXED)
     room = Headroom(100)
-    demand = Demand((0, 60), 0, 1 << 62, "measured")
+    demand = MemoryNeed((0, 60), 0, 1 << 62, "measured")
     site = site_of(runtimes, headroom=room, demands=[demand, demand])
     running = start(site)
     entered, go_on = threading.Semaphore(0), threading.Event()

@@ -13,7 +13,7 @@ from inferway.cli.file import File, existing
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.report.findings import Findings
+    from inferway.report.findings import CheckResult
 
 _SHOWN = 200
 """Lines of one kind; whoever mends these sees others the next time."""
@@ -26,7 +26,7 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     import inferway
 
     errors: list[dict[str, Any]] = []
-    found: Findings | None = None
+    found: CheckResult | None = None
     deployment = None
     path = existing(file)
     try:

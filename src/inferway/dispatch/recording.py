@@ -92,7 +92,7 @@ class Losses:
 
 
 @dataclass(slots=True)
-class Gap:
+class RecordingGap:
     """A time of which nothing is recorded.
 
     Attributes
@@ -174,8 +174,8 @@ class Recording:
         self._rows, self._keep, self._told = rows, keep, told
         self._following = following
         self.losses = Losses() if losses is None else losses
-        self.gap: Gap | None = None
-        self._named: Gap | None = None
+        self.gap: RecordingGap | None = None
+        self._named: RecordingGap | None = None
         """The gap that this section's head names, until something of the section is certain."""
         self._since_s = self._file_since_s = time.time()
         self._buffer = bytearray(_BUFFERED * _ROW.size)
@@ -406,7 +406,7 @@ class Recording:
                 self.folder = self.folder.with_name(gap.after)
         else:
             since_s = self._file_since_s if stateless else self._since_s
-            gap = Gap(since_s, reason, after=self.folder.name if began else "")
+            gap = RecordingGap(since_s, reason, after=self.folder.name if began else "")
             self.losses.gaps += 1
             if began:
                 self._say_ended(gap)
@@ -452,7 +452,7 @@ class Recording:
         self.losses.events += events
         self.losses.decisions += decisions
 
-    def _say_ended(self, gap: Gap) -> None:
+    def _say_ended(self, gap: RecordingGap) -> None:
         """Say in the head that the disk has refused what comes after, in the room that is there."""
         with suppress(OSError, ValueError):
             head = self.folder / _HEAD

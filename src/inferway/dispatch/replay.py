@@ -32,10 +32,10 @@ from inferway.dispatch.recording import (
     SCHEMA,
     SHIFT,
     WITHDRAW,
-    Gap,
+    RecordingGap,
     restore,
 )
-from inferway.dispatch.soundness import DamagedError, check_event, check_state
+from inferway.dispatch.soundness import UnsoundError, check_event, check_state
 from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.site.fleet import Fleet
 
@@ -73,9 +73,9 @@ class Replay:
     """What of the recording is missing, or not whole and so was left out, a sentence for each."""
     batches: int = 0
     """Times that a free server was told what to drop and take, compared likewise."""
-    gap: Gap | None = None
+    gap: RecordingGap | None = None
     """What is missing between the section before and this one, where the disk had no room."""
-    ended: Gap | None = None
+    ended: RecordingGap | None = None
     """What is missing behind this one, likewise."""
 
     def to_json(self) -> dict[str, Any]:
@@ -189,7 +189,7 @@ def replay(
     for file, (state, rows) in enumerate(events(folder, losses), 1):
         try:
             check_state(course.dispatcher, state)
-        except DamagedError as wrong:
+        except UnsoundError as wrong:
             losses.append(f"the state of file {file} is damaged, and so it is left out: {wrong}")
             continue
         restore(course.dispatcher, state)
@@ -198,7 +198,7 @@ def replay(
                 if course.done:
                     break
                 course.take(row)
-        except (DamagedError, ZeroDivisionError) as wrong:
+        except (UnsoundError, ZeroDivisionError) as wrong:
             losses.append(f"file {file} is damaged, and left out from there on: {wrong}")
         if course.done:
             break
@@ -251,7 +251,7 @@ class _Course:
 
         Raises
         ------
-        DamagedError
+        UnsoundError
             Where it could not have happened; nothing has happened then.
         ZeroDivisionError
             Where times that could not have been measured lead to it.
@@ -288,15 +288,15 @@ class _Course:
         try:
             _route(self.dispatcher, rows)
         except (ValueError, IndexError, AttributeError, TypeError) as wrong:
-            raise DamagedError(f"a routing is none of this site: {wrong}") from wrong
+            raise UnsoundError(f"a routing is none of this site: {wrong}") from wrong
 
 
-def _gap(folder: Path, head: dict[str, Any], name: str) -> Gap | None:
+def _gap(folder: Path, head: dict[str, Any], name: str) -> RecordingGap | None:
     written = head.get(name)
     if written is None:
         return None
     try:
-        gap = Gap(**written)
+        gap = RecordingGap(**written)
         times = gap.since, gap.since if gap.until is None else gap.until
         for time in times:
             datetime.fromtimestamp(time, UTC)
@@ -310,7 +310,7 @@ def _gap(folder: Path, head: dict[str, Any], name: str) -> Gap | None:
     return gap
 
 
-def _missing(gap: Gap) -> str:
+def _missing(gap: RecordingGap) -> str:
     """Say from when to when, how much and why."""
     said = f"from {_utc(gap.since)}"
     if gap.until is not None:

@@ -28,7 +28,7 @@ from inferway.dispatch.recording import (
 )
 from inferway.site.view import HOLD, Site
 
-__all__ = ["DamagedError", "check_event", "check_state"]
+__all__ = ["UnsoundError", "check_event", "check_state"]
 
 _FIXED: Final = ("first", "server_class")
 """Of the site, what the fleet says."""
@@ -37,7 +37,7 @@ _POLICYS: Final = ("order", "other")
 _AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL})
 
 
-class DamagedError(ValueError):
+class UnsoundError(ValueError):
     """What a recording says could not have happened."""
 
 
@@ -46,7 +46,7 @@ def check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
 
     Raises
     ------
-    DamagedError
+    UnsoundError
         Where it is no state of such a dispatcher.
     """
     for name, array in state.items():
@@ -62,7 +62,7 @@ def check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
             _check(_within(array, 0, len(own)), name)
     missing = [f for f in Site._fields if f"site.{f}" not in state and f != "most_rows"]
     if missing:
-        raise DamagedError(f"there is no site.{missing[0]}")
+        raise UnsoundError(f"there is no site.{missing[0]}")
     _check_site(
         dispatcher.site,
         {f: state.get(f"site.{f}", getattr(dispatcher.site, f)) for f in Site._fields},
@@ -111,12 +111,12 @@ def check_event(site: Site, row: tuple[Any, ...]) -> None:
 
     Raises
     ------
-    DamagedError
+    UnsoundError
         Where it could not.
     """
     kind, _, _, rows, server, floor, time_s, _, value, _ = row
     if not math.isfinite(time_s):
-        raise DamagedError(f"an event is at {time_s} s")
+        raise UnsoundError(f"an event is at {time_s} s")
     servers, places = site.arrived_s.shape
     if kind == ARRIVE:
         sound = HOLD <= server < servers and rows >= 1
@@ -136,7 +136,7 @@ def check_event(site: Site, row: tuple[Any, ...]) -> None:
     else:
         sound = kind <= max(LASTING, BALANCE)
     if not sound:
-        raise DamagedError(f"an event of kind {kind} at server {server} could not have happened")
+        raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
 
 
 def _within(array: np.ndarray, low: int, high: int) -> bool:
@@ -145,4 +145,4 @@ def _within(array: np.ndarray, low: int, high: int) -> bool:
 
 def _check(sound: bool, name: str) -> None:
     if not sound:
-        raise DamagedError(f"{name} is none of such a site")
+        raise UnsoundError(f"{name} is none of such a site")

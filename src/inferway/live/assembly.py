@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from inferway.live.central import HELD_LIMIT
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths, identity
-from inferway.live.headroom import Demand, Headroom, demand_of, is_closed, tensors_of
+from inferway.live.headroom import Headroom, MemoryNeed, is_closed, memory_need_of, tensors_of
 from inferway.live.models import LoadError, models_of
 from inferway.live.site import Site
 
@@ -84,7 +84,7 @@ def demand_at(
     signature: Signature,
     headroom: Headroom,
     found: tuple[Growth, str] | None,
-) -> Demand | None:
+) -> MemoryNeed | None:
     """Divide the requests of some servers so that they fit into the memory that there is.
 
     Parameters
@@ -100,14 +100,16 @@ def demand_at(
 
     Returns
     -------
-    Demand or None
+    MemoryNeed or None
         What requests take there, where that is known.
     """
     if variant.remote is not None:
         found = tensors_of(signature), "estimated"
     if found is None:
         return None
-    demand = demand_of(*found, signature, int(view.most_rows[servers.start]), headroom.limit_bytes)
+    demand = memory_need_of(
+        *found, signature, int(view.most_rows[servers.start]), headroom.limit_bytes
+    )
     view.most_rows[servers] = demand.most_rows
     return demand
 
@@ -144,7 +146,7 @@ def _site(
         for name, count in zip(fleet.variants, fleet.count, strict=True)
         for _ in range(int(count))
     ]
-    demands: list[Demand | None] = [None] * len(fleet.variants)
+    demands: list[MemoryNeed | None] = [None] * len(fleet.variants)
     if headroom is not None and growths is not None:
         for k, name in enumerate(fleet.variants):
             variant = task.variants[name]

@@ -18,10 +18,10 @@ from inferway.site.view import WHOLE
 
 __all__ = [
     "ANSWER_COPIES",
-    "Demand",
     "Headroom",
-    "demand_of",
+    "MemoryNeed",
     "is_closed",
+    "memory_need_of",
     "tensors_of",
     "too_many",
 ]
@@ -34,7 +34,7 @@ _OVERTAKING: Final = 64
 """So many requests with small answers may pass one that waits for more room."""
 
 
-class Demand(NamedTuple):
+class MemoryNeed(NamedTuple):
     """What requests of one variant take while they run.
 
     Attributes
@@ -65,9 +65,9 @@ class Demand(NamedTuple):
         return size if rows > self.most_rows or size >= _SMALL_BYTES else 0
 
 
-def demand_of(
+def memory_need_of(
     growth: Growth, source: str, signature: Signature, largest: int, limit_bytes: int
-) -> Demand:
+) -> MemoryNeed:
     """Say how a variant's requests are divided so that they fit.
 
     A run takes half of the room at most, unless a single row takes more: the rest is for answers
@@ -94,7 +94,7 @@ def demand_of(
     runs = (0, *(whole.bytes(rows) for rows in range(1, most + 1)))
     left = limit_bytes - runs[-1]
     rows = 0 if left < 0 else left // answer_bytes if answer_bytes else WHOLE
-    return Demand(runs, answer_bytes, rows, source)
+    return MemoryNeed(runs, answer_bytes, rows, source)
 
 
 def tensors_of(signature: Signature) -> Growth:

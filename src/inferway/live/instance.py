@@ -14,7 +14,7 @@ import numpy as np
 
 from inferway.live.batch import Batch
 from inferway.live.faults import FAILURES, verdict
-from inferway.live.headroom import ANSWER_COPIES, Demand, Headroom, too_many
+from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
 from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.turn import Pace, Turn
@@ -85,7 +85,7 @@ class Instance:
         sizes: Sequence[int] = (1,),
         most_rows: int = RUN_ROWS,
         headroom: Headroom | None = None,
-        demand: Demand | None = None,
+        demand: MemoryNeed | None = None,
     ) -> None:
         self.name, self.most_rows = name, most_rows
         self.runtime = runtime
@@ -288,7 +288,7 @@ class Instance:
             self._gone += 1
 
     def _answer_within(
-        self, headroom: Headroom, demand: Demand, job: Job, call: Callable[[], Any] | None
+        self, headroom: Headroom, demand: MemoryNeed, job: Job, call: Callable[[], Any] | None
     ) -> None:
         rows, most = job.rows, demand.most_rows
         self._run_bytes = largest = demand.runs[min(rows, most)]

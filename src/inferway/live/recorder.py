@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 from inferway.dispatch.recording import has_room
 
 if TYPE_CHECKING:
-    from inferway.dispatch.recording import Gap, Recording
+    from inferway.dispatch.recording import Recording, RecordingGap
 
 __all__ = ["FLUSH_S", "Recorder"]
 
@@ -37,7 +37,7 @@ class Recorder:
         self.recording = recording
         self._task, self._log = task, log
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
-        self._told: Gap | None = None
+        self._told: RecordingGap | None = None
         """The gap that has been said, and whose end has not."""
         self._begun_s, self._pause_s, self._again_s = self._clock(), FLUSH_S, 0.0
         self._resumed = False
@@ -58,7 +58,7 @@ class Recorder:
             if await asyncio.to_thread(has_room, folder.parent) and recording.go_on():
                 self._begun_s, self._resumed = self._clock(), True
 
-    def _say_gap(self, gap: Gap) -> None:
+    def _say_gap(self, gap: RecordingGap) -> None:
         if gap is self._told and not self._resumed:
             return
         # Where the disk is full again and again, it is asked less and less often.

@@ -20,7 +20,7 @@ from inferway.live.desk import Desk
 from inferway.live.doorbell import Doorbell
 from inferway.live.explanation import Memory
 from inferway.live.forecast import Forecast
-from inferway.live.headroom import Demand, Headroom
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.health import Health
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.forwarder import Forwarder, Forwarding
@@ -122,7 +122,7 @@ class Site:
         node: str = "",
         idempotent: bool = False,
         headroom: Headroom | None = None,
-        demands: Sequence[Demand | None] | None = None,
+        demands: Sequence[MemoryNeed | None] | None = None,
     ) -> None:
         fleet = dispatcher.fleet
         first = [int(server) for server in fleet.first]

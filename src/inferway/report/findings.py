@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-__all__ = ["Findings", "cautions", "check"]
+__all__ = ["CheckResult", "cautions", "check"]
 
 
 @dataclass(frozen=True)
-class Findings:
+class CheckResult:
     """Warnings in the order of the file; a sequence of them.
 
     Attributes
@@ -80,7 +80,7 @@ def cautions(deployment: Deployment) -> list[Caution]:
     return found
 
 
-def check(deployment: Deployment) -> Findings:
+def check(deployment: Deployment) -> CheckResult:
     """Say what may not have been meant in a deployment, and what of it cannot be served.
 
     Parameters
@@ -90,7 +90,7 @@ def check(deployment: Deployment) -> Findings:
 
     Returns
     -------
-    Findings
+    CheckResult
         The same as ``inferway check FILE`` prints. Policies are compiled on the way.
 
     Raises
@@ -109,7 +109,7 @@ def check(deployment: Deployment) -> Findings:
             found += built.cautions
             size, notes = built.size, tuple(built.notes)
     alone = deployment.network is None
-    return Findings(
+    return CheckResult(
         tuple(sorted(found, key=lambda one: one.line)),
         tuple(_refused(deployment)) if alone else (),
         tuple(deployment.unserved() if alone else deployment.unserved_at_node()),

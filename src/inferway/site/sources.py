@@ -35,7 +35,7 @@ _FOREIGN = tuple(
 )
 
 
-class Source(NamedTuple):
+class ModuleSource(NamedTuple):
     """One file."""
 
     digest: str
@@ -70,12 +70,12 @@ def digest_of(modules: Iterable[str], memory: Path | None = None) -> str:
     return digest.hexdigest()
 
 
-def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, Source]:
+def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, ModuleSource]:
     """The files of these modules and of all that they import, by the modules' names.
 
     The standard library and installed packages are left out; their versions stand for them.
     """
-    found: dict[str, Source] = {}
+    found: dict[str, ModuleSource] = {}
     roots = frozenset(modules)
     left = list(roots)
     with _Memory(memory) as remembered:
@@ -98,14 +98,14 @@ def code_digest(text: bytes) -> str:
     return _parsed(text).digest
 
 
-def _parsed(text: bytes) -> Source:
+def _parsed(text: bytes) -> ModuleSource:
     try:
         tree = ast.parse(text)
     except (SyntaxError, ValueError):
-        return Source(hashlib.sha256(text).hexdigest(), (), ())
+        return ModuleSource(hashlib.sha256(text).hexdigest(), (), ())
     words: list[str] = []
     _canonical(tree, words)
-    return Source(
+    return ModuleSource(
         digest=hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest(),
         imports=tuple(sorted(set(_imports(tree)))),
         globals=tuple(sorted({word for word, reads in _names(tree) if reads})),
@@ -231,14 +231,14 @@ class _Memory:
     def __init__(self, folder: Path | None) -> None:
         self._file = None if folder is None else folder / "sources"
         self._known: dict[str, Any] = {}
-        self._new: dict[str, Source] = {}
+        self._new: dict[str, ModuleSource] = {}
 
     def __enter__(self) -> _Memory:
         if self._file is not None:
             self._known = _read(self._file)
         return self
 
-    def source(self, file: Path) -> Source:
+    def source(self, file: Path) -> ModuleSource:
         """The file as it is now."""
         text = file.read_bytes()
         mark = hashlib.sha256(text).hexdigest()
@@ -246,7 +246,7 @@ class _Memory:
             return _PARSED[mark]
         with suppress(KeyError, TypeError, ValueError):
             digest, imports, names = self._known[mark]
-            _PARSED[mark] = Source(digest, tuple((a, b) for a, b in imports), tuple(names))
+            _PARSED[mark] = ModuleSource(digest, tuple((a, b) for a, b in imports), tuple(names))
             return _PARSED[mark]
         _PARSED[mark] = self._new[mark] = _parsed(text)
         return _PARSED[mark]
@@ -260,7 +260,7 @@ class _Memory:
             write(self._file, json.dumps(kept).encode())
 
 
-_PARSED: dict[str, Source] = {}
+_PARSED: dict[str, ModuleSource] = {}
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.studies.outcome import Outcome
     from inferway.studies.results import Results
     from inferway.studies.run import Progress
+    from inferway.studies.study_result import StudyResult
 
 __all__ = ["SCALES", "Claim", "Point", "Study", "Verdict"]
 
@@ -191,19 +191,19 @@ class Study(Generic[Settings]):
         seed: int = 1,
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
-    ) -> Outcome:
+    ) -> StudyResult:
         """Compute what is not stored yet; parameters and errors as `inferway.studies.run`.
 
         Returns
         -------
-        Outcome
+        StudyResult
             With `figure`, `claims`, `to_frame()`.
         """
-        from inferway.studies.outcome import Outcome
         from inferway.studies.run import OUT, run
+        from inferway.studies.study_result import StudyResult
 
         results = run(self, scale, out=out or OUT, seed=seed, workers=workers, progress=progress)
-        return Outcome(self, scale, results)
+        return StudyResult(self, scale, results)
 
     def seconds(self, scale: str) -> float:
         """About how long all its points take on one core."""

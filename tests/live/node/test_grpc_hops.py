@@ -17,7 +17,7 @@ from tritonclient.utils import InferenceServerException
 
 from inferway.live import Outcome
 from inferway.live.grpc import endpoint_class
-from inferway.live.headroom import Demand, Headroom
+from inferway.live.headroom import Headroom, MemoryNeed
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_the_deadline_of_the_call_goes_along_and_its_end_is_told(run: Any) -> No
 def test_too_many_rows_for_the_memory_are_an_invalid_argument_here_and_elsewhere(run: Any) -> None:
     async def main() -> None:
         async with line("edge", "cloud") as (edge, cloud):
-            demand = Demand((0, 100), 300, 2, "measured")
+            demand = MemoryNeed((0, 100), 300, 2, "measured")
             await cloud.serve(headroom=Headroom(1024**2), demands=[demand])
             await edge.serve(("tiny", "cloud", "cloud"))
             for node in (cloud, edge):

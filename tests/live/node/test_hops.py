@@ -17,7 +17,7 @@ from chain import BODY, Held, Node, line, until
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Outcome, Request
-from inferway.live.headroom import Demand, Headroom
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.wire import Answer
 from inferway.live.http import connection, elements
@@ -454,7 +454,7 @@ def test_too_many_rows_are_refused_by_who_would_run_them_and_the_sentence_comes_
 ) -> None:
     async def main() -> None:
         async with line("edge", "metro", "cloud") as (edge, _, cloud):
-            demand = Demand((0, 100), 300, 2, "measured")
+            demand = MemoryNeed((0, 100), 300, 2, "measured")
             await cloud.serve(headroom=Headroom(1024**2), demands=[demand])
             await edge.serve(("tiny", "cloud", "metro"))
             client = await edge.client()

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from inferway.live.headroom import Headroom, demand_of, tensors_of, too_many
+from inferway.live.headroom import Headroom, memory_need_of, tensors_of, too_many
 from inferway.runtime import Signature, Tensor
 from inferway.runtime.growth import Growth
 
@@ -32,25 +32,25 @@ def test_between_two_sizes_there_is_a_line_and_beyond_the_last_it_goes_on() -> N
 
 def test_runs_take_half_of_the_room_and_one_row_may_take_it_all() -> None:
     growth = Growth.of_peaks([(1, MIB), (64, 64 * MIB)])
-    assert demand_of(growth, "measured", NARROW, 64, 200 * MIB).most_rows == 64
-    cut = demand_of(growth, "measured", NARROW, 64, 40 * MIB)
+    assert memory_need_of(growth, "measured", NARROW, 64, 200 * MIB).most_rows == 64
+    cut = memory_need_of(growth, "measured", NARROW, 64, 40 * MIB)
     assert cut.most_rows == 19  # inputs count with them
     assert cut.runs[-1] <= 20 * MIB
-    alone = demand_of(growth, "measured", NARROW, 64, int(1.5 * MIB))
+    alone = memory_need_of(growth, "measured", NARROW, 64, int(1.5 * MIB))
     assert (alone.most_rows, alone.rows > 0) == (1, True)
-    assert demand_of(growth, "measured", NARROW, 64, MIB // 2).rows == 0
+    assert memory_need_of(growth, "measured", NARROW, 64, MIB // 2).rows == 0
 
 
 def test_an_answer_counts_beside_the_run() -> None:
     growth = Growth.of_peaks([(1, MIB), (64, 64 * MIB)])
-    wide = demand_of(growth, "measured", WIDE, 64, 100 * MIB)
+    wide = memory_need_of(growth, "measured", WIDE, 64, 100 * MIB)
     assert wide.answer(1) == 4 * MIB
     assert wide.runs[-1] + wide.answer(wide.rows) <= 100 * MIB
     assert wide.most_rows <= wide.rows
-    narrow = demand_of(growth, "measured", NARROW, 64, 200 * MIB)
+    narrow = memory_need_of(growth, "measured", NARROW, 64, 200 * MIB)
     assert (narrow.answer(1), narrow.answer(64)) == (0, 0)
     assert narrow.answer(65) == 65 * 4 * 4 * 4
-    assert demand_of(growth, "measured", OPEN, 64, 200 * MIB).answer(10_000) == 0
+    assert memory_need_of(growth, "measured", OPEN, 64, 200 * MIB).answer(10_000) == 0
     assert tensors_of(NARROW).bytes(2) == 2 * 4 * 32
     assert too_many(9, 4, 2 * MIB).endswith("2 MiB, leaves room for 4")
 

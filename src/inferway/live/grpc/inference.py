@@ -25,7 +25,7 @@ _PARAMETER: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-class Asked(NamedTuple):
+class PendingCall(NamedTuple):
     """A request that has been checked, and what becomes of it.
 
     Attributes
@@ -43,7 +43,7 @@ class Asked(NamedTuple):
     end: asyncio.Future[Any]
 
 
-def ask(message: Any, intake: Intake, context: Any) -> Asked:
+def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
     """Check a request.
 
     Nothing of the message is kept: it holds all tensors once more.
@@ -94,10 +94,10 @@ def ask(message: Any, intake: Intake, context: Any) -> Asked:
     request.identity = identity = _identity(context)
     request.id = identity.id
     context.set_trailing_metadata(called(request))
-    return Asked(site, request, end)
+    return PendingCall(site, request, end)
 
 
-async def answer(asked: Asked) -> Any:
+async def answer(asked: PendingCall) -> Any:
     """Have a request answered, and return the answer's message.
 
     The task in which this runs is canceled when the client cancels the call, goes away, or its

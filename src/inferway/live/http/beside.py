@@ -12,7 +12,7 @@ T = TypeVar("T")
 _NAME: Final = "beside"
 
 
-class Steps(Generic[T]):
+class SteppedWork(Generic[T]):
     """One piece of work; between its steps it is on the loop, where it can be canceled.
 
     Parameters
@@ -91,11 +91,11 @@ class Beside:
         work: Generator[int, None, T],
         between: Callable[[int], None],
         done: Callable[[T | None, Exception | None], None],
-    ) -> Steps[T]:
-        """Begin a piece of work; see `Steps`."""
+    ) -> SteppedWork[T]:
+        """Begin a piece of work; see `SteppedWork`."""
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, _NAME)
-        steps = Steps(self._executor.submit, asyncio.get_running_loop(), work, between, done)
+        steps = SteppedWork(self._executor.submit, asyncio.get_running_loop(), work, between, done)
         steps.go_on()
         return steps
 

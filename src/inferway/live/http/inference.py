@@ -11,7 +11,7 @@ import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http import elements
-from inferway.live.http.beside import Steps
+from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
 from inferway.live.http.message import (
@@ -259,7 +259,7 @@ def reply(request: Request) -> None:
         exchange.request = beside.run(
             _written(request, wanted), _pass, partial(_end, exchange, extra)
         )
-        exchange.withdraw = Steps.cancel
+        exchange.withdraw = SteppedWork.cancel
         return
     body, tensors = answer(request, wanted)
     if exchange.accept_encoding is not None:

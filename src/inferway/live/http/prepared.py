@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from numpy.typing import NDArray
 
-from inferway.live.http.beside import Steps
+from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import unpacking
 from inferway.live.http.elements import LARGE, long_from_json
 from inferway.live.http.exchange import Exchange
@@ -105,7 +105,7 @@ def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: b
             keep(None, refusal)
             return True
     exchange.request = exchange.connection.listener.beside.run(work, count, done)
-    exchange.withdraw = Steps.cancel
+    exchange.withdraw = SteppedWork.cancel
     return False
 
 

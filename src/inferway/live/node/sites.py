@@ -26,7 +26,7 @@ from inferway.dispatch.service_times import carry_over
 from inferway.live.aside import aside
 from inferway.live.assembly import demand_at
 from inferway.live.errors import ServeError
-from inferway.live.headroom import Demand, Headroom
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.spans import Spans
@@ -383,9 +383,9 @@ class Sites:
         dispatcher: Dispatcher,
         signature: Signature,
         stands_for: Sequence[Offer | None],
-    ) -> list[Demand | None]:
+    ) -> list[MemoryNeed | None]:
         """What requests take at the node's own copies; runs that are too large are divided."""
-        found: list[Demand | None] = []
+        found: list[MemoryNeed | None] = []
         for k, (name, offer) in enumerate(zip(fleet.variants, stands_for, strict=True)):
             servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
             view = dispatcher.site

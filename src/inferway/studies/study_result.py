@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["Outcome"]
+__all__ = ["StudyResult"]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class StudyResult:
     """The results of a study at a scale."""
 
     study: Study[Any]
