@@ -145,8 +145,7 @@ def events(
         # Whatever the parts of NumPy's reader raise: a wrong archive, a header that is no Python,
         # a size that no memory has.
         except Exception as wrong:
-            why = " ".join(str(wrong).split()) or type(wrong).__name__
-            sentence = f"{beginning} cannot be read, and so {file.name} is left out: {why}"
+            sentence = f"{beginning} cannot be read, and so {file.name} is left out: {fault(wrong)}"
             if losses is None:
                 raise ValueError(sentence) from wrong
             losses.append(sentence)

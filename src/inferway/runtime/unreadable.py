@@ -6,6 +6,7 @@ still too deep. That is the writer's fault like any other, and never one of the 
 
 from __future__ import annotations
 
+from textwrap import shorten
 from typing import Final
 
 __all__ = ["UNREADABLE", "fault"]
@@ -13,9 +14,12 @@ __all__ = ["UNREADABLE", "fault"]
 UNREADABLE: Final = (ValueError, RecursionError)
 """What `json` and `msgspec` raise: not the format, not the type, not UTF-8, or nested too deep."""
 
+LONGEST_FAULT: Final = 500
+"""Characters of a reader's complaint that are told."""
+
 
 def fault(error: BaseException) -> str:
-    """Say in one line what is wrong with the bytes."""
+    """Say in one short line what is wrong with the bytes; some readers quote all of them."""
     if isinstance(error, RecursionError):
         return "it is nested too deep"
-    return " ".join(str(error).split())
+    return shorten(str(error), LONGEST_FAULT) or type(error).__name__

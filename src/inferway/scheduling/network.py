@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import zipfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from itertools import combinations_with_replacement
@@ -126,8 +125,8 @@ def read(path: Path) -> Network:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError:
         raise ValueError(f"there is no trained policy {path}") from None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, AttributeError, KeyError) as error:
-        raise ValueError(f"{path} is not a trained policy: {error}") from None
+    except Exception as error:  # whatever the parts of NumPy's reader raise
+        raise ValueError(f"{path} is not a trained policy: {fault(error)}") from None
     wanted = {"about", *(f"{part}_{i}" for part in ("weight", "bias") for i in range(LAYERS))}
     if not wanted <= arrays.keys():
         missing = ", ".join(sorted(wanted - arrays.keys()))
