@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from types import MappingProxyType
 
-from inferway.catalog.table import Entry
+from inferway.catalog.entry import Entry
 
 __all__ = ["CLASSIFIERS"]
 

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Literal
 
+from inferway.catalog.entry import Entry
 from inferway.catalog.zoo import CatalogError
 
-__all__ = ["Entry", "chosen", "pareto", "table", "tables"]
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One variant of a table.
-
-    Attributes
-    ----------
-    name
-        The variant.
-    accuracy
-        0..1.
-    size_bytes
-        What one running copy takes of a node's budget.
-    mean_s
-        Mean time of one inference in seconds, by hardware.
-    """
-
-    name: str
-    accuracy: float
-    size_bytes: int
-    mean_s: Mapping[str, float]
+__all__ = ["chosen", "pareto", "table", "tables"]
 
 
 def tables() -> tuple[str, ...]:

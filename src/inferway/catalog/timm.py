@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from inferway.catalog.table import Entry
+from inferway.catalog.entry import Entry
 from inferway.catalog.zoo import CatalogError
 
 __all__ = ["ACCURACY", "accuracies", "read", "speed_tables"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from inferway.conformance.client import Answer, Wire, document
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import LENGTH, Message
-from inferway.conformance.outcome import NotOfferedError, ViolationError
 from inferway.conformance.target import Target
 from inferway.conformance.tensors import Array, alike, from_json, from_raw
 from inferway.runtime import Tensor

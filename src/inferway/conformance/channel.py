@@ -11,8 +11,8 @@ from google.protobuf.message import DecodeError
 
 from inferway.conformance.answer import Inference
 from inferway.conformance.client import Answer
+from inferway.conformance.errors import ViolationError
 from inferway.conformance.message import Message
-from inferway.conformance.outcome import ViolationError
 from inferway.conformance.target import ConformanceError, Target
 from inferway.conformance.tensors import Array, from_raw, to_raw
 from inferway.live.grpc import messages

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inferway.conformance.outcome import ViolationError
+from inferway.conformance.errors import ViolationError
 from inferway.loadgen.address import Address
 
 LONGEST_BODY: Final = 256 * 1024**2

@@ -20,14 +20,6 @@ class Outcome(StrEnum):
     """The protocol leaves it to the server, and this one does not have it."""
 
 
-class ViolationError(Exception):
-    """The server did what its clause does not allow; the message is the evidence."""
-
-
-class NotOfferedError(Exception):
-    """The server does without something optional; the message is the evidence."""
-
-
 @dataclass(frozen=True, slots=True)
 class Check:
     """One thing that the protocol asks of a server.

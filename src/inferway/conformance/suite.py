@@ -6,13 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from inferway.conformance.checks import binary, connection, health, infer, metadata, refusals
-from inferway.conformance.outcome import (
-    Check,
-    NotOfferedError,
-    Outcome,
-    Result,
-    ViolationError,
-)
+from inferway.conformance.errors import NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check, Outcome, Result
 from inferway.conformance.report import Report
 from inferway.conformance.target import ConformanceError, Target, find
 from inferway.loadgen.address import parse

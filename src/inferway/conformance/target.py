@@ -10,8 +10,8 @@ from urllib.parse import quote
 import numpy as np
 
 from inferway.conformance.client import Answer, Wire
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import Input, Message, packed
-from inferway.conformance.outcome import NotOfferedError, ViolationError
 from inferway.conformance.tensors import draw
 from inferway.loadgen.address import Address
 from inferway.runtime import DTYPES, Signature, Tensor

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.conformance.outcome import ViolationError
+from inferway.conformance.errors import ViolationError
 from inferway.runtime import DTYPES, Tensor
 
 Array = NDArray[Any]

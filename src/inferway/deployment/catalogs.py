@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from inferway.catalog.table import Entry, chosen, table
+from inferway.catalog.entry import Entry
+from inferway.catalog.table import chosen, table
 from inferway.catalog.zoo import CatalogError
 from inferway.deployment.deployment import ServiceTime, Variant
 from inferway.deployment.error import Place

@@ -7,8 +7,9 @@ from typing import Any, Final
 
 from inferway.conformance.answer import Inference, compared
 from inferway.conformance.checks.metadata import refused
+from inferway.conformance.errors import ViolationError
 from inferway.conformance.message import LENGTH, Message, packed
-from inferway.conformance.outcome import Check, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import BINARY, Target
 
 

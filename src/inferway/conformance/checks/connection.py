@@ -8,8 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from inferway.conformance.answer import answered, read, reference, same
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import Message
-from inferway.conformance.outcome import Check, NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import Target
 
 CLIENTS: Final = 8

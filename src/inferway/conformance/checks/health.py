@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from inferway.conformance.client import Answer
-from inferway.conformance.outcome import Check, NotOfferedError, ViolationError
+from inferway.conformance.errors import NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import Target
 
 NOBODY: Final = "inferway-conformance-nobody"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Final
 
 from inferway.conformance.answer import answered, compared, read
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import packed
-from inferway.conformance.outcome import Check, NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import Target
 
 _PARAMETERS: Final = {"conformance_text": "a", "conformance_number": 1, "conformance_flag": True}

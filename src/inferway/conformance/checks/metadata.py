@@ -7,8 +7,9 @@ from typing import Any, Final
 from inferway.conformance.answer import answered
 from inferway.conformance.checks.health import NOBODY
 from inferway.conformance.client import Answer
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import packed
-from inferway.conformance.outcome import Check, NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import REPOSITORY, Target
 
 _REDIRECTS: Final = (301, 302, 307, 308)

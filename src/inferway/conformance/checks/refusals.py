@@ -8,8 +8,9 @@ import numpy as np
 
 from inferway.conformance.checks.health import NOBODY
 from inferway.conformance.checks.metadata import refused
+from inferway.conformance.errors import ViolationError
 from inferway.conformance.message import Message, packed
-from inferway.conformance.outcome import Check, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import Target
 from inferway.conformance.tensors import draw
 

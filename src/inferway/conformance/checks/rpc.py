@@ -10,8 +10,9 @@ import numpy as np
 from inferway.conformance.answer import reference, same
 from inferway.conformance.channel import FIELDS, Channel, StatusError, infer, request
 from inferway.conformance.checks.health import NOBODY
+from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import Message
-from inferway.conformance.outcome import Check, NotOfferedError, ViolationError
+from inferway.conformance.outcome import Check
 from inferway.conformance.target import Target
 from inferway.conformance.tensors import draw
 from inferway.live.grpc import messages

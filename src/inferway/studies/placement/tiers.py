@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.catalog.table import Entry
+from inferway.catalog.entry import Entry
 from inferway.studies.placement.setting import MODELS, SYSTEMS
 from inferway.studies.placement.trial import CODE, allocated, seconds
 from inferway.studies.results import Results
