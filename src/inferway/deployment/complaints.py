@@ -104,7 +104,9 @@ def _sentence(place: Place, detail: ErrorDetails, allowed: _Allowed) -> str:
         case "greater_than":
             return f"must be above {limits['gt']:g}, not {_shown(given)}"
         case "less_than":
-            return f"must be below {limits['lt']:g}, not {_shown(given)}"
+            most = limits["lt"]
+            most = f"{most:,}" if isinstance(most, int) else f"{most:g}"
+            return f"must be below {most}, not {_shown(given)}"
         case "int_type" | "int_from_float" | "int_parsing":
             return f"expected a whole number, got {_shown(given)}"
         case "string_type":

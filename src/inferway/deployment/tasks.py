@@ -19,7 +19,7 @@ from inferway.deployment.quantities import (
     refuse,
 )
 from inferway.deployment.remote import WrittenRemotes
-from inferway.deployment.section import Folder, Name, Section
+from inferway.deployment.section import Folder, Name, Section, Switch
 from inferway.deployment.services import WrittenBatch, WrittenServices
 
 __all__ = ["WrittenCatalog", "WrittenTask", "WrittenVariant"]
@@ -98,7 +98,7 @@ class WrittenTask(Section):
     """Most instances of one variant on one node."""
     dispatch: DispatchPolicy | None = None
     """Dispatch policy of this task, instead of the one at the top level."""
-    idempotent: bool | None = None
+    idempotent: Switch | None = None
     """Whether a request may be run twice; yes unless said where no variant is a `remote`."""
 
     @model_validator(mode="after")

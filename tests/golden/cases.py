@@ -1,0 +1,52 @@
+"""All that is recorded by commands, chapter by chapter, and how each entry comes about."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from commands import HELP, NUMBERS, REFUSED
+from mistakes import BESIDE, MISTAKES
+from transcript import transcript
+
+Case = Callable[[Path], str]
+"""Makes an entry in an empty folder."""
+
+_FILES: Final = Path(__file__).parent / "files"
+_WRONG: Final = {
+    "wrong.yaml": "tasks:\n  t:\n    acuracy: 1\n    variants: {a: {accuracy: 95}}\n",
+    "plain.yaml": "tasks: {t: {variants: {a: {accuracy: 0.9, service: {mean: 1 s}}}}}\n",
+}
+
+
+def _fill(folder: Path, files: Mapping[str, str | bytes]) -> None:
+    for name, content in files.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+
+
+def _command(words: str, folder: Path) -> str:
+    shutil.copytree(_FILES, folder, dirs_exist_ok=True)
+    _fill(folder, BESIDE | _WRONG)
+    return transcript(folder, shlex.split(words))
+
+
+def _mistake(name: str, content: str | bytes, folder: Path) -> str:
+    _fill(folder, BESIDE | {f"{name}.yaml": content})
+    return transcript(folder, ["check", f"{name}.yaml"])
+
+
+def _commands(table: Mapping[str, str]) -> dict[str, Case]:
+    return {name: partial(_command, words) for name, words in table.items()}
+
+
+COMMANDS: Final[dict[str, dict[str, Case]]] = {
+    "help": _commands(HELP),
+    "mistakes": {name: partial(_mistake, name, text) for name, text in MISTAKES.items()},
+    "refused": _commands(REFUSED),
+    "schema": _commands({"schema": "schema"}),
+}
+NUMBERED: Final[dict[str, dict[str, Case]]] = {"numbers": _commands(NUMBERS)}

@@ -1,0 +1,131 @@
+"""Commands whose answers are recorded: their help, what they refuse, and numbers by a seed."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_NAMES: Final = (
+    "demo serve up node apply drive bound check compile simulate place plan train replay schema "
+    "certs conformance study zoo"
+)
+HELP: Final[dict[str, str]] = {
+    "inferway": "--help",
+    **{name: f"{name} --help" for name in _NAMES.split()},
+    **{f"study {name}": f"study {name} --help" for name in ("list", "run", "report", "tables")},
+    **{f"zoo {name}": f"zoo {name} --help" for name in ("build", "profile")},
+}
+"""Name -> words after `inferway`."""
+
+REFUSED: Final[dict[str, str]] = {
+    "no command": "",
+    "an unknown command": "xyz",
+    "a near command": "bund site.yaml",
+    "version": "--version",
+    "no file": "bound",
+    "a file that is not there": "bound sit.yaml",
+    "a folder": "check .",
+    "an unknown option": "bound site.yaml --nope",
+    "a near option": "simulate site.yaml --querys 5",
+    "a wrong file": "bound wrong.yaml",
+    "a wrong file as JSON": "bound wrong.yaml --json",
+    "checked as JSON": "check wrong.yaml --json",
+    "bound: a node": "bound site.yaml --node there",
+    "bound: a network": "bound network.yaml",
+    "check: strict": "check unwise.yaml --strict",
+    "check: warnings as JSON": "check unwise.yaml --json",
+    "simulate: queries": "simulate site.yaml --queries many",
+    "simulate: half a query": "simulate site.yaml --queries 0.5",
+    "simulate: seed": "simulate site.yaml --seed -1",
+    "simulate: a near policy": "simulate site.yaml --policy pricd",
+    "simulate: a far policy": "simulate site.yaml --policy xyz",
+    "simulate: a file without a class": "simulate site.yaml --policy ./policies.py:Mine",
+    "simulate: no such file of a policy": "simulate site.yaml --policy ./nowhere.py:Mine",
+    "simulate: a node": "simulate site.yaml --node there",
+    "simulate: slots of a site": "simulate site.yaml --slots 3",
+    "simulate: events of a site": "simulate site.yaml --events",
+    "simulate: out without sweep": "simulate site.yaml --out here",
+    "simulate: a trace that is not there": "simulate site.yaml --trace nowhere",
+    "simulate: trace and sweep": "simulate site.yaml --trace . --sweep load=0.5",
+    "simulate: sweep and policy": "simulate site.yaml --sweep load=0.5 --policy tad",
+    "simulate: queries of a network": "simulate network.yaml --queries 5",
+    "simulate: regret of events": "simulate network.yaml --events --regret",
+    "simulate: fetch rate of slots": "simulate network.yaml --fetch-rate 1MB",
+    "simulate: fetch rate": "simulate network.yaml --events --fetch-rate 0MB",
+    "simulate: a placement policy": "simulate network.yaml --policy infda",
+    "sweep: no values": "simulate site.yaml --sweep load",
+    "sweep: an unknown key": "simulate site.yaml --sweep laod=0.5",
+    "sweep: a range": "simulate site.yaml --sweep load=0.1:0.5",
+    "sweep: a range the wrong way": "simulate site.yaml --sweep load=0.5:0.1:0.1",
+    "sweep: an instance": "simulate site.yaml --sweep instances.words/tiny=1,2",
+    "sweep: the key twice": "simulate site.yaml --sweep load=0.5 --sweep load=0.6",
+    "place: a site": "place site.yaml",
+    "place: a policy": "place network.yaml --policy best",
+    "place: slots": "place network.yaml --slots 0",
+    "place: time limit": "place network.yaml --policy exact --time-limit soon",
+    "plan: a rate": "plan site.yaml --rate 120",
+    "plan: a latency": "plan site.yaml --latency 0.1",
+    "plan: no latency": "plan site.yaml --rate 20/s",
+    "plan: out of reach": "plan site.yaml --rate 20/s --latency 1ms",
+    "plan: a network": "plan network.yaml --latency 300ms",
+    "replay: a folder that is not there": "replay nowhere",
+    "replay: a folder of nothing": "replay .",
+    "serve: no models": "serve site.yaml",
+    "serve: a network": "serve network.yaml",
+    "serve: a port": "serve site.yaml --http-port 70000",
+    "serve: a port twice": "serve site.yaml --http-port 8002",
+    "serve: a certificate alone": "serve site.yaml --tls-cert x.pem",
+    "serve: a certificate that is not there": "serve site.yaml --tls-cert x.pem --tls-key y.pem",
+    "serve: keys that are not there": "serve site.yaml --keys nowhere",
+    "serve: keys that are too short": "serve site.yaml --keys words.csv",
+    "serve: admin without keys": "serve site.yaml --admin-host 0.0.0.0",
+    "serve: gRPC or not": "serve site.yaml --grpc-port 8001 --no-grpc",
+    "serve: a near policy": "serve site.yaml --policy pricd",
+    "serve: apply from nowhere": "serve site.yaml --apply-from nowhere",
+    "serve: a log level": "serve site.yaml --log-level loud",
+    "node: no name": "node network.yaml",
+    "node: a name": "node network.yaml --name there",
+    "node: a site": "node site.yaml --name here",
+    "up: a site": "up site.yaml",
+    "apply: nobody there": "apply site.yaml --admin-url http://127.0.0.1:1",
+    "drive: nobody there": "drive site.yaml --url http://127.0.0.1:1",
+    "drive: no workload": "drive plain.yaml",
+    "drive: a duration": "drive site.yaml --duration -1",
+    "certs: a site": "certs site.yaml",
+    "certs: days": "certs network.yaml --days 0",
+    "conformance: nobody there": "conformance http://127.0.0.1:1",
+    "study: an unknown one": "study run trade-of",
+    "study: none": "study run",
+    "study: a scale": "study run trade-off --scale huge",
+    "study: a seed": "study run trade-off --seed 0",
+    "demo: an unknown one": "demo bursts",
+    "demo: a checkpoint": "demo --checkpoint x.npz",
+}
+"""Name -> words after `inferway`: what cannot be done, and how that is said."""
+
+_SITE: Final = "simulate site.yaml --workers 1 --queries 2000 --warmup 200"
+NUMBERS: Final[dict[str, str]] = {
+    "bound": "bound site.yaml --json",
+    "bound in words": "bound site.yaml",
+    "check": "check site.yaml --json",
+    "check of a network": "check network.yaml --json",
+    "place": "place network.yaml --slots 6 --json",
+    "place greedily": "place network.yaml --slots 6 --policy static-greedy --json",
+    "plan": "plan site.yaml --rate 60/s --latency 100ms --queries 2000 --tries 4 --json",
+    "simulate": f"{_SITE} --json",
+    "simulate in words": _SITE,
+    "simulate with a seed": f"{_SITE} --seed 8 --replications 2 --json",
+    "simulate bursts": "simulate bursts.yaml --workers 1 --queries 2000 --json",
+    "simulate bursts with another policy": "simulate bursts.yaml --workers 1 --queries 2000 "
+    "--policy fastest-only --json",
+    "simulate slots": "simulate network.yaml --slots 6 --json",
+    "simulate slots with regret": "simulate network.yaml --slots 4 --regret --json",
+    "simulate events": "simulate network.yaml --events --slots 3 --json",
+    "simulate events with greedy": "simulate network.yaml --events --slots 3 "
+    "--policy static-greedy --seed 8 --json",
+    "sweep": "simulate site.yaml --workers 1 --queries 1000 --warmup 100 --sweep load=0.3,0.6 "
+    "--out swept --json",
+    "zoo": "zoo --json",
+    "zoo in words": "zoo",
+    "study run": "study run trade-off --scale smoke --workers 1 --out studied --json",
+}
+"""Name -> words after `inferway`: all that is computed comes from a seed."""

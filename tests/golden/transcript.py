@@ -1,0 +1,74 @@
+"""A command's whole answer as text, with a word in place of what differs from run to run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import inferway
+from inferway.cli import main
+
+PLACEHOLDERS: Final = {
+    "{version}": "Inferway's version",
+    "{here}": "the folder that the command runs in",
+    "{measured}": "a time that was measured, or a rate by such a time",
+}
+"""All there are; whatever they stand for, the rest is compared letter by letter."""
+
+MEASURED: Final = ("cpu_s_per_slot", "queries_per_cpu_s", "requests_per_cpu_s", "seconds")
+"""Keys of JSON whose numbers are of this machine and run."""
+
+_NUMBER = re.compile(rf'("(?:{"|".join(MEASURED)})": )[-+0-9.e]+')
+_ROW = re.compile(r"(per CPU second +)[0-9.]+ M")
+_VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
+
+
+def transcript(folder: Path, arguments: Sequence[str]) -> str:
+    """Run a command in a folder; what it prints, where, and its exit code."""
+    out, err = io.StringIO(), io.StringIO()
+    with (
+        _as_in(folder),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        code = main(list(arguments))
+    told = f"$ inferway {' '.join(arguments)}\nexit code {code}\n"
+    for name, stream in (("standard output", out), ("standard error", err)):
+        if text := stream.getvalue():
+            told += f"--- {name}\n{_ending(text)}"
+    return plain(told, folder)
+
+
+def plain(text: str, folder: Path) -> str:
+    """Put the placeholders in."""
+    for measured in (_NUMBER, _ROW):
+        text = measured.sub(r"\1{measured}", text)
+    for place in {str(folder), str(folder.resolve())}:
+        text = text.replace(place, "{here}")
+    return _VERSION.sub(r"\1{version}", text)
+
+
+def _ending(text: str) -> str:
+    return text if text.endswith("\n") else f"{text}\n(no newline at the end)\n"
+
+
+@contextlib.contextmanager
+def _as_in(folder: Path) -> Iterator[None]:
+    """Stand in a folder, before a console of a fixed width and without colors."""
+    fixed = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
+    before = {name: os.environ.get(name) for name in fixed}
+    os.environ.update(fixed)
+    try:
+        with contextlib.chdir(folder):
+            yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
