@@ -24,7 +24,9 @@ MEASURED: Final = ("cpu_s_per_slot", "queries_per_cpu_s", "requests_per_cpu_s", 
 """Keys of JSON whose numbers are of this machine and run."""
 
 _NUMBER = re.compile(rf'("(?:{"|".join(MEASURED)})": )[-+0-9.e]+')
-_ROW = re.compile(r"(per CPU second +)[0-9.]+ M")
+_ROW = re.compile(r"(per CPU second ) *[0-9.]+ M")
+_TOOK = re.compile(r"(computed in ) *[0-9.]+ \S+")
+_FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
 
 
@@ -46,11 +48,18 @@ def transcript(folder: Path, arguments: Sequence[str]) -> str:
 
 def plain(text: str, folder: Path) -> str:
     """Put the placeholders in."""
-    for measured in (_NUMBER, _ROW):
+    # Beyond, sums are of the processor: of how many numbers it adds at once.
+    text = _FLOAT.sub(_nine_digits, text)
+    for measured in (_NUMBER, _ROW, _TOOK):
         text = measured.sub(r"\1{measured}", text)
     for place in {str(folder), str(folder.resolve())}:
         text = text.replace(place, "{here}")
     return _VERSION.sub(r"\1{version}", text)
+
+
+def _nine_digits(found: re.Match[str]) -> str:
+    number = float(found[0])
+    return f"{number:.9g}" if abs(number) > 1e-12 else "0.0"
 
 
 def _ending(text: str) -> str:
