@@ -11,10 +11,11 @@ answer.
 
 Run (nginx must be installed: ``apt-get install -y nginx-light``)::
 
-    python benchmarks/hop.py [--requests 20000] [--connections 8] [--rounds 5] [--json]
+    python benchmarks/hop.py [--requests 20000] [--connections 8] [--rounds 7] [--json]
 
 With ``--beside DIR``, a checkout of another version, its relay and its entry node take their turns
-beside ours, in nginx's place, and ours may cost at most `GOAL_BESIDE` times as much.
+beside ours, in nginx's place, in seven rounds at least, and ours may cost at most `GOAL_BESIDE`
+times as much. A ratio is the mean of the rounds' ratios, with its 95 % interval in brackets.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from beside import TURNS, Ratio, order, ratio_of, spent_s
 from http_stack import BODY, Caller, drive, free_port, machine, request_bytes, wait_for
 
 TASK = "digits"
@@ -144,15 +146,6 @@ def forwarded() -> bytes:
     return hop_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
 
 
-def spent_s(pid: int) -> float:
-    """Tell the time that a process has had a core, in seconds.
-
-    The scheduler counts nanoseconds, where `psutil` has hundredths of a second.
-    """
-    threads = Path(f"/proc/{pid}/task").glob("*/schedstat")
-    return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
-
-
 @contextmanager
 def process(
     command: list[str], port: int, version: Path | None = None
@@ -242,8 +235,9 @@ def measure(
         times_s: dict[str, list[float]] = {name: [] for name in ways}
         for _, port, request in ways.values():
             drive(port, request, max(500, count // 10), connections)
-        for _ in range(rounds):
-            for name, (pid, port, request) in ways.items():
+        for turn in range(rounds):
+            for name in order(ways, turn):
+                pid, port, request = ways[name]
                 before = spent_s(pid)
                 drive(port, request, count // rounds, connections)
                 used_s = spent_s(pid) - before
@@ -259,14 +253,13 @@ def measure(
     rows = []
     for name in ways:
         p50_s, p99_s = np.quantile(times_s[name], (0.5, 0.99))
+        known = name in against and against[name] is not costs_us[name]
         rows.append(
             {
                 "way": name,
                 "cpu_us": round(min(costs_us[name]), 1),
                 "cpu_us_median": round(float(np.median(costs_us[name])), 1),
-                "ratio": round(min(costs_us[name]) / min(against[name]), 3)
-                if name in against
-                else None,
+                **(ratio_of(costs_us[name], against[name])._asdict() if known else {}),
                 "p50_ms": round(p50_s * 1e3, 3),
                 "p99_ms": round(p99_s * 1e3, 3),
                 "added_p50_ms": round((p50_s - straight_s[0]) * 1e3, 3),
@@ -281,7 +274,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=TURNS)
     parser.add_argument("--beside", type=Path, help="a checkout of the version to compare with")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", nargs=3, help=argparse.SUPPRESS)
@@ -290,19 +283,21 @@ def main() -> None:
         kind, port, stub = options.serve
         serve(kind, int(port), int(stub))
         return
+    if options.beside is not None and options.rounds < TURNS:
+        parser.error(f"--rounds is at least {TURNS} with --beside")
     rows = measure(options.requests, options.connections, options.rounds, options.beside)
     if options.json:
         print(json.dumps({"schema": 1, "machine": machine(), "rows": rows}))
         return
     print(f"{machine()}; {options.requests} requests, {options.connections} connections")
     against = "of nginx" if options.beside is None else "of before"
-    print(f"{'':14}{'CPU, µs (median)':>20}{against:>10}{'p50, ms':>9}{'p99, ms':>9}{'added':>16}")
+    print(f"{'':14}{'CPU, µs (median)':>20}{against:>24}{'p50, ms':>9}{'p99, ms':>9}{'added':>16}")
     for row in rows:
         cpu = f"{row['cpu_us']:.1f} ({row['cpu_us_median']:.1f})"
         added = f"{row['added_p50_ms']:.3f}, {row['added_p99_ms']:.3f}"
-        ratio = "" if row["ratio"] is None else f"{row['ratio']:.3f}"
+        ratio = str(Ratio(row["ratio"], row["low"], row["high"])) if "ratio" in row else ""
         print(
-            f"{row['way']:14}{cpu:>20}{ratio:>10}"
+            f"{row['way']:14}{cpu:>20}{ratio:>24}"
             f"{row['p50_ms']:9.3f}{row['p99_ms']:9.3f}{added:>16}"
         )
     for row in rows:

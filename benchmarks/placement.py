@@ -1,6 +1,7 @@
 """What a slot of INFIDA costs as the network grows: CPU time, per useful pair, and memory.
 
     python benchmarks/placement.py [--json] [--copies 1 10 100 1000 2857] [--tasks-per-base 1]
+    python benchmarks/placement.py --beside DIR [--turns 7] [--copies 1 10 100]
 
 Topology I of [SiSalem23] (36 nodes, 20 tasks, 600 models), and trees of many such parts under one
 cloud: `--copies 2857` has 99,996 nodes. In the first, every task is requested at 2 base stations;
@@ -8,6 +9,9 @@ in the others each base station requests `--tasks-per-base` tasks on average. A 
 INFIDA: observed loads, gain, subgradient, mirror step, projection, rounding. Each size runs in a
 process of its own, whose peak memory is told; times are this thread's CPU time, the median of slots
 after the first three. Last, the projection with and without sorting, on 600 models.
+
+With ``--beside DIR``, another checkout takes turns with this one, a process each for all sizes: the
+ratio of CPU time for building, serving and stepping and for the whole process, with its interval.
 """
 
 from __future__ import annotations
@@ -22,10 +26,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from beside import add_options, add_turn, compare
 
+SIZES = (1, 10, 100, 1000, 2857)
+SIZES_BESIDE = (1, 10, 100)
 TREE = """
 tasks:
   detection: {{catalog: {{name: paper/yolov4}}, count: 20, max_instances: 3}}
@@ -104,6 +112,26 @@ def measure(copies: int, tasks_per_base: float, alpha: float, slots: int) -> dic
     }
 
 
+def slots_of(copies: int) -> int:
+    """So many that a small network is measured long enough, and a large one not too long."""
+    return 303 if copies == 1 else 13
+
+
+def turn(
+    sizes: Sequence[int], tasks_per_base: float, alpha: float, slots: int | None
+) -> dict[str, float]:
+    """CPU seconds of each part, by size; the first size once more, as what compiles comes first."""
+    costs_s = {}
+    measure(sizes[0], tasks_per_base, alpha, 4)
+    for copies in sizes:
+        found = measure(copies, tasks_per_base, alpha, slots or slots_of(copies))
+        nodes = found["nodes"]
+        costs_s[f"build, {nodes} nodes"] = found["build_s"]
+        costs_s[f"serve, {nodes} nodes"] = found["serve_ms"] / 1e3
+        costs_s[f"step, {nodes} nodes"] = found["step_ms"] / 1e3
+    return costs_s
+
+
 def projections(models: int = 600, rounds: int = 2000) -> dict[str, float]:
     """CPU microseconds of a projection after a mirror step, by both algorithms."""
     from inferway.placement.projection import _project, _project_sorted
@@ -132,14 +160,26 @@ def main() -> None:
     """Print the growth curve."""
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--json", action="store_true", help="one JSON document")
-    options.add_argument("--copies", type=int, nargs="+", default=[1, 10, 100, 1000, 2857])
+    options.add_argument("--copies", type=int, nargs="+", default=[])
     options.add_argument("--tasks-per-base", type=float, default=1.0)
     options.add_argument("--alpha", type=float, default=1.0)
     options.add_argument("--slots", type=int, help="slots per size; 303 on the smallest, else 13")
     options.add_argument("--one", type=int, help=argparse.SUPPRESS)
+    add_options(options)
+    add_turn(options)
     asked = options.parse_args()
+    sizes = asked.copies or (SIZES if asked.beside is None else SIZES_BESIDE)
+    if asked.turn:
+        print(json.dumps(turn(sizes, asked.tasks_per_base, asked.alpha, asked.slots)))
+        return
+    if asked.beside is not None:
+        arguments = ["--copies", *map(str, sizes), "--alpha", str(asked.alpha)]
+        arguments += ["--tasks-per-base", str(asked.tasks_per_base)]
+        arguments += ["--slots", str(asked.slots)] if asked.slots else []
+        compare(__file__, arguments, asked)
+        return
     if asked.one is not None:
-        slots = asked.slots or (303 if asked.one == 1 else 13)
+        slots = asked.slots or slots_of(asked.one)
         print(json.dumps(measure(asked.one, asked.tasks_per_base, asked.alpha, slots)))
         return
     rows = []
@@ -148,7 +188,7 @@ def main() -> None:
             f"{'nodes':>7} {'types':>7} {'pairs':>9} {'build s':>8} {'serve ms':>9} {'step ms':>9} "
             f"{'ns/pair':>8} {'built MiB':>10} {'peak MiB':>9}   (CPU time)"
         )
-    for copies in asked.copies:
+    for copies in sizes:
         command = [sys.executable, __file__, "--one", str(copies), "--alpha", str(asked.alpha)]
         command += ["--tasks-per-base", str(asked.tasks_per_base)]
         if asked.slots:

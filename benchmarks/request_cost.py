@@ -10,6 +10,8 @@ Run::
 
     python benchmarks/request_cost.py [linear | null | FILE] [--requests 20000] [--json]
     python benchmarks/request_cost.py --beside ../older    # another checkout's server, in turns
+
+With another checkout, the ratio of CPU time to its server's has an interval, over `--turns` turns.
 """
 
 from __future__ import annotations
@@ -27,13 +29,14 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from http_stack import cpu_seconds, drive, machine, request_bytes
+from beside import Ratio, add_options, order, ratio_of, spent_s
+from http_stack import drive, machine, request_bytes
 
 HERE = Path(__file__).resolve()
 TASK = "digits"
 SHAPE = (1, 160)
 ROUNDS = 5
-"""The least of so many rounds counts: what else runs on the machine only adds."""
+"""Without another checkout; the least of the rounds counts: what else runs here only adds."""
 PATH = f"/v2/models/{TASK}/infer".encode()
 
 
@@ -146,7 +149,7 @@ def server(checkout: Path, model: str) -> Iterator[tuple[int, int]]:
 
 
 def measure(
-    model: str, count: int, connections: int, checkouts: dict[str, Path]
+    model: str, count: int, connections: int, checkouts: dict[str, Path], rounds: int
 ) -> list[dict[str, Any]]:
     """Run the servers and the clients; one row per wire format and checkout."""
     rows = []
@@ -162,24 +165,28 @@ def measure(
             rates: dict[str, list[int]] = {name: [] for name in servers}
             for _, port in servers.values():
                 drive(port, request, max(500, count // 10), connections)
-            for _ in range(ROUNDS):
-                for name, (pid, port) in servers.items():
-                    before = cpu_seconds(pid)
-                    wall_s = drive(port, request, count // ROUNDS, connections)
-                    cpu_s = cpu_seconds(pid) - before
-                    costs_us[name].append(round(cpu_s / (count // ROUNDS) * 1e6, 1))
-                    rates[name].append(round(count // ROUNDS / wall_s))
+            for turn in range(rounds):
+                for name in order(servers, turn):
+                    pid, port = servers[name]
+                    before = spent_s(pid)
+                    wall_s = drive(port, request, count // rounds, connections)
+                    cpu_s = spent_s(pid) - before
+                    costs_us[name].append(cpu_s / (count // rounds) * 1e6)
+                    rates[name].append(round(count // rounds / wall_s))
             rows += [
                 {
                     "checkout": name,
                     "form": form,
                     "request_bytes": len(request),
-                    "cpu_us_per_request": min(costs_us[name]),
-                    "cpu_us_median": sorted(costs_us[name])[ROUNDS // 2],
+                    "cpu_us_per_request": round(min(costs_us[name]), 1),
+                    "cpu_us_median": round(float(np.median(costs_us[name])), 1),
                     "requests_per_s": max(rates[name]),
                 }
                 for name in servers
             ]
+            if len(servers) > 1:
+                here, other = costs_us.values()
+                rows[-2].update(ratio_of(here, other)._asdict())
     return rows
 
 
@@ -189,7 +196,7 @@ def main() -> None:
     parser.add_argument("model", nargs="?", default="linear", help="linear, null or a file")
     parser.add_argument("--requests", type=int, default=20_000)
     parser.add_argument("--connections", type=int, nargs="+", default=[1, 8])
-    parser.add_argument("--beside", type=Path, help="another checkout, measured in turns")
+    add_options(parser)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -197,13 +204,14 @@ def main() -> None:
         serve(options.model)
         return
     model = Path(options.model).name
-    checkouts = {"here": HERE.parents[1]}
+    checkouts, rounds = {"here": HERE.parents[1]}, ROUNDS
     if options.beside:
+        rounds = options.turns
         checkouts[str(options.beside)] = options.beside.resolve()
     rows = [
         {"connections": connections} | row
         for connections in options.connections
-        for row in measure(options.model, options.requests, connections, checkouts)
+        for row in measure(options.model, options.requests, connections, checkouts, rounds)
     ]
     if options.json:
         print(json.dumps({"schema": 1, "machine": machine(), "model": model, "rows": rows}))
@@ -215,6 +223,8 @@ def main() -> None:
             f" {row['cpu_us_per_request']:6.1f} µs CPU each (median {row['cpu_us_median']:.1f}),"
             f" {row['requests_per_s']:6d} requests/s, {row['checkout']}"
         )
+        if "ratio" in row:
+            print(f"{'':7} CPU over the other's: {Ratio(row['ratio'], row['low'], row['high'])}")
 
 
 if __name__ == "__main__":

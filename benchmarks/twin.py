@@ -1,12 +1,16 @@
 """How fast the twin is: queries per second of CPU on one core, against what it has to reach.
 
     python benchmarks/twin.py [--rounds 5] [--json]
+    python benchmarks/twin.py --beside DIR [--turns 7] [--scale 0.25]
 
 TAD-OP on [Anonymous]'s four classes (rates 2, 1, 0.9, 0.1; accuracies 0.7, 0.75, 0.8, 1; equal
 counts; target 0.76) at load 0.5, every response time kept, for each engine and three sizes; a
 user's own policy file beside the built-in one; the start of `inferway simulate` from its cache; and
 the peers SimPy and Ciw, in the same run, on the easier M/M/64. All cases take turns in each round
 and the best round of each counts: others may use the machine. Needs `pip install inferway[bench]`.
+
+With ``--beside DIR``, the twin of another checkout takes turns with ours, a process each, without
+the peers: the ratio of CPU time for each case and for the whole process, with its interval.
 """
 
 from __future__ import annotations
@@ -23,9 +27,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ciw
 import numpy as np
-import simpy
+from beside import add_options, add_turn, compare
 
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import PoissonArrivals
@@ -94,6 +97,8 @@ def m_m_64(queries: int) -> Callable[[], float]:
 
 def of_simpy(queries: int) -> float:
     """M/M/64 at load 0.5 in SimPy, response times kept."""
+    import simpy
+
     generator = random.Random(1)
     times: list[float] = []
     environment = simpy.Environment()
@@ -119,6 +124,8 @@ def of_simpy(queries: int) -> float:
 
 def of_ciw(queries: int) -> float:
     """The same in Ciw."""
+    import ciw
+
     ciw.seed(1)
     network = ciw.create_network(
         arrival_distributions=[ciw.dists.Exponential(rate=32.0)],
@@ -148,7 +155,7 @@ def start_s(cpu: bool) -> float:
 
 
 def cases(folder: Path, scale: float) -> dict[str, Callable[[], float]]:
-    """Everything that takes turns, by name; larger is better, but for the starts."""
+    """What the twin is asked for, by name; larger is better."""
     own = folder / "own.py"
     own.write_text(Path(tad_op.__file__).read_text(encoding="utf-8"), encoding="utf-8")
     queries = int(4e6 * scale)
@@ -164,24 +171,40 @@ def cases(folder: Path, scale: float) -> dict[str, Callable[[], float]]:
     cheapest = scenario(64, "exponential", policy="./cheapest.py:Cheapest", folder=EXAMPLES)
     found["cheapest.py"] = twin(cheapest, None, queries // 4)
     found["M/M/64 twin"] = m_m_64(queries)
-    found["M/M/64 simpy"] = lambda: of_simpy(int(50_000 * scale))
-    found["M/M/64 ciw"] = lambda: of_ciw(int(20_000 * scale))
-    found["start wall s"] = lambda: -start_s(cpu=False)
-    found["start cpu s"] = lambda: -start_s(cpu=True)
     return found
+
+
+def others(scale: float) -> dict[str, Callable[[], float]]:
+    """The peers, and the start of a command."""
+    return {
+        "M/M/64 simpy": lambda: of_simpy(int(50_000 * scale)),
+        "M/M/64 ciw": lambda: of_ciw(int(20_000 * scale)),
+        "start wall s": lambda: -start_s(cpu=False),
+        "start cpu s": lambda: -start_s(cpu=True),
+    }
 
 
 def measure(rounds: int, scale: float) -> dict[str, float]:
     """The best of the rounds, by case."""
     best: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        named = cases(Path(folder), scale)
+        named = cases(Path(folder), scale) | others(scale)
         for round_ in range(rounds + 1):
             for name, case in named.items():
                 value = case()
                 # The first round fills the caches.
                 best[name] = value if round_ <= 1 else max(best[name], value)
     return {name: abs(value) for name, value in best.items()}
+
+
+def turn(scale: float) -> dict[str, float]:
+    """CPU seconds of a million queries, by case, and of a start, each once it is warm."""
+    costs_s = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, case in cases(Path(folder), scale).items():
+            case()
+            costs_s[f"{name}, 1e6 queries"] = 1e6 / case()
+    return costs_s | {"start of simulate": start_s(cpu=True)}
 
 
 def goals(found: dict[str, float]) -> list[tuple[str, float, float, bool]]:
@@ -209,7 +232,15 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of queries")
     parser.add_argument("--json", action="store_true", help="one JSON document")
+    add_options(parser)
+    add_turn(parser)
     options = parser.parse_args()
+    if options.turn:
+        print(json.dumps(turn(options.scale)))
+        return
+    if options.beside is not None:
+        compare(__file__, ["--scale", str(options.scale)], options)
+        return
     found = measure(options.rounds, options.scale)
     if options.json:
         listed = [
