@@ -246,7 +246,7 @@ def test_only_who_names_this_machine_may_apply(serving: Any, host: str, status: 
 def test_without_keys_nothing_is_applied_unasked(start: Any, file: Path) -> None:
     running = start(deployment=inferway.load(file))
     site = running.server.sites[0]
-    with pytest.raises(ServeError, match="without keys applies nothing"):
+    with pytest.raises(ServeError, match="nothing: start it with --allow-apply"):
         apply(file, f"http://127.0.0.1:{running.server.admin_port}")
     assert running.server.sites[0] is site
 

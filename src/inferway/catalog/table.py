@@ -7,6 +7,7 @@ from typing import Literal
 
 from inferway.catalog.entry import Entry
 from inferway.catalog.zoo import CatalogError
+from inferway.spelling import closest
 
 __all__ = ["chosen", "pareto", "table", "tables"]
 
@@ -85,10 +86,8 @@ def chosen(
     for name in variants:
         named = by_name.get(_plain(name))
         if named is None:
-            from difflib import get_close_matches
-
-            close = get_close_matches(_plain(name), by_name, n=1)
-            hint = f"; did you mean {by_name[close[0]].name}?" if close else ""
+            close = closest(_plain(name), by_name)
+            hint = f"; did you mean {by_name[close].name}?" if close else ""
             raise CatalogError(f"the catalog has no variant {name}{hint}")
         found.append(Entry(name, named.accuracy, named.size_bytes, named.mean_s))
     return tuple(found)

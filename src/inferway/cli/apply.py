@@ -33,7 +33,12 @@ def apply(
         told = live.apply(deployment, admin_url, key=key, timeout_s=timeout)
     except OSError as error:
         reason = getattr(error, "reason", error)
-        raise CommandError(f"no server can be asked at {admin_url}: {reason}", FAILED) from error
+        why = (getattr(reason, "strerror", None) or str(reason)).lower()
+        raise CommandError(
+            f"no server can be asked at {admin_url} ({why}): start one with `inferway serve FILE`, "
+            "or say with --admin-url where its admin listener is",
+            FAILED,
+        ) from error
     if json:
         terminal.document(told)
     else:

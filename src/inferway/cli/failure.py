@@ -9,6 +9,7 @@ from typing import Final
 import typer
 
 from inferway.cli.terminal import complain
+from inferway.extras import installing
 
 FAILED: Final = 1
 """The command could not do what was asked, or found something wrong."""
@@ -21,6 +22,7 @@ INTERRUPTED: Final = 130
 _DEBUG: Final = "INFERWAY_DEBUG"
 
 _EXTRAS: Final = {
+    "grpc": ("grpc", "google"),
     "learn": ("torch", "sklearn", "gymnasium", "stable_baselines3", "sb3_contrib", "tensorboard"),
     "network": ("zenoh", "cryptography"),
 }
@@ -101,7 +103,7 @@ def _missing(error: ModuleNotFoundError) -> str:
         if missing in modules:
             return (
                 f"this command needs {error.name}, which is in the extra `{extra}`: "
-                f"pip install 'inferway[{extra}]'"
+                f"{installing(extra)}"
             )
     return f"the module {error.name} is not installed: reinstall inferway"
 

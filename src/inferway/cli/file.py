@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferway.cli.failure import REFUSED, CommandError, reason
+from inferway.spelling import closest
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -43,8 +43,10 @@ def existing(path: Path) -> Path:
     sentence = f"there is no file {path}"
     near = path.parent if path.parent.is_dir() else Path()
     names = sorted(one.name for suffix in ("*.yaml", "*.yml") for one in near.glob(suffix))
-    if alike := difflib.get_close_matches(path.name, names, n=1):
-        sentence += f"; did you mean {near / alike[0]}?"
+    # Of names that all end alike, what stands before that counts.
+    if alike := closest(path.stem, [Path(name).stem for name in names]):
+        meant = next(name for name in names if Path(name).stem == alike)
+        sentence += f"; did you mean {near / meant}?"
     raise CommandError(sentence, REFUSED)
 
 
@@ -98,8 +100,8 @@ def redirected(deployment: Deployment, policy: str) -> Deployment:
     from inferway.dispatch.table import POLICIES, policy_class
 
     if policy not in POLICIES:
-        if alike := difflib.get_close_matches(policy, POLICIES, n=1):
-            raise CommandError(f"no policy {policy!r}; did you mean {alike[0]!r}?", REFUSED)
+        if alike := closest(policy, POLICIES):
+            raise CommandError(f"no policy {policy!r}; did you mean {alike!r}?", REFUSED)
         file, colon, name = policy.rpartition(":")
         policy = f"{Path(file).resolve()}{colon}{name}" if colon else policy
         try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ import typer
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import saved
+from inferway.spelling import closest
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -104,6 +104,6 @@ def known(policy: str | None, *, written: bool = False) -> str | None:
     names = [*POLICIES, WRITTEN] if written else list(POLICIES)
     if policy is None or policy in names:
         return policy
-    alike = difflib.get_close_matches(policy, names, n=1)
-    meant = f"did you mean {alike[0]!r}?" if alike else f"there is {', '.join(names)}"
+    alike = closest(policy, names)
+    meant = f"did you mean {alike!r}?" if alike else f"there is {', '.join(names)}"
     raise CommandError(f"no placement policy {policy!r}; {meant}", REFUSED)

@@ -24,6 +24,7 @@ from inferway.cli.serving import (
     TlsCert,
     TlsKey,
     certificate,
+    check_listeners,
     leave,
     mebibytes,
     outlive_hangup,
@@ -100,6 +101,7 @@ def node(
     """
     from inferway.deployment.nodes import NodeLimits
     from inferway.live import Limits, PortError, ServeError
+    from inferway.live.control.control import check_extra
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.node import Node
@@ -111,6 +113,11 @@ def node(
 
     outlive_hangup()
     shown = certificate(tls_cert, tls_key)
+    check_listeners(keys, grpc_port)
+    try:
+        check_extra(secured=certs is not None)
+    except ServeError as error:
+        raise CommandError(str(error), REFUSED) from error
     deployment = opened(file, policy)
     try:
         topology = topology_of(deployment)

@@ -25,10 +25,13 @@ from inferway.cli.serving import (
     TlsCert,
     TlsKey,
     certificate,
+    check_listeners,
     leave,
     mebibytes,
     outlive_hangup,
+    refused_port,
 )
+from inferway.extras import installing
 
 if TYPE_CHECKING:
     from inferway.live import Server
@@ -131,6 +134,12 @@ def serve(
         ("--grpc-port", host, grpc_port),
         ("--admin-port", admin_host, admin_port),
     )
+    check_listeners(
+        keys,
+        grpc_port,
+        admin_host=admin_host,
+        hosts=(("http", host, http_port), ("admin", admin_host, admin_port)),
+    )
 
     def ready(server: Server) -> None:
         with terminal.unheard():
@@ -150,6 +159,8 @@ def serve(
             print(f"serving {', '.join(deployment.tasks)} on {address}/v2")
             if server.grpc_port is not None:
                 print(f"and over gRPC on {host}:{server.grpc_port}")
+            elif not no_grpc:
+                print(f"not over gRPC, which needs an extra: {installing('grpc')}")
             scheme = (
                 "https"
                 if tls_cert and admin_host not in ("127.0.0.1", "localhost", "::1")
@@ -197,9 +208,7 @@ def serve(
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error
     except live.PortError as error:
-        raise CommandError(
-            f"--{error.listener}-port {error.port} at {error.host}: {error.why}"
-        ) from error
+        raise refused_port(error) from error
     leave()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,7 +15,7 @@ import typer
 from inferway.cli.failure import REFUSED, CommandError
 
 if TYPE_CHECKING:
-    from inferway.live import Certificate
+    from inferway.live import Certificate, PortError
 
 __all__ = [
     "DrainDelay",
@@ -28,9 +29,11 @@ __all__ = [
     "TlsCert",
     "TlsKey",
     "certificate",
+    "check_listeners",
     "leave",
     "mebibytes",
     "outlive_hangup",
+    "refused_port",
 ]
 
 
@@ -86,12 +89,62 @@ TlsKey = Annotated[Path | None, typer.Option(metavar="FILE", help="Its key, PEM.
 
 
 def certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | None:
-    """Return what clients are shown, None for no TLS; refuse one without the other."""
-    from inferway.live import Certificate
+    """Return what clients are shown, None for no TLS; refuse what cannot be shown."""
+    from inferway.live import Certificate, ServeError
 
     if (tls_cert is None) != (tls_key is None):
         raise CommandError("--tls-cert and --tls-key go together", REFUSED)
-    return Certificate(tls_cert, tls_key) if tls_cert and tls_key else None
+    if tls_cert is None or tls_key is None:
+        return None
+    found = Certificate(tls_cert, tls_key)
+    try:
+        found.context()
+    except ServeError as error:
+        raise CommandError(str(error), REFUSED) from error
+    return found
+
+
+def check_listeners(
+    keys: Path | None,
+    grpc_port: int | None,
+    *,
+    admin_host: str = "127.0.0.1",
+    hosts: Sequence[tuple[str, str, int]] = (),
+) -> None:
+    """Refuse what no listener can be made with, before anything is measured or started.
+
+    Parameters
+    ----------
+    keys
+        The file of keys.
+    grpc_port
+        None for no gRPC, which else needs an extra.
+    admin_host
+        Where keys are needed if others can reach it.
+    hosts
+        By listener, the host and the port that are asked for.
+    """
+    from inferway.live import PortError, ServeError
+    from inferway.live.grpc import endpoint_class
+    from inferway.live.keys import keys_from
+    from inferway.live.port import check_host
+    from inferway.live.server import check_admin
+
+    try:
+        check_admin(admin_host, keys_from(keys))
+        if grpc_port is not None:
+            endpoint_class()
+        for listener, host, port in hosts:
+            check_host(listener, host, port)
+    except PortError as error:
+        raise refused_port(error) from error
+    except ServeError as error:
+        raise CommandError(str(error), REFUSED) from error
+
+
+def refused_port(error: PortError) -> CommandError:
+    """Say which option names a port that cannot be had."""
+    return CommandError(f"--{error.listener}-port {error.port} at {error.host}: {error.why}")
 
 
 def mebibytes(number: int | None) -> int | None:

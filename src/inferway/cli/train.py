@@ -14,6 +14,7 @@ import typer
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
 from inferway.cli.file import File, opened, writable
+from inferway.extras import installing
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -109,8 +110,7 @@ def train(
     for module in ("torch", "tensorboard"):
         if find_spec(module) is None:
             raise CommandError(
-                f"training needs {module}, which is in the extra `learn`: "
-                "pip install 'inferway[learn]'"
+                f"training needs {module}, which is in the extra `learn`: {installing('learn')}"
             )
     from inferway.learning import deployed, training
     from inferway.learning.differences import differences

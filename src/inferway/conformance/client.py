@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
+import ssl
 import time
 import zlib
 from collections.abc import Iterable, Mapping
@@ -98,6 +100,13 @@ def document(text: bytes, call: str) -> Any:
         raise ViolationError(f"{call} answered with what is not JSON: {start!r}") from None
 
 
+def _why(error: Exception) -> str:
+    """Why there was no answer, in words."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
+        return (os.strerror(error.errno) if error.errno > 0 else str(error.strerror)).lower()
+    return str(error) or type(error).__name__
+
+
 class Wire:
     """One connection that may carry several calls.
 
@@ -180,7 +189,7 @@ class Wire:
             ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            reason = str(error) or type(error).__name__
+            reason = _why(error)
             raise ViolationError(f"{said} had no answer: {reason}") from None
         return Answer(said, response.status, found, received, response.will_close)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator
@@ -11,6 +10,7 @@ from dataclasses import dataclass
 from inferway.deployment.deployment import Deployment, Node, Task, Variant
 from inferway.deployment.quantities import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+from inferway.spelling import closest
 
 __all__ = ["Caution", "check", "cores"]
 
@@ -272,5 +272,5 @@ def _meant(name: str, known: Iterable[str]) -> str:
         return re.sub(r"\d+", "0", one)
 
     others = [one for one in known if letters(one) != letters(name)]
-    near = difflib.get_close_matches(name, others, n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    near = closest(name, others)
+    return f"; did you mean {near}?" if near else ""

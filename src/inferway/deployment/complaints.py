@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -13,6 +12,7 @@ from pydantic_core import ErrorDetails
 from inferway.deployment.error import Place
 from inferway.deployment.schema import outline
 from inferway.deployment.source import Source
+from inferway.spelling import closest
 
 __all__ = ["complain", "nearest"]
 
@@ -45,9 +45,9 @@ def complain(error: ValidationError, source: Source) -> list[Place]:
 
 def nearest(word: str, known: list[str]) -> str:
     """Suggest the known word that was probably meant, or list what is known."""
-    near = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    if near:
-        return f"did you mean {near[0]}?"
+    near = closest(word, known)
+    if near is not None:
+        return f"did you mean {near}?"
     return f"known here: {', '.join(known)}" if known else "nothing is known here"
 
 

@@ -7,7 +7,6 @@ not either, and with the same words. `Deployment.with_`, ``--policy``, ``--sweep
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any, Final
 from inferway.deployment.document import Document
 from inferway.deployment.policies import FILE_POLICY
 from inferway.deployment.policy_object import policy_name
+from inferway.spelling import closest
 
 __all__ = ["Setting", "SettingError", "set_all", "setting"]
 
@@ -244,11 +244,11 @@ def _set_path(data: dict[str, Any], key: str, value: Setting) -> None:
     """Set what a dotted path leads to: keys may hold dots, list entries are numbers from 0."""
     if key.partition(".")[0] not in _PATHS or "." not in key:
         known = [*_CHANGES, "instances.TASK/VARIANT"]
-        near = difflib.get_close_matches(key, known, n=1)
+        near = closest(key, known)
         raise SettingError(
             key,
             "no such key"
-            + (f"; did you mean {near[0]}?" if near else "")
+            + (f"; did you mean {near}?" if near else "")
             + (
                 ""
                 if near

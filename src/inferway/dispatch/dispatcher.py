@@ -6,15 +6,14 @@ batches also `pull` and `begin`.
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
-import numba
 import numpy as np
 
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.entries import AS_DECIDED, ENTRIES, Entries
+from inferway.dispatch.policy_fault import COMPILE_ERRORS, compile_reason, division
 from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding, Silent
 from inferway.dispatch.table import build_policy
 from inferway.site.fleet import Fleet
@@ -122,13 +121,22 @@ class Dispatcher:
             if kind not in _COMPILED:
                 self._compile(calls)
                 _COMPILED.add(kind)
-        except numba.core.errors.NumbaError as error:
-            raise ValueError(
-                f"policy {policy} does not compile: {compile_reason(error)}"
-            ) from error
+        except COMPILE_ERRORS as error:
+            reason = compile_reason(error, type(self.policy))
+            raise ValueError(f"policy {policy} does not compile: {reason}") from error
+        except ZeroDivisionError as error:
+            where = division(error, type(self.policy))
+            if where is None:
+                raise
+            raise ValueError(f"policy {policy} {where}") from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
         self._mark, self._pull, self._begin = calls.mark, calls.pull, calls.begin
         self._shift = calls.shift
+
+    def _fault(self, error: ZeroDivisionError) -> Exception:
+        """Say that the policy has divided by zero, where that is a user's."""
+        where = division(error, type(self.policy))
+        return error if where is None else PolicyError(f"policy {self.policy_name} {where}")
 
     def _compile(self, calls: Entries) -> None:
         """Compile every call now, on a copy of the site: a first request must not pay for it."""
@@ -214,20 +222,24 @@ class Dispatcher:
         Raises
         ------
         PolicyError
-            Where the policy decides for a server that there is not; nothing has happened then.
+            Where the policy decides for a server that there is not, or divides by zero; nothing has
+            happened then.
         """
-        server = self._arrive(
-            self._bound,
-            now_s,
-            draw,
-            deadline_s,
-            floor,
-            priority,
-            classes,
-            rows,
-            counted,
-            AS_DECIDED,
-        )
+        try:
+            server = self._arrive(
+                self._bound,
+                now_s,
+                draw,
+                deadline_s,
+                floor,
+                priority,
+                classes,
+                rows,
+                counted,
+                AS_DECIDED,
+            )
+        except ZeroDivisionError as error:
+            raise self._fault(error) from error
         if server == NO_SERVER:
             raise PolicyError(
                 f"policy {self.policy_name} returned a number that is neither a server of "
@@ -276,7 +288,10 @@ class Dispatcher:
             For how many rows the service time is learned: those of the whole batch, for its first
             answer; 0 for the request's own; below 0 where it has been learned already.
         """
-        self._finish(self._learning, server, now_s, service_s, measured)
+        try:
+            self._finish(self._learning, server, now_s, service_s, measured)
+        except ZeroDivisionError as error:
+            raise self._fault(error) from error
 
     def withdraw(self, server: int, position: int, now_s: float, counted: bool = True) -> None:
         """A request leaves without an answer; position 0 is in service, 1 the next in the queue."""
@@ -385,13 +400,3 @@ class Dispatcher:
 
 def _kind(part: object) -> object:
     return (part.dtype.str, part.ndim) if isinstance(part, np.ndarray) else type(part)
-
-
-def compile_reason(error: Exception) -> str:
-    """What Numba says first with a place in a file, and that place: the rest is its own frames."""
-    text = re.sub("\x1b\\[[0-9;]*m", "", str(error))
-    found = re.search(r'(\S[^\n]*)\s*\n\s*File "([^"]+)", line (\d+)', text)
-    if found is None:
-        return " ".join(text.split())[:200]
-    said, file, line = found.groups()
-    return f"{said} ({Path(file).name}, line {line})"

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.dispatch.dispatcher import Dispatcher
+from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.entries import code_of
 from inferway.dispatch.recording import (
     ARRIVE,
@@ -197,7 +197,7 @@ def replay(
                 if course.done:
                     break
                 course.take(row)
-        except (UnsoundError, ZeroDivisionError) as wrong:
+        except (UnsoundError, PolicyError, ZeroDivisionError) as wrong:
             losses.append(f"file {file} is damaged, and left out from there on: {wrong}")
         if course.done:
             break
@@ -252,7 +252,7 @@ class _Course:
         ------
         UnsoundError
             Where it could not have happened; nothing has happened then.
-        ZeroDivisionError
+        PolicyError, ZeroDivisionError
             Where times that could not have been measured lead to it.
         """
         check_event(self.dispatcher.site, row)

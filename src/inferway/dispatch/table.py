@@ -8,10 +8,11 @@ import importlib.util
 import inspect
 import sys
 from pathlib import Path
-from types import ModuleType
-from typing import Any, cast
+from types import FunctionType, ModuleType
+from typing import Any, Final, cast
 
 from inferway.dispatch.contract import Policy
+from inferway.dispatch.policy_fault import place_of
 from inferway.site.compiled import MARK
 from inferway.site.sources import code_digest
 
@@ -33,6 +34,13 @@ POLICIES = {
     "sq": "single_queue:SingleQueue",
     "hw-e": "early_drop:EarlyDrop",
 }
+
+_ARGUMENTS: Final = {
+    "choose": ("self", "site", "request", "draw"),
+    "learn": ("self", "site", "event"),
+    "pull": ("self", "site", "server", "draw"),
+}
+"""How a policy's functions are called."""
 
 
 def policy_class(name: str, folder: Path | None = None) -> type[Policy]:
@@ -69,6 +77,7 @@ def policy_class(name: str, folder: Path | None = None) -> type[Policy]:
     for method in ("build", "choose"):
         if not hasattr(found, method):
             raise ValueError(f"{path}: {attribute} has no `{method}`, which a policy needs")
+    _check_arguments(path, found)
     # Numba tells types apart by their printed name: two files' classes may share theirs.
     found.__name__ = f"{attribute}_{module.__name__}"
     return cast("type[Policy]", found)
@@ -87,8 +96,11 @@ def build_policy(
     found = policy_class(name, folder)
     try:
         return found.build(fleet, target=target, rate_per_s=rate_per_s, **options)
-    except TypeError as error:
-        raise ValueError(f"policy {name}: {error}") from error
+    except (ValueError, MemoryError):
+        raise
+    except Exception as error:
+        said = str(error) if isinstance(error, TypeError) else _as_python(error)
+        raise ValueError(f"policy {name}: {said}{_where(error, found)}") from error
 
 
 def takes(name: str, option: str, folder: Path | None = None) -> bool:
@@ -118,5 +130,30 @@ def _module(path: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
-        raise ValueError(f"{path} does not load: {type(error).__name__}: {error}") from error
+        said = f"{_as_python(error)}{place_of(error, path)}"
+        raise ValueError(f"{path} does not load: {said}") from error
     return module
+
+
+def _as_python(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+def _where(error: Exception, policy: type) -> str:
+    file = getattr(sys.modules.get(policy.__module__), "__file__", None)
+    return place_of(error, Path(file)) if file else ""
+
+
+def _check_arguments(path: Path, policy: type) -> None:
+    """Refuse functions that the contract calls with more or fewer arguments."""
+    for name, wanted in _ARGUMENTS.items():
+        function = vars(policy).get(name)
+        if not isinstance(function, FunctionType):
+            continue
+        try:
+            inspect.signature(function).bind(*wanted)
+        except TypeError:
+            raise ValueError(
+                f"{path}: {policy.__name__}.{name} has to take ({', '.join(wanted)}) "
+                f"(line {function.__code__.co_firstlineno})"
+            ) from None

@@ -19,6 +19,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.extras import installing
 from inferway.learning.decisions import Decisions
 from inferway.learning.setting import Observability, setting
 from inferway.learning.site import Control, Sites
@@ -29,7 +30,7 @@ try:
     from inferway.learning.registration import ID, SLOTS
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "environments need gymnasium, which is in the extra `learn`: pip install 'inferway[learn]'",
+        "environments need gymnasium, which is in the extra `learn`: " + installing("learn"),
         name="gymnasium",
     ) from error
 

@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.extras import installing
 from inferway.learning.vector import EdgeSites
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
 except ModuleNotFoundError as error:
     raise ModuleNotFoundError(
-        "this needs stable-baselines3, which is in the extra `learn`: "
-        "pip install 'inferway[learn]'",
+        "this needs stable-baselines3, which is in the extra `learn`: " + installing("learn"),
         name="stable_baselines3",
     ) from error
 

@@ -74,7 +74,10 @@ class Applying:
         """Check who asks, and see to it."""
         if not self._guarded:
             if not self._allowed:
-                reason = "a server without keys applies nothing unless it was started to allow it"
+                reason = (
+                    "a server without keys applies nothing: start it with --allow-apply, or with "
+                    "keys"
+                )
                 exchange.refuse(403, reason)
                 return
             # A page in a browser can give loopback a name of its own; the browser says which.

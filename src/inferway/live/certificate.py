@@ -32,14 +32,32 @@ class Certificate(NamedTuple):
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         context.set_alpn_protocols(["http/1.1"])
+        for file in self:
+            try:
+                file.read_bytes()
+            except OSError as error:
+                reason = error.strerror or error
+                raise ServeError(f"TLS is not possible with {file}: {reason}") from None
         try:
             # An encrypted key would ask at a terminal; a server has none.
             context.load_cert_chain(self.chain, self.key, password=lambda: b"")
         except (OSError, ssl.SSLError) as error:
-            raise ServeError(
-                f"TLS is not possible with {self.chain} and {self.key}: {error.strerror or error}"
-            ) from None
+            raise ServeError(f"TLS is not possible with {self._fault(error)}") from None
         return context
+
+    def _fault(self, error: OSError) -> str:
+        """Say which of the files is wrong: OpenSSL names none."""
+        reason = getattr(error, "reason", None)
+        if reason == "KEY_VALUES_MISMATCH":
+            return f"{self.chain} and {self.key}: the key is not that of the certificate"
+        if not _has_certificate(self.chain):
+            return f"{self.chain}: it holds no certificate in PEM"
+        key = self.key.read_bytes()
+        if b"ENCRYPTED" in key:
+            return f"{self.key}: the key is encrypted; give one without a password"
+        if b"PRIVATE KEY-----" not in key:
+            return f"{self.key}: it holds no private key in PEM"
+        return f"{self.chain} and {self.key}: {reason or error.strerror or error}"
 
     def renew(self, context: ssl.SSLContext) -> None:
         """Have a listener show what the files hold now, to connections yet to come.
@@ -55,3 +73,11 @@ class Certificate(NamedTuple):
     def pem(self) -> tuple[bytes, bytes]:
         """Read private key and chain, as gRPC takes them."""
         return self.key.read_bytes(), self.chain.read_bytes()
+
+
+def _has_certificate(file: Path) -> bool:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
+    except (OSError, ssl.SSLError):
+        return False
+    return True

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PortError", "listening"]
+__all__ = ["PortError", "check_host", "listening"]
 
 
 class PortError(OSError):
@@ -35,6 +36,22 @@ def listening(listener: str, host: str, port: int) -> Iterator[None]:
         yield
     except OSError as error:
         raise PortError(listener, host, port, _why(error)) from error
+
+
+def check_host(listener: str, host: str, port: int) -> None:
+    """Refuse a host that is no address of this machine, before a listener is made.
+
+    Raises
+    ------
+    PortError
+        With `port`, which is not looked at.
+    """
+    with listening(listener, host, port):
+        for family, kind, number, _, address in socket.getaddrinfo(
+            host or None, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        ):
+            with socket.socket(family, kind, number) as one:
+                one.bind(address)
 
 
 def _why(error: OSError) -> str:

@@ -139,11 +139,7 @@ class Server:
         read_keys: Callable[[], Keys | None] | None = None,
         read_deployment: Callable[[], Deployment] | None = None,
     ) -> None:
-        if keys is None and not is_loopback(admin_host):
-            raise ServeError(
-                f"the admin listener at {admin_host} would be open to the network: give keys, or "
-                "keep it at 127.0.0.1"
-            )
+        check_admin(admin_host, keys)
         if not isinstance(deployment, Sequence):
             check_served(deployment)
         self._deployment = deployment
@@ -505,6 +501,21 @@ class Server:
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
+
+
+def check_admin(host: str, keys: Keys | None) -> None:
+    """Refuse an admin listener that the network can reach, where there are no keys.
+
+    Raises
+    ------
+    ServeError
+        With what would be right.
+    """
+    if keys is None and not is_loopback(host):
+        raise ServeError(
+            f"the admin listener at {host} would be open to the network: give keys, or keep it at "
+            "127.0.0.1"
+        )
 
 
 def _limits_of(deployment: Deployment | Sequence[Site]) -> Limits:

@@ -35,6 +35,19 @@ process whose environment allows it."""
 _COMPILED: Final = "EPContext"
 """Operator of what was compiled for one device; what it runs may lie in a file that it names."""
 _LONGEST_SHOWN: Final = 80
+_TORCH: Final = ("a PyTorch file", "with torch.onnx.export")
+_PICKLE: Final = (
+    "a pickled Python object",
+    "with skl2onnx where it is scikit-learn's, a classifier with options={'zipmap': False}",
+)
+_TENSORFLOW: Final = ("a TensorFlow or Keras file", "with tf2onnx")
+_FOREIGN: Final = {
+    **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), _TORCH),
+    **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
+    **dict.fromkeys((".h5", ".hdf5", ".keras", ".pb", ".tflite"), _TENSORFLOW),
+    ".safetensors": ("weights without a graph", "with torch.onnx.export from the loaded model"),
+}
+"""By the end of a file's name: what it is, and how it becomes ONNX."""
 
 
 class ArtifactError(ValueError):
@@ -145,8 +158,10 @@ def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
     try:
         model = onnx.load_model_from_string(content)
     except Exception as error:  # protobuf's error type is not a dependency of ours
+        _refuse_foreign(path)
         raise ArtifactError(f"{refusal}: the file is damaged or of another format") from error
     if not model.graph.output:
+        _refuse_foreign(path)
         raise ArtifactError(f"{refusal}: it holds no graph with an output")
     # Before anything else looks at the model: the checker, too, opens files that it names.
     _check_alone(path, model)
@@ -166,6 +181,17 @@ def _parse(path: Path, content: bytes) -> tuple[onnx.ModelProto, bytes]:
         reason = " ".join(str(error).split())
         raise ArtifactError(f"{refusal}: {reason}") from error
     return model, checked
+
+
+def _refuse_foreign(path: Path) -> None:
+    """Say how what is no ONNX becomes some, where the name of the file tells what it is."""
+    known = _FOREIGN.get(path.suffix.lower())
+    if known is not None:
+        kind, export = known
+        raise ArtifactError(
+            f"{path}: {kind}, and only ONNX can be run: export it {export}, with a dynamic batch "
+            "as the first axis"
+        )
 
 
 def _check_alone(path: Path, model: onnx.ModelProto) -> None:
@@ -218,6 +244,11 @@ def _tensor(path: Path, side: str, value: onnx.ValueInfoProto) -> Tensor:
     import onnx
 
     where = f"{path}: {side} {value.name!r}"
+    if value.type.sequence_type.elem_type.HasField("map_type"):
+        raise ArtifactError(
+            f"{where} is a list of dictionaries, as skl2onnx makes of a classifier's "
+            "probabilities: export it with options={'zipmap': False}"
+        )
     if not value.type.HasField("tensor_type"):
         raise ArtifactError(f"{where} is not a tensor; only tensors can be served")
     tensor = value.type.tensor_type

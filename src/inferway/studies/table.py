@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from inferway.spelling import closest
 from inferway.studies.study import Study
 
 __all__ = ["STUDIES", "named", "study"]
@@ -56,8 +56,8 @@ STUDIES = {
 def study(name: str) -> Study[Any]:
     """A study by its name; ValueError for an unknown one."""
     if name not in STUDIES:
-        near = difflib.get_close_matches(name, STUDIES, n=1)
-        meant = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(STUDIES)}"
+        near = closest(name, STUDIES)
+        meant = f"did you mean {near}?" if near else f"expected one of {', '.join(STUDIES)}"
         raise ValueError(f"unknown study {name!r}: {meant}")
     found: Study[Any] = importlib.import_module(f"inferway.studies.{STUDIES[name]}").STUDY
     return found

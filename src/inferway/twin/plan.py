@@ -290,7 +290,10 @@ def _need(
         raise ValueError(f"{field}: no variant has a service time on hardware {place.hardware}")
     latency_s = task.deadline_s if latency_s is None else latency_s
     if latency_s is None:
-        raise ValueError(f"{field}: has no deadline; say which mean latency to plan for")
+        raise ValueError(
+            f"{field}: has no deadline to plan for; "
+            "give the greatest mean response time with --latency, such as --latency 300ms"
+        )
     if rate_per_s is None:
         try:
             rate_per_s = mean_rate(deployment.workload[task.name].arrivals)

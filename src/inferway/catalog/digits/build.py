@@ -19,6 +19,7 @@ from inferway.catalog.digits.graph import Weights, model
 from inferway.catalog.digits.images import Originals, Split, draw, originals, split
 from inferway.catalog.digits.ladder import NETWORKS, VARIANTS, Network
 from inferway.catalog.measurement import Progress, answers, machine
+from inferway.extras import installing
 
 TEST_TIMES: Final = 14
 """Test images drawn from each original of the test part."""
@@ -69,7 +70,8 @@ def build(
     for module in ("torch", "sklearn"):
         if importlib.util.find_spec(module) is None:
             raise zoo.CatalogError(
-                f"building the digits zoo needs {module}: pip install 'inferway[learn]'"
+                f"building the digits zoo needs {module}, which is in the extra `learn`: "
+                f"{installing('learn')}"
             )
     tell = progress or (lambda share, what: None)
     start_s, start_cpu_s = time.perf_counter(), time.process_time()

@@ -13,8 +13,10 @@ import secrets
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
+from inferway.extras import installing
 from inferway.live.control.credentials import Credentials
 from inferway.live.control.incarnation import Early, Incarnation
 from inferway.live.control.outbox import Outbox
@@ -155,16 +157,9 @@ class ControlPlane:
             Where the address cannot be listened at, the credentials do not hold, or the extra
             `network` is not installed.
         """
-        try:
-            import zenoh  # noqa: F401
-
-            if self._credentials is not None:
-                self._credentials.check(self.node)
-        except ModuleNotFoundError as error:
-            raise ServeError(
-                f"nodes that talk to each other need {error.name}, which is in the extra "
-                "`network`: pip install 'inferway[network]'"
-            ) from None
+        check_extra(secured=self._credentials is not None)
+        if self._credentials is not None:
+            self._credentials.check(self.node)
         self._loop = asyncio.get_running_loop()
         self._bell = Doorbell(self._loop, self._deliver)
         try:
@@ -424,3 +419,19 @@ def _first_cause(error: Exception) -> str:
     """Return what matters of Zenoh's error, without the places in its source."""
     text = str(error).partition(" at /")[0].strip()
     return text or type(error).__name__
+
+
+def check_extra(*, secured: bool) -> None:
+    """See to it that what nodes talk to each other with is installed.
+
+    Raises
+    ------
+    ServeError
+        When it is not; it is all in one extra.
+    """
+    for module in ("zenoh", "cryptography") if secured else ("zenoh",):
+        if find_spec(module) is None:
+            raise ServeError(
+                f"nodes that talk to each other need {module}, which is in the extra `network`: "
+                f"{installing('network')}"
+            )

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import quote
 
 from inferway.deployment import Deployment
+from inferway.live.control.control import check_extra
 from inferway.live.control.credentials import Credentials, file_name
+from inferway.live.errors import ServeError
 from inferway.live.node.addresses import (
     ADMIN_PORT,
     CONTROL_PORT,
@@ -116,6 +118,10 @@ class Up:
     ) -> None:
         if reasons := deployment.unserved_at_node():
             raise UpError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
+        try:
+            check_extra(secured=certs is not None)
+        except ServeError as error:
+            raise UpError(str(error)) from None
         self.deployment = deployment
         self.topology = topology_of(deployment)
         self.entries = entries_of(deployment, self.topology)
@@ -432,8 +438,6 @@ def _words(process: NodeProcess) -> str:
 
 
 def _check_certificates(topology: Topology, folder: Path | None) -> None:
-    from inferway.live.errors import ServeError
-
     if folder is None:
         return
     for name in topology.nodes:

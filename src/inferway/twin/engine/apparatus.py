@@ -7,10 +7,10 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-import numba
 import numpy as np
 
-from inferway.dispatch.dispatcher import PolicyError, compile_reason
+from inferway.dispatch.dispatcher import PolicyError
+from inferway.dispatch.policy_fault import COMPILE_ERRORS, compile_reason, division
 from inferway.dispatch.table import build_policy
 from inferway.site.compiled import entry
 from inferway.site.view import Site
@@ -70,10 +70,14 @@ class Apparatus(ABC):
         start_s = time.thread_time()
         try:
             return function(*arguments)
-        except numba.core.errors.NumbaError as error:
-            raise ValueError(
-                f"policy {self.scenario.policy} does not compile: {compile_reason(error)}"
-            ) from error
+        except COMPILE_ERRORS as error:
+            reason = compile_reason(error, type(self.policy))
+            raise ValueError(f"policy {self.scenario.policy} does not compile: {reason}") from error
+        except ZeroDivisionError as error:
+            where = division(error, type(self.policy))
+            if where is None:
+                raise
+            raise PolicyError(f"policy {self.scenario.policy} {where}") from error
         finally:
             self.cpu_s += time.thread_time() - start_s
 

@@ -1,0 +1,16 @@
+"""What is installed on top of the base: how to get each extra."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["installing"]
+
+_WITHOUT_CUDA: Final = " --extra-index-url https://download.pytorch.org/whl/cpu"
+"""PyTorch's builds for processors, which pip prefers to those that bring gigabytes of CUDA."""
+
+
+def installing(extra: str) -> str:
+    """Say how an extra is installed; of one with PyTorch, how without CUDA."""
+    command = f"pip install 'inferway[{extra}]'"
+    return f"{command}{_WITHOUT_CUDA} (without CUDA)" if extra == "learn" else command
