@@ -327,6 +327,9 @@ def wrong_requests() -> Iterator[tuple[Any, str, str]]:
     request.parameters["accuracy"].string_param = "high"
     yield request, "INVALID_ARGUMENT", "the parameters are not valid: Expected `float"
     request = raw_request()
+    request.parameters["deadlinems"].int64_param = 5
+    yield request, "INVALID_ARGUMENT", "unknown parameter 'deadlinems'; did you mean 'deadline_ms'?"
+    request = raw_request()
     request.parameters["priority"].int64_param = -1
     yield request, "INVALID_ARGUMENT", "the parameters are not valid: Expected `int` >= 0"
 
@@ -359,6 +362,16 @@ def test_accuracy_may_be_asked_for(digits_over_grpc: Speaking, parameter: str) -
     value = 0.8 if parameter == "double_param" else "0.8"
     setattr(request.parameters["accuracy"], parameter, value)
     assert digits_over_grpc.stub.ModelInfer(request).model_version == "big"
+
+
+def test_other_servers_parameters_are_ignored_and_counted(digits_over_grpc: Speaking) -> None:
+    request = raw_request()
+    request.parameters["sequence_id"].int64_param = 7
+    request.inputs[0].parameters["content_type"].string_param = "np"
+    request.parameters["accuracy"].double_param = 0.8
+    assert digits_over_grpc.stub.ModelInfer(request).model_version == "big"
+    metrics = digits_over_grpc.running.get("/metrics", admin=True).body.decode()
+    assert 'inferway_ignored_parameters_total{task="digits"} 2.0' in metrics
 
 
 def test_concurrent_calls_on_one_connection(digits_over_grpc: Speaking) -> None:

@@ -195,6 +195,41 @@ def test_scheduling_parameters_are_checked(digits: Any, parameters: Any, sentenc
     assert sentence in refused.json["error"]
 
 
+@pytest.mark.parametrize(
+    ("parameters", "tensor", "near"),
+    [
+        ({"acuracy": 0.9}, {}, "unknown parameter 'acuracy'; did you mean 'accuracy'?"),
+        ({"deadline_sm": 5}, {}, "did you mean 'deadline_ms'?"),
+        ({"prio": 1, "timeouts": 5}, {}, "did you mean 'timeout'?"),
+        ({}, {"binray_data": True}, "did you mean 'binary_data'?"),
+    ],
+)
+def test_a_slip_in_a_parameters_name_is_refused(
+    digits: Any, parameters: Any, tensor: Any, near: str
+) -> None:
+    outputs = [{"name": "scores", "parameters": tensor}]
+    refused = digits.infer(ONE | {"parameters": parameters, "outputs": outputs})
+    assert refused.status == 400
+    assert near in refused.json["error"]
+    assert metric(digits, "inferway_ignored_parameters_total") == 0
+
+
+def test_other_servers_parameters_are_ignored_and_counted(digits: Any) -> None:
+    others = {"sequence_id": 7, "triton_enable_empty_final_response": True, "temperature": 0.5}
+    (image,) = ONE["inputs"]
+    codec = image | {"parameters": {"content_type": "np"}}
+    outputs = [{"name": "scores", "parameters": {"content_type": "np", "binary_data": False}}]
+    asked = {"inputs": [codec], "outputs": outputs, "parameters": others | {"accuracy": 0.9}}
+    answer = digits.infer(asked)
+    assert answer.status == 200
+    assert answer.json["parameters"]["variant"] == "big"
+    assert metric(digits, "inferway_ignored_parameters_total") == 5
+    assert digits.infer(asked | {"parameters": others | {"accuracy": 2}}).status == 400
+    assert digits.infer(asked | {"parameters": [1]}).status == 400
+    assert digits.infer(ONE | {"parameters": {"sequence_id": 7}}).status == 200
+    assert metric(digits, "inferway_ignored_parameters_total") == 11
+
+
 def test_the_lowest_priority_gives_way_when_all_is_full(gated: Any, gates: Any, until: Any) -> None:
     site = gated.server.sites[0]
 

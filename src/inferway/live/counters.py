@@ -42,6 +42,8 @@ class Counters:
         ``late[k]``: of the answers of class k, requests whose deadline had passed.
     latency_sum_s, service_sum_s
         Per class, over answered requests.
+    ignored
+        Parameters of requests that mean nothing here.
     """
 
     __slots__ = (
@@ -50,6 +52,7 @@ class Counters:
         "batches",
         "buckets",
         "gone_rows",
+        "ignored",
         "late",
         "latency_sum_s",
         "outcomes",
@@ -64,6 +67,7 @@ class Counters:
         self.outcomes = [[0] * (classes + 1) for _ in Outcome]
         self.rows = [0] * classes
         self.gone_rows = 0
+        self.ignored = 0
         self.accuracy_sum = 0.0
         self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
         self.batches = [[0] * (len(BATCH_BOUNDS) + 1) for _ in range(classes)]
@@ -116,6 +120,7 @@ class Counters:
             ):
                 for i, count in enumerate(counts):
                     own[i] += count
+        self.ignored += other.ignored
         self.gone_rows += other.gone_rows + sum(
             rows
             for name, rows in zip(other.variants, other.rows, strict=True)

@@ -133,6 +133,7 @@ class SiteCollector(Collector):
         yield self._requests()
         yield self._answers()
         yield self._late()
+        yield self._ignored()
         yield self._latency()
         yield self._service()
         yield self._batches()
@@ -188,6 +189,16 @@ class SiteCollector(Collector):
         for site in self._sites:
             for name, late in zip(site.variants, site.counters.late, strict=True):
                 family.add_metric([site.task, name], late)
+        return family
+
+    def _ignored(self) -> Any:
+        family = CounterMetricFamily(
+            "inferway_ignored_parameters",
+            "Parameters of requests that mean nothing here, and were left alone.",
+            labels=_TASK,
+        )
+        for site in self._sites:
+            family.add_metric([site.task], site.counters.ignored)
         return family
 
     def _latency(self) -> Any:

@@ -7,12 +7,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from inferway.live.counters import Counters
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.grpc.status import called, ended
 from inferway.live.http import elements
 from inferway.live.http.identity import Identity
 from inferway.live.http.message import InferParameters, TensorParameters
+from inferway.live.http.parameters import unknown_in
 from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
@@ -82,7 +84,7 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
             raise RefusalError(503, f"task {site.task!r} is not ready")
         arrays = _arrays(message, intake)
         wanted = _wanted(message, intake)
-        parameters = _parameters(message.parameters, InferParameters)
+        parameters = _parameters(message.parameters, InferParameters, site.counters)
         request = intake.request(arrays, parameters, deliver, end, received_s)
     except RefusalError as refusal:
         unready = refusal.status == 503
@@ -143,7 +145,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
     for i, given in enumerate(message.inputs):
         name, datatype = given.name, given.datatype
         shape = intake.input(name, datatype, given.shape, arrays)
-        parameters = _parameters(given.parameters, TensorParameters)
+        parameters = _parameters(given.parameters, TensorParameters, intake.site.counters)
         if parameters is not None and parameters.shared_memory_region is not None:
             raise RefusalError(501, "shared memory is not offered; send the data")
         if not raw:
@@ -162,12 +164,12 @@ def _wanted(message: Any, intake: Intake) -> list[Tensor]:
         return list(intake.site.signature.outputs)
     wanted: dict[str, Tensor] = {}
     for output in message.outputs:
-        parameters = _parameters(output.parameters, TensorParameters)
+        parameters = _parameters(output.parameters, TensorParameters, intake.site.counters)
         wanted[output.name] = intake.output(output.name, wanted, parameters)
     return list(wanted.values())
 
 
-def _parameters(given: Any, kind: Any) -> Any:
+def _parameters(given: Any, kind: Any, counters: Counters) -> Any:
     # Not strict: clients of older versions of the protocol, which have no double_param, write
     # numbers as strings.
     if not given:
@@ -177,6 +179,10 @@ def _parameters(given: Any, kind: Any) -> Any:
         choice = parameter.WhichOneof("parameter_choice")
         if choice is not None:
             values[name] = getattr(parameter, choice)
+    if not values.keys() <= set(kind.__struct_fields__):
+        for name in (unknown := unknown_in(values, kind)):
+            del values[name]
+        counters.ignored += len(unknown)
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:

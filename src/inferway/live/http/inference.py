@@ -22,6 +22,7 @@ from inferway.live.http.message import (
     OutputMessage,
     encode,
 )
+from inferway.live.http.parameters import PatchedMessage
 from inferway.live.http.prepared import prepare, read
 from inferway.live.http.refusal import RefusalError, long_json
 from inferway.live.intake import Intake, answer_parameters
@@ -161,6 +162,8 @@ class Infer:
                 raise RefusalError(413, long_json(limit))
         if message is None:
             message = read(text)
+        if type(message) is PatchedMessage:
+            self.site.counters.ignored += message.ignored
         arrays = self._arrays(message.inputs, body, json_end, found)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)

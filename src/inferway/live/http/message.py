@@ -1,6 +1,8 @@
 """The JSON of the Open Inference Protocol v2, as typed messages.
 
-Unknown keys are ignored, as the protocol's extensions ask; known ones must have their type.
+Unknown keys are ignored, as the protocol's extensions ask; known ones must have their type. Of
+parameters, unknown ones make the decoder stop, so that somebody looks at them:
+`inferway.live.http.parameters`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 Priority = Annotated[int, msgspec.Meta(ge=0, le=32767)]
 
 
-class TensorParameters(msgspec.Struct, gc=False):
+class TensorParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """Parameters of an input or of a requested output."""
 
     binary_data_size: Count | None = None
@@ -42,7 +44,7 @@ class RequestedOutput(msgspec.Struct, gc=False):
     parameters: TensorParameters | None = None
 
 
-class InferParameters(msgspec.Struct, gc=False):
+class InferParameters(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     """Parameters of the whole request.
 
     `timeout` is Triton's, in microseconds; the others are in the unit of their name. Priority 1 is

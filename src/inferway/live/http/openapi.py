@@ -65,6 +65,8 @@ def document() -> dict[str, Any]:
     )  # fmt: skip
     schemas, components = msgspec.json.schema_components(kinds, ref_template=_REF)
     infer, answer, server, task, wanted, listed = schemas
+    for name in ("InferParameters", "TensorParameters"):  # what is unknown is ignored
+        del components[name]["additionalProperties"]
     components["Error"] = {
         "type": "object",
         "properties": {"error": {"type": "string"}},

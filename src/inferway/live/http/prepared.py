@@ -6,6 +6,7 @@ import math
 from collections.abc import Generator
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http.beside import SteppedWork
@@ -14,10 +15,13 @@ from inferway.live.http.elements import LARGE, long_from_json
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.message import InferMessage, decode_infer
+from inferway.live.http.parameters import patched
 from inferway.live.http.refusal import RefusalError, long_json
 from inferway.runtime import DTYPES
 from inferway.runtime.unreadable import UNREADABLE, fault
 
+_UNKNOWN: Final = "contains unknown field"
+"""What msgspec says of a parameter that is none of ours."""
 _READ: Final = frozenset(DTYPES) - {"BYTES"}
 
 
@@ -112,7 +116,12 @@ def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: b
 def read(text: bytes | bytearray | memoryview) -> InferMessage:
     """Read the JSON of a request; `RefusalError` where it is none."""
     try:
-        return decode_infer(text)
+        try:
+            return decode_infer(text)
+        except msgspec.ValidationError as error:
+            if _UNKNOWN not in str(error):
+                raise
+            return patched(text)
     except UNREADABLE as error:
         raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
 
