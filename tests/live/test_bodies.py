@@ -137,7 +137,10 @@ def test_the_admin_listener_counts_with_the_others(start: Any, site_of: Any, unt
         until(lambda: running.server.bodies.held == 90_000)
         asked = b"POST /apply HTTP/1.1\r\nHost: localhost\r\nContent-Length: 20000\r\n\r\n"
         assert running.ask(asked, admin=True).status == 503
-        assert running.get("/metrics", admin=True).status == 200
+        page = running.get("/metrics", admin=True).body.decode()
+        assert "inferway_body_bytes 90000.0" in page
+        assert "inferway_body_limit_bytes 100000.0" in page
+        assert "inferway_bodies_refused_total 1.0" in page
 
 
 _PROGRAM = """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import signal
@@ -21,6 +22,7 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from inferway.live import Keys, Limits
 from inferway.live.grpc import endpoint_class
+from inferway.runtime import NullRuntime, Signature, Tensor
 
 KEY = "a-key-of-enough-length"
 LIMIT_S = 60.0
@@ -91,7 +93,15 @@ def request(size: int) -> bytes:
     return packed
 
 
-def flood(port: int, method: str, message: bytes, *, count: int, key: str = "") -> Counter[Any]:
+def flood(
+    port: int,
+    method: str,
+    message: bytes,
+    *,
+    count: int,
+    key: str = "",
+    compression: grpc.Compression | None = None,
+) -> Counter[Any]:
     """Send a message by so many calls at once, each on a connection of its own."""
     metadata = [("authorization", f"Bearer {key}")] if key else []
     options = [("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
@@ -102,7 +112,9 @@ def flood(port: int, method: str, message: bytes, *, count: int, key: str = "") 
             for _ in range(count)
         ]
         calls = [
-            channel.unary_unary(method).future(message, metadata=metadata, timeout=LIMIT_S)
+            channel.unary_unary(method).future(
+                message, metadata=metadata, timeout=LIMIT_S, compression=compression
+            )
             for channel in channels
         ]
         for call in calls:
@@ -143,6 +155,29 @@ def test_messages_together_have_a_limit(serving: Serving) -> None:
     assert end[0] == "INVALID_ARGUMENT"
 
 
+def test_packed_messages_are_not_unpacked_whatever_they_hold(serving: Serving) -> None:
+    packed = gzip.compress(request(60 * MIB))
+    assert len(packed) < 65_000  # what may be sent before the server says more
+    before = serving.forget()
+    with ExitStack() as stack:
+        streams = [
+            stack.enter_context(closing(Stream(serving.port, key=KEY, packed=packed)))
+            for _ in range(24)
+        ]
+        for stream in streams:
+            stream.wait()
+    # It was some 320 MiB.
+    assert serving.peak() - before < 200 * MIB
+
+
+def test_messages_may_not_unpack_to_what_measured_values_never_do(serving: Serving) -> None:
+    found = flood(
+        serving.port, INFER, request(40 * MIB), count=1, key=KEY, compression=grpc.Compression.Gzip
+    )
+    reason = "the body unpacks to more than 100 times its size; send it unpacked"
+    assert found == {("INVALID_ARGUMENT", reason): 1}
+
+
 def test_connections_have_a_limit(tmp_path: Path, until: Callable[..., None]) -> None:
     with served(tmp_path, "--max-connections", "3") as one, ExitStack() as stack:
         kept = [
@@ -162,7 +197,9 @@ def test_connections_have_a_limit(tmp_path: Path, until: Callable[..., None]) ->
 class Stream:
     """A connection with a call whose message comes in pieces, frame by frame (RFC 9113, 7541)."""
 
-    def __init__(self, port: int, *, key: str = "", announced: int = 0) -> None:
+    def __init__(
+        self, port: int, *, key: str = "", announced: int = 0, packed: bytes = b""
+    ) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), LIMIT_S)
         self._left = announced
         fields = {
@@ -180,6 +217,14 @@ class Stream:
         if announced:
             head = struct.pack(">BI", 0, announced)
             self.socket.sendall(_frame(1, 4, 1, block) + _frame(0, 0, 1, head))
+        if packed:  # a whole message
+            block += b"\0" + _text("grpc-encoding") + _text("gzip")
+            head = struct.pack(">BI", 1, len(packed))
+            self.socket.sendall(_frame(1, 4, 1, block) + _frame(0, 0, 1, head))
+            for start in range(0, len(packed), 16384):
+                piece = packed[start : start + 16384]
+                last = start + 16384 >= len(packed)
+                self.socket.sendall(_frame(0, int(last), 1, piece))
 
     def settled(self) -> bool:
         """Whether the server takes the connection: it sends its settings."""
@@ -194,6 +239,24 @@ class Stream:
         while size > 0:
             self.socket.sendall(_frame(0, 0, 1, bytes(min(size, 16384))))
             size -= 16384
+
+    def wait(self) -> None:
+        """Read frames until one ends the call."""
+        with self.socket.makefile("rb") as frames:
+            while head := frames.read(9):
+                frames.read(int.from_bytes(head[:3]))
+                if head[3] == 1 and head[4] & 1:
+                    return
+        raise AssertionError("the connection ended before the call")
+
+    def cut(self) -> bool:
+        """Whether the server ends the connection, after what it had sent."""
+        try:
+            while self.socket.recv(65536):
+                pass
+        except ConnectionError:
+            pass
+        return True
 
     def close(self) -> None:
         self.socket.close()
@@ -238,3 +301,38 @@ def test_slow_messages_count_what_has_come(
         until(lambda: len(endpoint._arrivals._arriving) < len(slow))
         assert server.bodies.held <= MIB
     until(lambda: server.bodies.held == 0)
+
+
+@pytest.mark.parametrize(
+    ("limits", "cut"),
+    [(Limits(receive_s=1, read_rate=1024**3), 3), (Limits(bodies_bytes=9 * MIB), 1)],
+    ids=["late", "together"],
+)
+def test_answers_that_are_not_read_are_bounded(
+    start: Callable[..., Any],
+    site_of: Callable[..., Any],
+    until: Callable[..., None],
+    limits: Limits,
+    cut: int,
+) -> None:
+    double = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
+    running = start(
+        site_of([NullRuntime(double)] * 2, signature=double), grpc_port=0, limits=limits
+    )
+    endpoint = running.server._grpc
+    large = ModelInferRequest(model_name="digits")
+    large.inputs.add(name="x", datatype="FP32", shape=[MIB // 2, 2])
+    large.raw_input_contents.append(bytes(4 * MIB))
+    packed = gzip.compress(large.SerializeToString())
+    with ExitStack() as stack:
+        streams = []
+        for number in range(3):
+            streams.append(
+                stack.enter_context(closing(Stream(running.server.grpc_port, packed=packed)))
+            )
+            until(lambda: len(endpoint._unread.bytes) >= min(number + 1, 2))  # noqa: B023
+        until(lambda: len(endpoint._unread.bytes) == 3 - cut)
+        for stream in streams if cut == 3 else ():
+            assert stream.cut()
+    until(lambda: not endpoint._unread.bytes)
+    assert running.server.bodies.held == 0

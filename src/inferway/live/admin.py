@@ -9,6 +9,7 @@ import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from inferway.live.bodies import Bodies
 from inferway.live.guard import Guard
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
@@ -30,9 +31,10 @@ def admin_routes(
     apply: Callable[[Exchange], None],
     pauses: Pauses,
     guard: Guard | None = None,
+    bodies: Bodies | None = None,
 ) -> Routes:
     """Lay out the admin pages; `apply` answers ``POST /apply``."""
-    registry = registry_of(sites, pauses, guard)
+    registry = registry_of(sites, pauses, guard, bodies)
     kind = CONTENT_TYPE_LATEST.encode()
     routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
     routes.post("/apply", apply, Role.ADMIN)

@@ -35,9 +35,10 @@ class Bodies:
         )
 
     def reserve(self, size: int) -> bool:
-        """Count `size` more bytes; without room for them count nothing and say no."""
+        """Count `size` more bytes; without room for them count a refusal and say no."""
         held = self.held + size
         if held > self.limit:
+            self.refused += 1
             return False
         self.held = held
         return True

@@ -14,6 +14,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
+from inferway.live.bodies import Bodies
 from inferway.live.counters import BATCH_BOUNDS, LATENCY_BOUNDS_S
 from inferway.live.guard import Guard
 from inferway.live.hops.forwarder import Forwarding
@@ -28,7 +29,10 @@ _NEIGHBOR = ["neighbor"]
 
 
 def registry_of(
-    sites: Sequence[Site], pauses: Pauses, guard: Guard | None = None
+    sites: Sequence[Site],
+    pauses: Pauses,
+    guard: Guard | None = None,
+    bodies: Bodies | None = None,
 ) -> CollectorRegistry:
     """Make a registry of these sites and the process, to be rendered by ``generate_latest``."""
     registry = CollectorRegistry()
@@ -37,6 +41,8 @@ def registry_of(
     registry.register(PauseCollector(pauses))
     if guard is not None:
         registry.register(KeyCollector(guard))
+    if bodies is not None:
+        registry.register(BodiesCollector(bodies))
     return registry
 
 
@@ -120,6 +126,26 @@ class KeyCollector(Collector):
         for reason, count in self._guard.denied.items():
             family.add_metric([reason], count)
         yield family
+
+
+class BodiesCollector(Collector):
+    """Reads the account of all bodies."""
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+
+    def collect(self) -> Iterator[Any]:
+        """Yield what is held, what may be, and how often there was no room."""
+        bodies = self._bodies
+        yield GaugeMetricFamily(
+            "inferway_body_bytes", "Bodies of requests that are held.", value=bodies.held
+        )
+        yield GaugeMetricFamily(
+            "inferway_body_limit_bytes", "The most that there may be.", value=bodies.limit
+        )
+        yield CounterMetricFamily(
+            "inferway_bodies_refused", "Bodies that found no room.", value=bodies.refused
+        )
 
 
 class SiteCollector(Collector):

@@ -287,7 +287,7 @@ class Server:
                 self._routes.post(f"/v2/models/{task}/infer", _unserved(task), Role.INFER)
                 self._routes.read(f"/v2/models/{task}/ready", _unserved(task), Role.INFER)
         self._admin_routes = admin_routes(
-            sites, self._is_ready, self._applying, self._pauses, self.guard
+            sites, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
         )
         for path, page in self._pages.items():
             self._admin_routes.read(path, page, Role.READ)

@@ -278,7 +278,7 @@ def _point(values: Mapping[str, Any]) -> tuple[float, float]:
     lower = {str(key).lower(): value for key, value in values.items()}
     try:
         lat, lon = float(_one(lower["latitude"])), float(_one(lower["longitude"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, OverflowError):  # the last: an int of 400 digits
         return np.nan, np.nan
     return (lat, lon) if abs(lat) <= 90 and abs(lon) <= 360 else (np.nan, np.nan)
 

@@ -200,10 +200,12 @@ def test_coordinates_out_of_range_are_none(write: Write) -> None:
         node(0, "a", (0, 0)),
         node(1, "b", (95, 1)),
         node(2, "c", None, 'Latitude "north" Longitude 3'),
+        node(3, "d", None, f"Latitude 3 Longitude {'9' * 400}"),
         edge(0, 1),
         edge(1, 2),
+        edge(2, 3),
     )
-    assert load_gml(write(text)).report.unlocated == ("b", "c")
+    assert load_gml(write(text)).report.unlocated == ("b", "c", "d")
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Messages on their way in: what they hold together, and how long they may take.
+"""Messages on their way in: what they hold together, packed or not, and how long they may take.
 
 gRPC says nothing of a message before it has come whole, and until a message is asked for keeps no
 more of it than 64 KiB. From then on it may hold all of it. So while messages that have been asked
@@ -18,6 +18,8 @@ import grpc.aio
 from inferway.live.bodies import Bodies
 from inferway.live.grpc.status import CallError, refused
 from inferway.live.grpc.wires import Peer, peer_of, received
+from inferway.live.http.beside import Beside
+from inferway.live.http.compression import unpacking
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 
@@ -48,6 +50,7 @@ class Arrivals:
         self.port = 0
         """Own port of the connections."""
         self._bodies, self._limits = bodies, limits
+        self._beside = Beside()
         self._arriving: set[_Arrival] = set()
         self._wires: dict[Peer, _Wire] = {}
         self._totals: dict[Peer, int] = {}
@@ -68,7 +71,7 @@ class Arrivals:
         Raises
         ------
         RefusalError
-            When it is too long for a call without a key.
+            When it is too long for a call without a key; for a packed one, see `unpacking`.
         """
         arrival = _Arrival(context, keyless)
         self._arriving.add(arrival)
@@ -90,12 +93,35 @@ class Arrivals:
                 self._leave(arrival.wire, arrival, size)
         if keyless and size > OPEN_BYTES:
             raise RefusalError(413, TOO_LONG)
-        return message  # type: ignore[no-any-return]
+        encoding = _encoding(message)
+        return message if encoding is None else await self._unpack(message, encoding, keyless)
 
     def close(self) -> None:
-        """Look no more."""
+        """Look no more, and unpack nothing more."""
+        self._beside.close()
         if self._timer is not None:
             self._timer.cancel()
+
+    async def _unpack(self, packed: bytes, encoding: bytes, keyless: bool) -> bytes:
+        limit, beyond = (OPEN_BYTES, TOO_LONG) if keyless else (self._limits.body_bytes, "")
+        work = unpacking(packed, encoding, limit, beyond)
+        counted = 0
+
+        def count(size: int) -> None:
+            nonlocal counted
+            if not self._bodies.reserve(size - counted):
+                raise RefusalError(503, FULL)
+            counted = size
+
+        try:
+            count(len(packed))
+            try:  # most messages end with the first step
+                count(len(packed) + next(work))
+            except StopIteration as end:
+                return bytes(end.value)
+            return bytes(await self._beside.result(work, lambda size: count(len(packed) + size)))
+        finally:
+            self._bodies.release(counted)
 
     def _look(self) -> None:
         loop = asyncio.get_running_loop()
@@ -156,6 +182,16 @@ class Arrivals:
                 ending = asyncio.get_running_loop().create_task(_end(arrival, end))
                 self._ending.add(ending)
                 ending.add_done_callback(self._ending.discard)
+
+
+def _encoding(message: bytes) -> bytes | None:
+    # gRPC hands over what it does not unpack without a word. No message of the protocols begins as
+    # gzip does, which protobuf has no such type for, nor as zlib does, with a field 15.
+    if message[:2] == b"\x1f\x8b":
+        return b"gzip"
+    if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
+        return b"deflate"
+    return None
 
 
 async def _end(arrival: _Arrival, error: CallError) -> None:

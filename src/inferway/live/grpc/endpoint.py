@@ -16,6 +16,7 @@ from inferway.live.grpc.health import Health
 from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
 from inferway.live.grpc.status import CallError, denied, refused
+from inferway.live.grpc.unread import Unread
 from inferway.live.grpc.wires import peer_of
 from inferway.live.guard import Denied, Guard
 from inferway.live.http.limits import Limits
@@ -70,6 +71,7 @@ class Endpoint:
             self._shown = self._certificate
         self._bodies = bodies or Bodies(self._limits.bodies_bytes)
         self._arrivals = Arrivals(self._bodies, self._limits)
+        self._unread = Unread(self._limits)
         self._health = Health(self._is_ready)
         self._sites: Sequence[Site] | None = None
         self._intakes: dict[tuple[str, str], Intake] = {}
@@ -90,6 +92,8 @@ class Endpoint:
         server = grpc.aio.server(
             options=[
                 ("grpc.max_receive_message_length", limits.body_bytes),
+                # Packed messages are unpacked where that is counted and done in pieces.
+                ("grpc.per_message_decompression", 0),
                 ("grpc.max_send_message_length", -1),
                 ("grpc.max_metadata_size", limits.head_bytes),
                 ("grpc.absolute_max_metadata_size", limits.head_bytes),
@@ -116,7 +120,8 @@ class Endpoint:
         except RuntimeError as error:
             raise OSError(f"cannot listen for gRPC on {address}: is the port taken?") from error
         await server.start()
-        self._server, self._arrivals.port = server, self.port
+        self._server = server
+        self._arrivals.port = self._unread.port = self.port
 
     def serve(self, sites: Sequence[Site]) -> None:
         """Answer for these tasks from now on; called again whenever they change."""
@@ -149,6 +154,7 @@ class Endpoint:
         self._arrivals.close()
         if self._server is not None:
             await self._server.stop(grace_s)
+        self._unread.close()
 
     def abort(self) -> None:
         """Cancel what is still in flight; `stop`, waiting, then returns."""
@@ -270,9 +276,11 @@ class Endpoint:
             asked = ask(message, self._find(message.model_name, message.model_version), context)
             # What waits for an answer is the request's arrays alone.
             del data, message
-            return await answer(asked)
+            packed = _serialize(await answer(asked))
         finally:
             self._bodies.release(size)
+        self._unread.follow(context, len(packed))
+        return packed
 
     def _find(self, task: str, variant: str) -> Intake:
         intake = self._intakes.get((task, variant))
@@ -293,7 +301,7 @@ _KEY = "authorization"
 
 
 def _serialize(message: Any) -> bytes:
-    packed: bytes = message.SerializeToString()
+    packed: bytes = message if isinstance(message, bytes) else message.SerializeToString()
     return packed
 
 

@@ -1,15 +1,16 @@
-"""How much has come on each connection to a port of this process, as the kernel counts it."""
+"""The connections to a port of this process, which gRPC keeps to itself, as the kernel has them."""
 
 from __future__ import annotations
 
 import socket
 import struct
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["Peer", "peer_of", "received"]
+__all__ = ["Peer", "cut", "peer_of", "received"]
 
 Peer = tuple[str, int]
 """Address and port of the other end."""
@@ -34,14 +35,20 @@ def received(port: int) -> dict[Peer, int]:
         Bytes by the other end; empty where the kernel does not tell.
     """
     counts: dict[Peer, int] = {}
-    try:
-        files = list(_OPEN_FILES.iterdir())
-    except OSError:
-        return counts
-    for file in files:
-        with suppress(OSError):  # no socket, none that is connected, or closed meanwhile
-            _look(int(file.name), port, counts)
+    for wire, peer in _wires(port):
+        with suppress(OSError):  # closed meanwhile
+            told = wire.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
+            if len(told) >= _RECEIVED_AT + _COUNT.size:
+                counts[peer] = _COUNT.unpack_from(told, _RECEIVED_AT)[0]
     return counts
+
+
+def cut(port: int, peer: Peer) -> None:
+    """End the connection to another end, whatever is on its way; nothing where there is none."""
+    for wire, there in _wires(port):
+        if there == peer:
+            with suppress(OSError):
+                wire.shutdown(socket.SHUT_RDWR)
 
 
 def peer_of(text: str) -> Peer:
@@ -51,17 +58,22 @@ def peer_of(text: str) -> Peer:
     return _plain(host.strip("[]")), int(port) if port.isdecimal() else 0
 
 
-def _look(file: int, port: int, counts: dict[Peer, int]) -> None:
-    one = socket.socket(fileno=file)
+def _wires(port: int) -> Iterator[tuple[socket.socket, Peer]]:
+    """Look through this process's connections with such a port; each is lent until the next."""
     try:
-        if one.family not in (socket.AF_INET, socket.AF_INET6) or one.getsockname()[1] != port:
-            return
-        host, there = one.getpeername()[:2]
-        told = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 256)
-        if len(told) >= _RECEIVED_AT + _COUNT.size:
-            counts[_plain(host), there] = _COUNT.unpack_from(told, _RECEIVED_AT)[0]
-    finally:
-        one.detach()  # it is gRPC's own, and stays open
+        files = list(_OPEN_FILES.iterdir())
+    except OSError:
+        return
+    for file in files:
+        with suppress(OSError):  # no socket, none that is connected, or closed meanwhile
+            wire = socket.socket(fileno=int(file.name))
+            try:
+                internet = wire.family in (socket.AF_INET, socket.AF_INET6)
+                if internet and wire.getsockname()[1] == port:
+                    host, there = wire.getpeername()[:2]
+                    yield wire, (_plain(host), there)
+            finally:
+                wire.detach()  # it is gRPC's own, and stays open
 
 
 def _plain(host: str) -> str:

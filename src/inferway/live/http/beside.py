@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
 
@@ -98,6 +98,22 @@ class Beside:
         steps = SteppedWork(self._executor.submit, asyncio.get_running_loop(), work, between, done)
         steps.go_on()
         return steps
+
+    async def result(self, work: Generator[int, None, T], between: Callable[[int], None]) -> T:
+        """Have a piece of work done; where this is canceled, it ends with its step."""
+        end: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def done(value: T | None, error: Exception | None) -> None:
+            if error is not None:
+                end.set_exception(error)
+            else:
+                end.set_result(cast("T", value))
+
+        steps = self.run(work, between, done)
+        try:
+            return await end
+        finally:
+            steps.cancel()
 
     def close(self) -> None:
         """Begin nothing more."""
