@@ -535,13 +535,14 @@ def test_letters(tmp_path: Path, count: int) -> None:
 HOP = (
     b"POST /v2/models/task/infer HTTP/1.1\r\nHost: 127.0.0.1:8003\r\nInferway-Node: cloud\r\n"
     b"Inferway-Variant: tiny\r\nInferway-Path: edge\r\nInferway-Deadline-Ms: 1000.000\r\n"
-    b"X-Request-Id: mine\r\ntraceparent: 00-%s-%s-01\r\n"
+    b"Inferway-Predicted-Ms: 10.000\r\nX-Request-Id: mine\r\ntraceparent: 00-%s-%s-01\r\n"
     b"tracestate: a=b\r\nContent-Type: application/json\r\nAccept-Encoding: gzip\r\n"
     b"Content-Length: %d\r\n\r\n%s" % (b"0af7" * 8, b"b7ad" * 4, len(BODY), BODY)
 )
 HOP_TOKENS = (
     *HTTP_TOKENS,
     *(b"Inferway-Node: ", b"Inferway-Variant: ", b"Inferway-Path: ", b"Inferway-Deadline-Ms: "),
+    b"Inferway-Predicted-Ms: ",
     *(b"cloud", b"edge", b"tiny", b"a,b,c", b",", b"%C3%A9", b"%", b"%ff", b"n," * 70, b"nan"),
     *(b"-5", b"inf", b"1e400", b"/v2/models/task/infer", b"/v2/models/%00/infer", b"/v2"),
 )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Self
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 
-from wire import Wire, announced, replaced
+from wire import ENDLESS, Wire, announced, replaced, swallowed
 
 from inferway.live.node.addresses import PEER_PORT
 
@@ -117,6 +117,12 @@ async def main(host: str, target: str) -> None:
                 wire.piece = 1
             case "announce":
                 wire.spoil = announced(1_000_000)
+            case "announce more":
+                wire.spoil, wire.sparing = announced(10**15), True
+            case "health alone":
+                wire.spoil, wire.sparing = swallowed, True
+            case "drip quickly":
+                wire.spoil, wire.piece, wire.sparing = replaced(ENDLESS), 16_384, True
             case "errors":
                 wire.spoil = replaced(ERROR)
             case "errors but health":

@@ -25,6 +25,10 @@ FAULTS = {
     "answers drip": ("drip", "edge", "left"),
     "answers drip, health does not": ("drip but health", "edge", "left"),
     "more is announced than comes": ("announce", "edge", "left"),
+    "more is announced than is ever read": ("announce more", "edge", "left"),
+    "only health is answered": ("health alone", "edge", "left"),
+    "only health is answered behind a relay": ("health alone", "left", "cloud"),
+    "answers drip quickly and never end": ("drip quickly", "edge", "left"),
     "empty 500s": ("errors", "edge", "left"),
     "empty 500s, health is well": ("errors but health", "edge", "left"),
 }

@@ -147,10 +147,11 @@ class Node:
         return self._site
 
     async def serve(self, *offers: tuple[str, str, str], accuracy: float = 0.7, **kw: Any) -> None:
-        """Serve `tiny`, and what the neighbors offer: (variant, node, neighbor)."""
+        """Serve `tiny`, and what the neighbors offer: (variant, node, neighbor), at a rate."""
         names = ["tiny", *(f"{variant}@{node}" for variant, node, _ in offers)]
         accuracies = [accuracy, *(0.9 + 0.01 * i for i in range(len(offers)))]
-        rates = [1e3, *(1e2 for _ in offers)]
+        offered = kw.pop("rate", 1e2)
+        rates = [1e3, *(offered for _ in offers)]
         copies = kw.pop("copies", 2)
         counts = [1, *(copies for _ in offers)]
         fleet = Fleet(tuple(names), np.array(rates), np.array(accuracies), np.array(counts))

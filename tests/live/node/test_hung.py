@@ -141,7 +141,7 @@ def test_a_neighbor_that_is_slow_and_lives_is_waited_for(run: Any) -> None:
             cloud.runtime = held
             await cloud.serve()
             held.gate.clear()
-            await edge.serve(("tiny", "cloud", "cloud"), idempotent=True)
+            await edge.serve(("tiny", "cloud", "cloud"), idempotent=True, rate=0.25)
             client, hop = await edge.client(), edge.hops["cloud"]
             client.send()
             await until(lambda: hop.asked >= 3)
@@ -149,7 +149,7 @@ def test_a_neighbor_that_is_slow_and_lives_is_waited_for(run: Any) -> None:
             answer = await client.read()
             assert (answer.status, node_of(answer)) == (200, "cloud")
             # Whoever was asked on a connection of its own keeps it for what comes.
-            await until(lambda: hop.opened == 1 + hop.asked)
+            await until(lambda: hop.opened >= 1 + hop.asked)
             assert (hop.hung, hop.failures) == (0, 0)
             assert hop.breaker.closed
 

@@ -91,10 +91,13 @@ class Wire:
                     asked[:] = [data]
                 elif not (self.sparing and asked and asked[0].startswith(b"GET /v2/health")):
                     data = data if self.spoil is None else self.spoil(data)
-                    while self.piece and len(data) > self.piece:
-                        sink.write(data[: self.piece])
-                        data = data[self.piece :]
+                    rest = memoryview(data)
+                    while self.piece and len(rest) > self.piece:
+                        sink.write(bytes(rest[: self.piece]))
+                        await sink.drain()
+                        rest = rest[self.piece :]
                         await asyncio.sleep(DRIP_S)
+                    data = bytes(rest)
                 sink.write(data)
                 await sink.drain()
         await self._whole.wait()
@@ -107,6 +110,15 @@ def announced(size: int) -> Spoil:
     return lambda data: re.sub(rb"Content-Length: \d+", b"Content-Length: %d" % size, data, count=1)
 
 
+def swallowed(_: bytes) -> bytes:
+    """Let nothing through."""
+    return b""
+
+
 def replaced(by: bytes) -> Spoil:
     """Make each answer this one."""
     return lambda data: by
+
+
+ENDLESS = b"HTTP/1.1 200 OK\r\nContent-Length: 200000000\r\n\r\n" + bytes(20_000_000)
+"""An answer that no drip ends."""

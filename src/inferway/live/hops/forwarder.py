@@ -17,8 +17,9 @@ import msgspec
 from inferway.live.batch import Batch
 from inferway.live.faults import RETRY_S
 from inferway.live.hops.breaker import RetryBudget
-from inferway.live.hops.headers import body_lines, encoded, hop_head, target_of
+from inferway.live.hops.headers import body_lines, encoded, hop_head, predicted_line, target_of
 from inferway.live.hops.hop import Hop, strange_failure
+from inferway.live.hops.patience import patience_s
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON
@@ -142,6 +143,7 @@ class Forwarder:
         self._target = target_of(task, self._hop.host, self._hop.port)
         self._to, self._variant = encoded(forwarding.node), encoded(forwarding.variant)
         self._path = encoded(node)
+        self._relayed = forwarding.node != self._hop.name
         self._waiting: deque[Any] = deque()
         self._job: Any = None
         self._sending: Sending | None = None
@@ -231,9 +233,13 @@ class Forwarder:
             return
         # A late request that is served all the same must not be refused further up for that.
         left_s = request.deadline_s - started_s if self._drop_late else float("inf")
+        predicted_s = request.predicted_s
+        if self._relayed:
+            carried = predicted_line(predicted_s) + carried
         head = hop_head(self._target, self._to, self._variant, self._path, left_s, carried, size)
         self._earn()
-        self._sending = self._hop.send(head, body, partial(self._ended, job), request.predicted_s)
+        limit_s = patience_s(predicted_s, size)
+        self._sending = self._hop.send(head, body, partial(self._ended, job), predicted_s, limit_s)
 
     def _written(self, request: Request, started_s: float) -> tuple[bytes, Any, int]:
         """Header lines, body and its size."""
@@ -318,8 +324,6 @@ class Forwarder:
         job.reason, job.unserved = failure.reason, failure.unserved
         if failure.unserved:
             job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S
-        elif failure.late:
-            job.outcome = Outcome.EXPIRED
         else:
             job.outcome, request.status = Outcome.FAILED, BAD_GATEWAY
             job.reason = f"{failure.reason}; {MAYBE}"

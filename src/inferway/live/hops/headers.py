@@ -1,8 +1,9 @@
 """Hop headers: what two neighboring nodes say to each other around a request and its answer.
 
 With a request: the node and the variant that the entry node chose, the nodes that it has come
-through, and what is left of its deadline. With an answer: who gave it, by which nodes it came and
-how long each had it. Names stand percent-encoded, so that whatever a file may name fits.
+through, what is left of its deadline, and how long it was predicted to take. With an answer: who
+gave it, by which nodes it came and how long each had it. Names stand percent-encoded, so that
+whatever a file may name fits.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.http.refusal import RefusalError
-from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
+from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT
 
 if TYPE_CHECKING:
     from inferway.live.hops.wire import Answer
@@ -93,15 +94,29 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, flo
     heading = _heading(node, variant, path, own)
     if deadline is None:
         return heading, math.inf
+    return heading, _seconds("Inferway-Deadline-Ms", deadline)
+
+
+def predicted_of(headers: Mapping[bytes, bytes]) -> float:
+    """Read how long a request was predicted to take, s; 0 where nobody says it.
+
+    Raises
+    ------
+    RefusalError
+        400 where it is malformed.
+    """
+    predicted = headers.get(PREDICTED)
+    return 0.0 if predicted is None else _seconds("Inferway-Predicted-Ms", predicted)
+
+
+def _seconds(name: str, said: bytes) -> float:
     try:
-        left_s = float(deadline) / 1e3
+        found_s = float(said) / 1e3
     except ValueError:
-        left_s = math.nan
-    if math.isnan(left_s):
-        raise RefusalError(
-            400, f"Inferway-Deadline-Ms is {_text(deadline[:32])!r}, expected a number"
-        )
-    return heading, left_s
+        found_s = math.nan
+    if math.isnan(found_s):
+        raise RefusalError(400, f"{name} is {_text(said[:32])!r}, expected a number")
+    return found_s
 
 
 # Between two nodes the same few come again and again.
@@ -141,7 +156,8 @@ def hop_head(
     left_s
         Until the deadline; inf without one.
     carried
-        Lines that go on as the client gave them.
+        Lines that go on as the client gave them, after how long it is predicted to take
+        (`predicted_line`), where that is said.
     size
         Bytes of the body.
     """
@@ -157,6 +173,11 @@ def hop_head(
         carried,
         size,
     )
+
+
+def predicted_line(predicted_s: float) -> bytes:
+    """Write how long a request is predicted to take, for nodes that pass it on; first of lines."""
+    return b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3) if predicted_s > 0.0 else b""
 
 
 def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:

@@ -6,13 +6,14 @@ import asyncio
 import ssl
 from collections.abc import Callable, Sequence
 from functools import partial
-from math import isfinite
+from math import inf, isfinite
 from time import monotonic
 from typing import Final
 
 from inferway.live.hops.breaker import Breaker
 from inferway.live.hops.headers import encoded, live_head
 from inferway.live.hops.inquiry import Inquiry
+from inferway.live.hops.patience import TRIAL
 from inferway.live.hops.pool import Pool, Sending
 from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
@@ -36,10 +37,11 @@ class Hop:
 
     A neighbor that refuses connections, or fails several times in a row, is asked nothing but
     whether it is alive, at growing intervals, until it says so. One to which a request is out for
-    too long is asked as well, and left out where it does not say so; what it has been sent has
-    failed then. Whoever was left out for what it did with requests is given one first, to show
-    that it does otherwise. Where somebody follows how long ways through it take, it is asked along
-    those that no request has gone for a while.
+    too long is asked as well, and left out where it does not say so, or where it answers nothing
+    all the same until the request is taken back; what it has been sent has failed then. Whoever
+    was left out for what it did with requests is given one first, to show that it does otherwise.
+    Where somebody follows how long ways through it take, it is asked along those that no request
+    has gone for a while.
 
     Parameters
     ----------
@@ -55,7 +57,7 @@ class Hop:
         Round-trip time to be emulated: a half passes before a request is written, the other before
         its answer is handed on.
     patience_s
-        Longest wait for one answer.
+        Longest wait for any answer.
     breaker
         Of the neighbor; a new one by default.
     """
@@ -94,7 +96,7 @@ class Hop:
         self._question = live_head(self.at)
         self._ways, self._me = Ways(monotonic), b""
         self._next_look: asyncio.TimerHandle | None = None
-        self._looks: dict[tuple[str, ...], Sending] = {}
+        self._looks: set[tuple[str, ...]] = set()
         self._sent_before = 0
         self._watchers: list[Watcher] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -107,13 +109,12 @@ class Hop:
         """The request that shows it, while the breaker is on trial."""
         self._errors = 0
         self._own = encoded(name)
-        self._heard_s = 0.0
         self._closed = False
         self.sent = self.failures = 0
         """Requests that were sent, and those that got no answer."""
         self.errors = self.hung = 0
         """Answers that its HTTP, or itself, had failed, and how often it did not say that it lives
-        while requests were out."""
+        while requests were out, or answered none of them."""
 
     def send(
         self,
@@ -121,6 +122,7 @@ class Hop:
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
         predicted_s: float = 0.0,
+        patience_s: float = inf,
     ) -> Sending:
         """Send a request.
 
@@ -134,13 +136,15 @@ class Hop:
             Called once with what came of it, after this has returned, unless it is canceled.
         predicted_s
             How long that is predicted to take; 0 where nothing is known.
+        patience_s
+            How long the neighbor may have it.
 
         Returns
         -------
         Sending
             What cancels it.
         """
-        sending = Sending(self._pool, head, body, done, predicted_s)
+        sending = Sending(self._pool, head, body, done, predicted_s, patience_s)
         if not self.breaker.closed and not self._tries(sending):
             asyncio.get_running_loop().call_soon(self._hand_on, sending, self._shut())
         elif self.rtt_s > 0.0:
@@ -149,6 +153,26 @@ class Hop:
             sending.timer = loop.call_later(self.rtt_s / 2, self._go, sending)
         else:
             self.sent += 1
+            self._pool.send(sending)
+        return sending
+
+    def ask(self, head: bytes, done: Callable[[Answer | Failure], None]) -> Sending:
+        """Send a question about health, for somebody else; it shows nothing of requests.
+
+        Parameters
+        ----------
+        head, done
+            As `send` has them.
+        """
+        sending = Sending(self._pool, head, b"", done)
+        sending.asks = True
+        loop = asyncio.get_running_loop()
+        if not self.breaker.closed:
+            loop.call_soon(self._hand_on, sending, self._shut())
+        elif self.rtt_s > 0.0:
+            sending.late = True
+            sending.timer = loop.call_later(self.rtt_s / 2, self._go, sending)
+        else:
             self._pool.send(sending)
         return sending
 
@@ -236,7 +260,7 @@ class Hop:
     def _go(self, sending: Sending) -> None:
         sending.timer = None
         if self.breaker.closed or sending is self._tried:
-            self.sent += 1
+            self.sent += not sending.asks
             self._pool.send(sending)
         else:
             self._hand_on(sending, self._shut())
@@ -249,6 +273,7 @@ class Hop:
         if not self.breaker.trial or not (self._tried is None or self._tried.ended):
             return False
         self._tried = sending
+        sending.patience_s = TRIAL * min(self._pool.patience_s, sending.patience_s)
         return True
 
     def _answered(self, sending: Sending, answer: Answer, sent_s: float, now_s: float) -> None:
@@ -256,8 +281,8 @@ class Hop:
         if answer.status != 200 and self._erred(sending, answer):
             self._hand_on(sending, answer)
             return
-        if not self._looks or sending not in self._looks.values():
-            self._errors, self._heard_s = 0, now_s
+        if not sending.asks:
+            self._errors, self._pool.heard_s = 0, now_s
             # What is wrong behind it is not the neighbor's fault.
             if self.breaker.succeeded():
                 self._close()
@@ -274,7 +299,7 @@ class Hop:
 
     def _erred(self, sending: Sending, answer: Answer) -> bool:
         """Take into account that an answer says that the neighbor failed, if it does."""
-        if sending in self._looks.values():
+        if sending.asks:
             return False
         strange = strange_failure(answer)
         if not strange and (answer.status != 500 or answer.node != self._own):
@@ -296,19 +321,21 @@ class Hop:
         return True
 
     def _failed(self, sending: Sending, failure: Failure, certain: bool) -> None:
-        # Where a question of the hop's own is lost, no request is: those find out by themselves.
-        own = sending in self._looks.values()
-        self.failures += not own
+        # Where a question is lost, no request is: those find out by themselves.
+        self.failures += not sending.asks
         # Watchers hear of it first: whoever gives the request to another must know where not to.
         if sending is self._tried and self.breaker.trial:
             self._fall_back(failure.reason)
-        elif (
-            not (own or self._closed)
-            and self.breaker.closed
-            and self.breaker.failed(certain=certain)
-        ):
-            self._open(failure.reason, doubtful=not certain)
-            self._pool.refuse(failure.reason)
+        elif not (sending.asks or self._closed) and self.breaker.closed:
+            if failure.late:
+                # One that has answered others meanwhile is slow, and keeps what it has.
+                if certain:
+                    reason = f"{failure.reason}, nor any other request since"
+                    self._hang(reason, doubtful=True)
+                    self._pool.drop(reason)
+            elif self.breaker.failed(certain=certain):
+                self._open(failure.reason, doubtful=not certain)
+                self._pool.refuse(failure.reason)
         asyncio.get_running_loop().call_soon(self._hand_on, sending, failure)
 
     def _waited(self, now_s: float, overdue_s: float) -> None:
@@ -334,6 +361,12 @@ class Hop:
         self._pool.forget()
         self._later()
         self._tell(False, reason)
+
+    def _hang(self, reason: str, *, doubtful: bool) -> None:
+        """Open the breaker: the neighbor does nothing with what it has."""
+        self.hung += 1
+        self.breaker.failed(certain=True)
+        self._open(reason, doubtful=doubtful)
 
     def _fall_back(self, reason: str) -> None:
         """Open the breaker again: what was tried has failed."""
@@ -389,11 +422,9 @@ class Hop:
             return
         if self.works:
             # Who has answered meanwhile did live: it is asked once more.
-            if self._heard_s > inquiry.begun_s:
+            if self._pool.heard_s > inquiry.begun_s:
                 return
-            self.hung += 1
-            self.breaker.failed(certain=True)
-            self._open(reason, doubtful=not refused)
+            self._hang(reason, doubtful=not refused)
         else:
             self.breaker.failed()
             self.reason = reason
@@ -421,12 +452,13 @@ class Hop:
                 continue
             head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
             sending = Sending(self._pool, head, b"", partial(self._looked, path))
-            self._looks[path] = sending
+            sending.asks = True
+            self._looks.add(path)
             self._pool.send(sending)
         self._look_later()
 
     def _looked(self, path: tuple[str, ...], _: Answer | Failure) -> None:
-        del self._looks[path]
+        self._looks.remove(path)
         if self._next_look is not None and not self._closed:
             self._next_look.cancel()
             self._look_later()

@@ -21,6 +21,8 @@ CONNECT_S: Final = 1.0
 IDLE_S: Final = 60.0
 """Idle connections are closed before the neighbor does (`http.limits`): a request that meets a
 closing connection is lost."""
+SWEEP_S: Final = 4.0
+"""Time between two looks at which are to be closed."""
 TICK_S: Final = 0.1
 """Shortest time between two looks at what is out."""
 
@@ -43,19 +45,25 @@ class Sending:
         Whether its answer is to be late by half of an emulated latency, as it was.
     ended
         Whether it has been answered, has failed or has been canceled.
+    asks
+        Whether it is a question about health: its answer says nothing of how requests fare.
     predicted_s
         How long it was predicted to take, s; 0 where nothing was.
+    patience_s
+        How long the neighbor may have it, s.
     since_s
         Since when it waits for a connection, on the monotonic clock, where it had to.
     """
 
     __slots__ = (
         "_pool",
+        "asks",
         "body",
         "done",
         "ended",
         "head",
         "late",
+        "patience_s",
         "predicted_s",
         "since_s",
         "timer",
@@ -70,13 +78,14 @@ class Sending:
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
         predicted_s: float = 0.0,
+        patience_s: float = math.inf,
     ) -> None:
         self._pool = pool
-        self.predicted_s = predicted_s
+        self.predicted_s, self.patience_s = predicted_s, patience_s
         self.head, self.body, self.done = head, body, done
         self.wire: Wire | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.ended = self.late = False
+        self.ended = self.late = self.asks = False
 
     def cancel(self) -> None:
         """Nobody waits for the answer: the connection that carries the request is closed."""
@@ -102,12 +111,13 @@ class Pool:
     server_name
         That its certificate must hold; None for the host.
     patience_s
-        Longest wait for one answer.
+        Longest wait for any answer.
     answered
         Told of each what was answered, when it was written and when the answer came, on the
         monotonic clock: a loop's may go by milliseconds.
     failed
-        Told of each that has failed why, and whether the neighbor is certainly of no use.
+        Told of each that has failed why, and whether the neighbor is certainly of no use; of one
+        that was out for too long, whether nothing has been answered since it was sent.
     waited
         Told, again and again while requests are out, what time it is and when the first of them
         should have been answered at the latest, both on the monotonic clock.
@@ -130,7 +140,9 @@ class Pool:
         self._options: dict[str, Any] = {}
         if tls is not None:
             self._options = {"ssl": tls, "server_hostname": self._server_name}
-        self._patience_s = patience_s
+        self.patience_s = patience_s
+        self.heard_s = 0.0
+        """When a request was answered last; kept by whoever knows which count."""
         self._answered, self._failed, self._waited = answered, failed, waited
         self._idle: list[Wire] = []
         self._busy: set[Wire] = set()
@@ -255,8 +267,6 @@ class Pool:
         wire.sending, sending.wire = sending, wire
         wire.since_s = monotonic()
         self._busy.add(wire)
-        if self._sweep is None:
-            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
         if self._guard is None:
             self._look_after(LEAST_S)
         wire.send(sending.head, sending.body)
@@ -301,7 +311,7 @@ class Pool:
         wire.since_s = now_s
         self._idle.append(wire)
         if self._sweep is None:
-            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+            self._sweep = self._loop.call_later(SWEEP_S, self._look)
 
     def _take(self, wire: Wire, answer: Answer, keep: bool) -> None:
         sending: Sending = wire.sending
@@ -330,12 +340,12 @@ class Pool:
         # What was written may have been read and run, so it is never written again.
         self._fail_wire(wire, Failure(reason))
 
-    def _fail_wire(self, wire: Wire, failure: Failure) -> None:
+    def _fail_wire(self, wire: Wire, failure: Failure, certain: bool = False) -> None:
         sending: Sending = wire.sending
         wire.sending = sending.wire = None
         self._busy.discard(wire)
         wire.abort()
-        self._failed(sending, failure, False)
+        self._failed(sending, failure, certain)
 
     def _look_after(self, wait_s: float) -> None:
         if self._guard is None and not self._closed:
@@ -347,8 +357,12 @@ class Pool:
         now_s, overdue_s = monotonic(), math.inf
         begun: dict[Sending, tuple[int, float]] = {}
         stalled: list[tuple[Wire, int]] = []
+        late: list[Wire] = []
         for wire in self._busy:
             sending: Sending = wire.sending
+            if now_s - wire.since_s > min(self.patience_s, sending.patience_s):
+                late.append(wire)
+                continue
             if wire.begun:
                 came, since_s = self._begun.get(sending, (-STALL_BYTES, now_s))
                 if wire.came - came >= STALL_BYTES:
@@ -360,6 +374,10 @@ class Pool:
         for sending in self._waiting:
             overdue_s = min(overdue_s, sending.since_s + LEAST_S)
         self._begun = begun
+        # The last one first: where nothing was answered since, all that is out is settled with it.
+        for wire in sorted(late, key=lambda one: one.since_s, reverse=True):
+            if wire.sending is not None:
+                self._take_back(wire)
         for wire, came in stalled:
             if wire.sending is None:
                 continue
@@ -370,17 +388,20 @@ class Pool:
             wait_s = TICK_S if begun else min(LEAST_S, max(TICK_S, overdue_s - now_s))
             self._look_after(wait_s)
 
+    def _take_back(self, wire: Wire) -> None:
+        limit_s = min(self.patience_s, wire.sending.patience_s)
+        did_not = "did not end its answer" if wire.begun else "did not answer"
+        failure = Failure(f"node {self.name} {did_not} within {limit_s:.3g} s", late=True)
+        self._fail_wire(wire, failure, wire.since_s > self.heard_s)
+
     def _look(self) -> None:
-        # One timer for all: one for each request would cost more than the request's writing.
+        # One timer for all: one for each connection would cost more than it saves.
         now_s, self._sweep = monotonic(), None
-        for wire in [one for one in self._busy if now_s - one.since_s > self._patience_s]:
-            reason = f"node {self.name} did not answer within {self._patience_s:g} s"
-            self._fail_wire(wire, Failure(reason, late=True))
         # Those used last come last.
         while self._idle and now_s - self._idle[0].since_s > IDLE_S:
             self._idle.pop(0).abort()
-        if (self._busy or self._idle) and not self._closed:
-            self._sweep = self._loop.call_later(self._patience_s / 8, self._look)
+        if self._idle and not self._closed:
+            self._sweep = self._loop.call_later(SWEEP_S, self._look)
 
 
 def said(error: OSError) -> str:

@@ -143,7 +143,7 @@ class Failure(NamedTuple):
     unserved
         Whether the request has certainly not been run: it never went out.
     late
-        Whether it is for want of time.
+        Whether it was taken back, as it took too long.
     """
 
     reason: str

@@ -12,7 +12,7 @@ import httptools
 from inferway.live.guard import Denied
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.refusal import long_json
-from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT, whole
+from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT, whole
 
 if TYPE_CHECKING:
     from inferway.live.http.listener import Listener
@@ -428,18 +428,20 @@ class Connection(asyncio.Protocol):
         head = found.end()
         size = len(data) - head
         cap = limits.body_bytes
-        if found[12] is None and limits.json_bytes < cap:
+        if found[13] is None and limits.json_bytes < cap:
             cap = limits.json_bytes
         bodies = self.listener.bodies
         if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
         bodies.held += size
-        target, node, variant, path, left, carried, *given = found.groups()
+        target, node, variant, path, left, predicted, carried, *given = found.groups()
         exchange = Exchange(self, self.tick)
         self.exchanges.append(exchange)
         exchange.hop = {NODE: node, VARIANT: variant, PATH: path}
         if left is not None:
             exchange.hop[DEADLINE] = left
+        if predicted is not None:
+            exchange.hop[PREDICTED] = predicted
         exchange.carried = carried
         (
             exchange.given_id,

@@ -14,6 +14,7 @@ NODE: Final = b"inferway-node"
 VARIANT: Final = b"inferway-variant"
 PATH: Final = b"inferway-path"
 DEADLINE: Final = b"inferway-deadline-ms"
+PREDICTED: Final = b"inferway-predicted-ms"
 """Hop headers of a request, in lower case."""
 
 _WORD: Final = rb"([!-~]+)"
@@ -23,6 +24,7 @@ _HEAD: Final = re.compile(
     rb"Host: (?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?\r\n"
     rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
     rb"Inferway-Path: " + _WORD + rb"\r\n(?:Inferway-Deadline-Ms: " + _WORD + rb"\r\n)?"
+    rb"(?:Inferway-Predicted-Ms: " + _WORD + rb"\r\n)?"
     rb"((?:X-Request-Id: " + _WORD + rb"\r\n)?(?:traceparent: " + _WORD + rb"\r\n"
     rb"(?:tracestate: " + _TEXT + rb"\r\n)?)?"
     rb"(?:Content-Type: " + _TEXT + rb"\r\n)?(?:Content-Encoding: " + _WORD + rb"\r\n)?"
@@ -35,10 +37,10 @@ _HEAD: Final = re.compile(
 def whole(data: bytes) -> re.Match[bytes] | None:
     """Match a request that `data` holds, and nothing else.
 
-    Its groups are the target, the four hop headers (the last one may be missing), the lines that go
+    Its groups are the target, the five hop headers (the last two may be missing), the lines that go
     on as they came, their seven values, and the body's length; its end is where the body begins.
     """
     found = _HEAD.match(data)
-    if found is None or len(data) - found.end() != int(found[14]):
+    if found is None or len(data) - found.end() != int(found[15]):
         return None
     return found

@@ -18,9 +18,12 @@ from inferway.live.hops.headers import (
     heading_of,
     hop_head,
     live_head,
+    predicted_line,
+    predicted_of,
     target_of,
 )
 from inferway.live.hops.hop import Hop, strange_failure
+from inferway.live.hops.patience import patience_s
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.spans import Relayed, Spans
 from inferway.live.hops.wire import Answer, Failure
@@ -123,8 +126,10 @@ class Relay:
 
     def _take(self, task: str, exchange: Exchange) -> None:
         received_s = self._now()
+        headers = exchange.hop or {}
         try:
-            heading, left_s = heading_of(exchange.hop or {}, self._own)
+            heading, left_s = heading_of(headers, self._own)
+            predicted_s = predicted_of(headers)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
@@ -132,7 +137,7 @@ class Relay:
         if heading.node == self.node:
             self._serve(task, exchange, heading, left_s, received_s)
         else:
-            self._send(task, exchange, heading, left_s, received_s)
+            self._send(task, exchange, heading, left_s, predicted_s, received_s)
 
     def _serve(
         self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
@@ -154,7 +159,13 @@ class Relay:
         infer.site.submit(request)
 
     def _send(
-        self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
+        self,
+        task: str,
+        exchange: Exchange,
+        heading: Heading,
+        left_s: float,
+        predicted_s: float,
+        received_s: float,
     ) -> None:
         relayed = None
         if self._spans is not None:
@@ -185,6 +196,7 @@ class Relay:
         body = exchange.body
         assert isinstance(body, bytes)
         left_s -= self._now() - received_s
+        carried = predicted_line(predicted_s) + carried
         head = hop_head(target, *heading.address, heading.onward, left_s, carried, len(body))
         if self._passed is not None:
             self._passed(task, heading.entry, False, heading.variant)
@@ -192,9 +204,9 @@ class Relay:
         if relayed is not None:
             exchange.withdraw = relayed.withdraw
             relayed.sent(hop)
-        exchange.request = hop.send(
-            head, body, partial(self._answered, exchange, hop.name, received_s, relayed)
-        )
+        done = partial(self._answered, exchange, hop.name, received_s, relayed)
+        limit_s = patience_s(predicted_s, len(body), len(heading.nodes))
+        exchange.request = hop.send(head, body, done, patience_s=limit_s)
 
     def _answered(
         self,
@@ -209,7 +221,7 @@ class Relay:
         if not isinstance(result, Failure) and strange_failure(result):
             result = Failure(f"{complaint(result, neighbor)}, and no node wrote that")
         if isinstance(result, Failure):
-            status = 503 if result.unserved else 504 if result.late else BAD_GATEWAY
+            status = 503 if result.unserved else BAD_GATEWAY
             lost = f"; {MAYBE}" if status == BAD_GATEWAY else ""
             reason = result.reason + lost
             self._refuse(exchange, status, reason, received_s, unserved=result.unserved)
@@ -250,7 +262,7 @@ class Relay:
         head = live_head(hop.at, name, b",".join([*nodes, self._own]))
         exchange.withdraw = Sending.cancel
         done = partial(self._answered, exchange, hop.name, received_s, None)
-        exchange.request = hop.send(head, b"", done)
+        exchange.request = hop.ask(head, done)
 
     def _refuse(
         self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool

@@ -11,7 +11,7 @@ import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
 from inferway.live.bodies import Bodies
-from inferway.live.hops.headers import Trail, hop_head, target_of
+from inferway.live.hops.headers import Trail, hop_head, predicted_line, target_of
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.wire import Answer
 from inferway.live.http.exchange import JSON, Exchange
@@ -110,7 +110,16 @@ async def exchanged(
 @pytest.mark.parametrize("left_s", [math.inf, 0.25])
 @pytest.mark.parametrize(
     "carried",
-    [b"", NAMES, NAMES + KINDS, KINDS, NAMES + KINDS + REST, NAMES + STATE, NAMES + STATE + REST],
+    [
+        b"",
+        NAMES,
+        predicted_line(0.01) + NAMES + KINDS,
+        NAMES + KINDS,
+        KINDS,
+        NAMES + KINDS + REST,
+        NAMES + STATE,
+        NAMES + STATE + REST,
+    ],
     ids=len,
 )
 def test_a_request_that_is_whole_is_what_it_is_in_pieces(

@@ -103,6 +103,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
         async with metro(script) as peer:
             status, headers, body = await peer.ask(
                 f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Deadline-Ms: 250.5\r\n"
+                "Inferway-Predicted-Ms: 12.25\r\n"
                 "X-Request-Id: mine\r\nContent-Type: x/y\r\nContent-Encoding: br\r\n"
                 "traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01\r\n"
                 "tracestate: b=2\r\nTraceState: a=1\r\n"
@@ -124,6 +125,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
             assert visit.headers["inferway-node"] == "cloud"
             assert visit.headers["inferway-variant"] == "tiny"
             assert 0.0 < float(visit.headers["inferway-deadline-ms"]) < 250.5
+            assert float(visit.headers["inferway-predicted-ms"]) == 12.25
             assert visit.headers["x-request-id"] == "mine"
             assert visit.headers["traceparent"].endswith("b7ad6b7169203331-01")
             assert visit.headers["tracestate"] == "b=2,a=1"
@@ -149,6 +151,7 @@ def test_bytes_pass_undecoded_and_the_deadline_shrinks(run: Any) -> None:
         (TO_CLOUD, 400, "needs the headers"),
         ("Inferway-Path: edge\r\nInferway-Variant: tiny\r\n", 400, "needs the headers"),
         (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Deadline-Ms: nan\r\n", 400, "a number"),
+        (f"{TO_CLOUD}Inferway-Path: edge\r\nInferway-Predicted-Ms: x\r\n", 400, "a number"),
         (
             "Inferway-Node: moon\r\nInferway-Variant: tiny\r\nInferway-Path: edge\r\n",
             503,
