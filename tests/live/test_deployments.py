@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +148,7 @@ def test_a_policy_that_drops_is_obeyed(
 
 
 def test_service_times_are_kept_from_one_run_to_the_next(
-    start: Callable[..., Any], tmp_path: Path
+    start: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "digits.yaml"
     file.write_text(
@@ -154,9 +156,13 @@ def test_service_times_are_kept_from_one_run_to_the_next(
         "      small: {model: 'zoo://digits/small', service: {mean: 2 s}}\n"
         "dispatch: {policy: fastest-only}\n"
     )
-    predicted_ms = []
+    predicted_ms: list[float] = []
+    recalled = []
+    times = tmp_path / "state" / "times.json"
     for _ in range(2):
-        running = start(deployment=inferway.load(file), times=tmp_path / "state" / "times.json")
+        running = start(deployment=inferway.load(file), times=times, log_level="info")
+        said = [line for line in capfd.readouterr().err.splitlines() if "recalled" in line]
+        recalled.append([json.loads(line) for line in said])
         client = tritonclient.http.InferenceServerClient(running.url)
         for _ in range(20):
             response, _ = _ask(client, load_testset().images[:1])
@@ -166,3 +172,9 @@ def test_service_times_are_kept_from_one_run_to_the_next(
     assert predicted_ms[0] > 1000  # what the file says
     assert predicted_ms[19] < 500  # what was measured
     assert predicted_ms[20] < 500  # by the run before
+    assert recalled[0] == []
+    (told,) = recalled[1]
+    assert (told["event"], told["variants"]) == ("service times recalled", ["small"])
+    assert told["file"] == str(times)
+    age = datetime.now().astimezone() - datetime.fromisoformat(told["measured"])
+    assert timedelta(0) <= age < timedelta(hours=1)

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
@@ -148,6 +149,17 @@ def load(zoo: str = "digits") -> Zoo:
     return read(zoo, (own, shipped), "measured")
 
 
+def kept_profiles(zoo: str = "digits") -> Path | None:
+    """Find the file of the profiles that were measured on this machine, where these are in use.
+
+    Raises
+    ------
+    CatalogError
+        As `load`.
+    """
+    return None if load(zoo).origin == "shipped" else user_folder(zoo) / PROFILES
+
+
 def profiles(zoo: str = "digits") -> dict[str, Profile]:
     """Tell what is known of each variant, fastest first; errors as `load`."""
     return dict(load(zoo).profiles)
@@ -211,6 +223,17 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
     """
     path = folders[0] / PROFILES
     try:
+        found = path.stat()
+        return _read(zoo, folders, origin, found.st_mtime_ns, found.st_size)
+    except OSError as error:
+        raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
+
+
+@lru_cache(maxsize=16)
+def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, size: int) -> Zoo:
+    """Read profiles once for as long as their file is not written anew."""
+    path = folders[0] / PROFILES
+    try:
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise CatalogError(f"{path}: schema {data['schema']} is not {SCHEMA}; measure again")
@@ -224,9 +247,7 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
             made=data["made"],
             folders=folders,
         )
-    except OSError as error:
-        raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
-    except CatalogError:
+    except (CatalogError, OSError):
         raise
     except (*UNREADABLE, KeyError, TypeError) as error:
         raise CatalogError(

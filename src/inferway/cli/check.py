@@ -9,7 +9,7 @@ import typer
 
 from inferway.cli import terminal
 from inferway.cli.failure import REFUSED
-from inferway.cli.file import File, existing
+from inferway.cli.file import File, existing, say_recalled
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -31,6 +31,7 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     path = existing(file)
     try:
         deployment = inferway.load(path)
+        say_recalled(deployment)
         found = inferway.check(deployment)
     except inferway.DeploymentError as error:
         errors = [_entry(path, one.line, one.field, one.sentence) for one in error.problems]

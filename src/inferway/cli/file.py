@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import TYPE_CHECKING, Annotated
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from inferway.cli.failure import REFUSED, CommandError, reason
+from inferway.cli.terminal import complain
 from inferway.spelling import closest
 
 if TYPE_CHECKING:
@@ -65,8 +67,34 @@ def opened(path: Path, policy: str | None = None) -> Deployment:
     from inferway.deployment import measured
 
     deployment = inferway.load(existing(path))
+    say_recalled(deployment)
     # What is wrong with the policy is said before anything is measured.
     return measured(deployment if policy is None else redirected(deployment, policy))
+
+
+def say_recalled(deployment: Deployment) -> None:
+    """Say from where and of when service times are that this machine's profiles of a zoo give."""
+    variants = [one for task in deployment.tasks.values() for one in task.variants.values()]
+    uris = {one.model.uri: one for one in variants if one.model is not None}
+    zoos = {uri.split("/")[2] for uri in uris if uri.startswith("zoo://")}
+    if not zoos:
+        return
+    from inferway.catalog import zoo
+
+    for name in sorted(zoos):
+        file, profiles = zoo.kept_profiles(name), zoo.profiles(name)
+        taken = (
+            one.mean_s == profile.mean_s
+            for profile in profiles.values()
+            if (variant := uris.get(f"{zoo.SCHEME}{name}/{profile.name}")) is not None
+            for one in variant.service.values()
+        )
+        if file is not None and any(taken):
+            day = datetime.fromtimestamp(file.stat().st_mtime).isoformat(" ", "minutes")
+            complain(
+                f"service times of {zoo.SCHEME}{name} are recalled: measured on this machine on "
+                f"{day}, in {file}"
+            )
 
 
 def writable(folder: Path, option: str = "--out") -> None:

@@ -13,7 +13,16 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError, reason
-from inferway.cli.file import File, Policy, existing, opened, redirected, saved, writable
+from inferway.cli.file import (
+    File,
+    Policy,
+    existing,
+    opened,
+    redirected,
+    saved,
+    say_recalled,
+    writable,
+)
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -157,6 +166,7 @@ def simulate(
     from inferway.deployment import measured
 
     deployment = inferway.load(existing(file))
+    say_recalled(deployment)
     if deployment.network is not None:
         deployment = measured(deployment)
         asked |= {"--replications": replications, "--node": node, "--trace": trace}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from importlib.metadata import version
@@ -102,6 +103,7 @@ def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
             "row_s": site.row_s[servers].tolist(),
             "slow_s": site.slow_s[servers].tolist(),
             "measured": counts.tolist(),
+            "at": int(time.time()),
         }
     return held
 
@@ -128,6 +130,19 @@ def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[
         profiles stand.
     """
     return _begin(dispatcher, keys, _read(file))
+
+
+def measured_at(keys: Iterable[str], file: Path) -> float:
+    """When the last of some service times was measured that a file remembers, seconds since 1970.
+
+    Earlier versions did not write that down: the file's own time stands for it then.
+    """
+    held = _section(file, "services")
+    times_s = [
+        row.get("at") for key in keys if isinstance(row := held.get(key), dict) and _sound(row)
+    ]
+    known = [one for one in times_s if isinstance(one, int | float)]
+    return max(known) if known else file.stat().st_mtime
 
 
 def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> list[str]:

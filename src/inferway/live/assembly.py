@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from inferway.live.central import HELD_LIMIT
 from inferway.live.errors import ServeError
@@ -50,6 +51,7 @@ def sites_of(
     now: Callable[[], float] = time.monotonic,
     headroom: Headroom | None = None,
     growths: Growths | None = None,
+    log: Any = None,
 ) -> list[Site]:
     """Load every task of a deployment; takes seconds.
 
@@ -66,6 +68,9 @@ def sites_of(
         Of all their runs; None bounds nothing.
     growths
         Says what runs take; None where nobody says it.
+    log
+        Where it is said which service times are recalled, from where and of when; None says it
+        nowhere.
 
     Raises
     ------
@@ -73,7 +78,8 @@ def sites_of(
         When a model or a policy cannot be loaded.
     """
     return [
-        _site(deployment, task, times, now, headroom, growths) for task in deployment.tasks.values()
+        _site(deployment, task, times, now, headroom, growths, log)
+        for task in deployment.tasks.values()
     ]
 
 
@@ -121,11 +127,12 @@ def _site(
     now: Callable[[], float],
     headroom: Headroom | None,
     growths: Growths | None,
+    log: Any,
 ) -> Site:
     # Compiles, which takes time that `import inferway.live` must not.
     from inferway.dispatch.batching import foresee, rules_of
     from inferway.dispatch.deployed import dispatcher_of
-    from inferway.dispatch.service_times import recall, remember
+    from inferway.dispatch.service_times import measured_at, recall, remember
 
     (node,) = deployment.nodes.values()
     try:
@@ -160,7 +167,15 @@ def _site(
     keep = None
     if times is not None:
         keys = {name: _identity(task, name, node.hardware) for name in fleet.variants}
-        recall(dispatcher, keys, times)
+        recalled = recall(dispatcher, keys, times)
+        if recalled and log is not None:
+            log.info(
+                "service times recalled",
+                task=task.name,
+                variants=recalled,
+                file=str(times),
+                measured=_day(measured_at([keys[name] for name in recalled], times)),
+            )
         keep = partial(remember, dispatcher, keys, times)
     options = deployment.policy_of(task).options
     central, room = node.queue == "central", HELD_LIMIT
@@ -185,6 +200,10 @@ def _site(
         remember=keep,
         now=now,
     )
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
 
 
 def _controller(

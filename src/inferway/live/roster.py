@@ -203,7 +203,13 @@ class Roster:
 
     async def _made(self, deployment: Deployment) -> Sequence[Site]:
         return await aside(
-            sites_of, deployment, self._times, self._now, self._headroom, self._growths
+            sites_of,
+            deployment,
+            self._times,
+            self._now,
+            self._headroom,
+            self._growths,
+            self._log,
         )
 
     async def _warm_up(self, sites: Sequence[Site]) -> None:

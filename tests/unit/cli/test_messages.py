@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 import pytest
 
+from inferway.catalog import zoo
 from inferway.cli import main
 
 FILE = """
@@ -211,6 +212,23 @@ def test_only_a_near_file_is_suggested(
     found = said(capsys, "check", tmp_path / name)
     assert found.strip().endswith(f"did you mean {file}?") == meant
     assert ("did you mean" in found) == meant
+
+
+def test_times_of_an_earlier_measurement_say_from_where_and_of_when(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    examples = Path(__file__).parents[3] / "examples"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    assert main(["bound", str(examples / "digits.yaml")]) == 0
+    assert "recalled" not in capsys.readouterr().err
+    zoo.save(zoo.load("digits"), zoo.user_folder("digits"))
+    for words in (["bound"], ["check"], ["simulate", "--queries", "1000"]):
+        assert main([words[0], str(examples / "digits.yaml"), *words[1:]]) == 0
+        (line,) = capsys.readouterr().err.splitlines()
+        assert line.startswith("inferway: service times of zoo://digits are recalled: measured on")
+        assert line.endswith(f"in {zoo.user_folder('digits') / 'profiles.json'}")
+    assert main(["bound", str(written(tmp_path))]) == 0
+    assert "recalled" not in capsys.readouterr().err
 
 
 def test_plan_names_its_option(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
