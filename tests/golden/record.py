@@ -8,43 +8,61 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
 
 import book
 from cases import COMMANDS, NUMBERED
+from conversations import CHAPTERS, conversations
 
 
-def record(chapter: str) -> bool:
-    """Record a chapter; True where it is another one than before."""
-    before, after = book.read(chapter), {}
-    for name, case in (COMMANDS | NUMBERED)[chapter].items():
-        with tempfile.TemporaryDirectory() as folder:
-            after[name] = case(Path(folder))
-    changed = [name for name in before.keys() | after.keys() if before.get(name) != after.get(name)]
+def compare(chapter: str, after: Mapping[str, str]) -> bool:
+    """Write a chapter; True where it is another one than before, which is then told."""
+    before = book.read(chapter)
+    if before == after:
+        return False
     for name in sorted(before.keys() - after.keys()):
         print(f"{chapter}: {name} is gone")
-    for name in sorted(before.keys() & after.keys() & set(changed)):
-        print(f"{chapter}: {name} has changed\n{book.difference(before[name], after[name])}")
+    for name in sorted(before.keys() & after.keys()):
+        if changed := book.difference(before[name], after[name]):
+            print(f"{chapter}: {name} has changed\n{changed}")
     if number := len(after.keys() - before.keys()):
         print(f"{chapter}: {number} new")
     book.write(chapter, after)
-    return bool(changed)
+    return True
+
+
+def record(chapters: Sequence[str]) -> bool:
+    """Record chapters; True where one is another than before."""
+    found: dict[str, Mapping[str, str]] = {}
+    for chapter, cases in (COMMANDS | NUMBERED).items():
+        if chapter in chapters:
+            found[chapter] = {name: _alone(case) for name, case in cases.items()}
+    if asked := set(CHAPTERS).intersection(chapters):
+        found |= {name: one for name, one in _alone(conversations).items() if name in asked}
+    changed = [compare(*one) for one in found.items()]
+    return any(changed)
+
+
+def _alone(make: Callable[[Path], Any]) -> Any:
+    with tempfile.TemporaryDirectory() as folder:
+        return make(Path(folder))
 
 
 def main(names: list[str]) -> int:
     """Record some chapters or all."""
-    chapters = list(COMMANDS | NUMBERED)
+    chapters = [*COMMANDS, *NUMBERED, *CHAPTERS]
     if unknown := [name for name in names if name not in chapters]:
         print(f"no chapter {unknown[0]}; there is {', '.join(chapters)}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as nobody:
         # Nothing that was built or measured for the person who records.
         os.environ["XDG_DATA_HOME"] = os.environ["XDG_STATE_HOME"] = nobody
-        changed = [record(one) for one in names or chapters]
-        if not any(changed):
+        if not record(names or chapters):
             print("nothing has changed")
     return 0
 

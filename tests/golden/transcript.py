@@ -16,16 +16,36 @@ from inferway.cli import main
 PLACEHOLDERS: Final = {
     "{version}": "Inferway's version",
     "{here}": "the folder that the command runs in",
-    "{measured}": "a time that was measured, or a rate by such a time",
+    "{measured}": "a time or size of memory that was measured, or what follows from it",
+    "{made}": "an identifier that was made for one answer",
+    "{port}": "the port at which a server listens",
+    "{now}": "the date of an answer",
 }
 """All there are; whatever they stand for, the rest is compared letter by letter."""
 
-MEASURED: Final = ("cpu_s_per_slot", "queries_per_cpu_s", "requests_per_cpu_s", "seconds")
+MEASURED: Final = (
+    "cpu_s_per_slot",
+    "largest_run_bytes",
+    "latency_ms",
+    "mean_latency_s",
+    "mean_service_s",
+    "one_row_bytes",
+    "predicted_latency_ms",
+    "predicted_service_ms",
+    "predicted_wait_ms",
+    "queries_per_cpu_s",
+    "requests_per_cpu_s",
+    "rows_per_request",
+    "seconds",
+    "service_ms",
+)
 """Keys of JSON whose numbers are of this machine and run."""
 
-_NUMBER = re.compile(rf'("(?:{"|".join(MEASURED)})": )[-+0-9.e]+')
+_NUMBER = re.compile(rf'("(?:{"|".join(MEASURED)})": ?)[-+0-9.e]+')
 _ROW = re.compile(r"(per CPU second ) *[0-9.]+ M")
 _TOOK = re.compile(r"(computed in ) *[0-9.]+ \S+")
+# Of packed bodies, and of answers that say how long they took.
+_BYTES = re.compile(r"(flat JSON, |\")[0-9]+ bytes(\"| for)")
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
 
@@ -52,6 +72,7 @@ def plain(text: str, folder: Path) -> str:
     text = _FLOAT.sub(_nine_digits, text)
     for measured in (_NUMBER, _ROW, _TOOK):
         text = measured.sub(r"\1{measured}", text)
+    text = _BYTES.sub(r"\1{measured} bytes\2", text)
     for place in {str(folder), str(folder.resolve())}:
         text = text.replace(place, "{here}")
     return _VERSION.sub(r"\1{version}", text)
