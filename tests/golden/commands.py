@@ -38,7 +38,7 @@ REFUSED: Final[dict[str, str]] = {
     "simulate: seed": "simulate site.yaml --seed -1",
     "simulate: a near policy": "simulate site.yaml --policy pricd",
     "simulate: a far policy": "simulate site.yaml --policy xyz",
-    "simulate: a file without a class": "simulate site.yaml --policy ./policies.py:Mine",
+    "simulate: a file without a class": "simulate site.yaml --policy ./option.py:Yours",
     "simulate: no such file of a policy": "simulate site.yaml --policy ./nowhere.py:Mine",
     "simulate: a node": "simulate site.yaml --node there",
     "simulate: slots of a site": "simulate site.yaml --slots 3",

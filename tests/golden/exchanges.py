@@ -195,6 +195,8 @@ EXCHANGES: Final[dict[str, Exchange]] = {
     "deadline and timeout": _parameters(deadline_ms=10000, timeout=9000000),
     "priority: 0": _parameters(priority=0),
     "priority: a fraction": _parameters(priority=1.5),
+    "a parameter that is near": _parameters(acuracy=0.8),
+    "two parameters that are near": _parameters(deadline=5, priorty=1),
     "binary answers: a word": _parameters(binary_data_output="yes"),
     "binary: too short": _binary(_BINARY, _FLOATS[:8]),
     "binary: too long": _binary(_BINARY, _FLOATS + b"more"),

@@ -61,29 +61,29 @@ def _tree(*tiers: str, more: str = "") -> str:
 
 _ROOT: Final = "tier: top, nodes: 1, repository: true"
 _AB: Final = "{between: [a, b], rtt: 1 ms}"
-_CLASS: Final = """
-class {name}(NamedTuple):
-    @classmethod
-    def build(cls, fleet, *, target, rate_per_s):
-        return cls()
 
-    def choose(self, site, request, draw):
-        {body}
 
-"""
-_POLICIES: Final = "from typing import NamedTuple\n" + "".join(
-    _CLASS.format(name=name, body=body)
-    for name, body in (
-        ("Unknown", "return site.nothing_of_the_kind"),
-        ("Opening", "return len(open('x').read())"),
-        ("Undefined", "return nothing"),
-        ("Wordy", "return 'first'"),
-        ("Dividing", "return 1 // (site.queue.size - site.queue.size)"),
+def _policy(body: str) -> str:
+    return (
+        "from typing import NamedTuple\n\n\nclass Mine(NamedTuple):\n    @classmethod\n"
+        "    def build(cls, fleet, *, target, rate_per_s):\n        return cls()\n\n"
+        f"    def choose(self, site, request, draw):\n        {body}\n"
     )
-)
+
+
+_BODIES: Final = {
+    "attribute": "return site.nothing_of_the_kind",
+    "call": "return len(open('x').read())",
+    "undefined": "return nothing",
+    "answer": "return 'first'",
+    "division": "return 1 // (site.queue.size - site.queue.size)",
+    "option": "return 0",
+}
+"""Of `choose`: a class of its own file, as Numba keeps what it has compiled."""
 
 BESIDE: Final[dict[str, str | bytes]] = {
-    "policies.py": _POLICIES + "class Idle(NamedTuple):\n    pass\n",
+    "idle.py": "class Idle:\n    pass\n",
+    **{f"{name}.py": _policy(body) for name, body in _BODIES.items()},
     "no-python.py": "def (:\n",
     "backwards.csv": "1.0\n0.5\n",
     "words.csv": "1.0\nsoon\n",
@@ -303,10 +303,15 @@ MISTAKES: Final[dict[str, str | bytes]] = {
     "dispatch-ties": _after("dispatch: {policy: sq, ties: light}"),
     "dispatch-no-target": _after("dispatch: {policy: tad}"),
     "dispatch-file": _after("dispatch: {policy: './nowhere.py:Mine'}"),
-    "dispatch-class": _after("dispatch: {policy: './policies.py:Mine'}"),
+    "dispatch-class": _after("dispatch: {policy: './option.py:Yours'}"),
     "dispatch-no-python": _after("dispatch: {policy: './no-python.py:Mine'}"),
-    "dispatch-no-build": _after("dispatch: {policy: './policies.py:Idle'}"),
-    "dispatch-own-option": _after("dispatch: {policy: './policies.py:Dividing', x: 1}"),
+    "dispatch-no-build": _after("dispatch: {policy: './idle.py:Idle'}"),
+    "dispatch-own-option": _after("dispatch: {policy: './option.py:Mine', x: 1}"),
+    **{
+        f"dispatch-{name}": _after(f"dispatch: {{policy: './{name}.py:Mine'}}")
+        for name in _BODIES
+        if name != "option"
+    },
     "scheduling-unknown": _after("scheduling: {policy: rl}"),
     "scheduling-checkpoint": _after("scheduling: {policy: rl-po}"),
     "scheduling-slot": _after("scheduling: {policy: lw, slot: 1 s}"),
