@@ -47,6 +47,8 @@ def compile_reason(error: Exception, policy: type) -> str:
     said, line = _said(text, file.name if file else None)
     if "(none, int64)" in said or (line is None and "(none, int64)" in text):
         said, line = "`choose` returns no number on some way through it", _line_of(policy, "choose")
+    elif said.startswith("All arguments must be Sets"):
+        said, line = "`choose` returns what is no number", _line_of(policy, "choose")
     named = re.search(r"NameError: (name '(\w+)' is not defined)", text)
     if named is not None:
         said, line = named[1], _line_reading(policy, named[2])

@@ -131,13 +131,22 @@ class Applying:
             if not self._bounds.hold(path):
                 raise RefusalError(403, f"{path} is {OUTSIDE}")
             return self._loaded(_written(path.resolve()), self._bounds)
+        from inferway.deployment import DeploymentError
         from inferway.deployment.source import read
 
         assert asked.content is not None
         with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
             path = Path(folder) / "content.yaml"
             path.write_text(asked.content, encoding="utf-8")
-            return self._loaded(read(path), Bounds([*self._bounds.folders, path.parent]))
+            try:
+                return self._loaded(read(path), Bounds([*self._bounds.folders, path.parent]))
+            except DeploymentError as error:
+                # Where it lies meanwhile means nothing to whoever sent it.
+                problems = [
+                    replace(one, sentence=one.sentence.replace(f"{folder}/", ""))
+                    for one in error.problems
+                ]
+                raise DeploymentError("content", problems) from None
 
     def _loaded(self, source: Source, bounds: Bounds) -> Deployment:
         from inferway.deployment import DeploymentError, measured
