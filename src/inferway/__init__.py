@@ -22,34 +22,34 @@ from inferway.version import __version__
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, load, schema
-    from inferway.dispatch.deployed import bound
     from inferway.dispatch.replay import replay
-    from inferway.learning.deployed import train
     from inferway.live.running import serve
-    from inferway.placement.offline import place
+    from inferway.report.bounded import bound
     from inferway.report.driven import drive
     from inferway.report.findings import check
+    from inferway.report.placed import place
+    from inferway.report.planned import plan
+    from inferway.report.simulation import simulate
     from inferway.report.sweep import sweep
+    from inferway.report.trained import train
     from inferway.studies import study
-    from inferway.twin import simulate
-    from inferway.twin.plan import plan
 
 _FROM = {
     "Deployment": "inferway.deployment",
     "DeploymentError": "inferway.deployment",
-    "bound": "inferway.dispatch.deployed",
+    "bound": "inferway.report.bounded",
     "check": "inferway.report.findings",
     "drive": "inferway.report.driven",
     "load": "inferway.deployment",
-    "place": "inferway.placement.offline",
-    "plan": "inferway.twin.plan",
+    "place": "inferway.report.placed",
+    "plan": "inferway.report.planned",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
     "serve": "inferway.live.running",
-    "simulate": "inferway.twin",
+    "simulate": "inferway.report.simulation",
     "study": "inferway.studies",
     "sweep": "inferway.report.sweep",
-    "train": "inferway.learning.deployed",
+    "train": "inferway.report.trained",
 }
 
 __all__ = [

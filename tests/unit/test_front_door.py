@@ -156,6 +156,36 @@ def test_a_plan_takes_a_latency(fleet: iw.Deployment) -> None:
     assert "instances" in found.yaml
 
 
+def shown(found: Any, *words: str) -> None:
+    """Look at a result in all four ways."""
+    assert len(found.to_frame())
+    assert found.plot().axes
+    assert "<table" in found._repr_html_()
+    for word in words:
+        assert word in str(found)
+
+
+def test_every_result_is_a_frame_a_figure_a_table_and_a_text(fleet: iw.Deployment) -> None:
+    shown(iw.bound(fleet), "Task words", "greatest rate", "Routing tuples")
+    shown(iw.bound(fleet.with_(rate=1e6)), "above the greatest")
+    shown(iw.simulate(fleet, queries=2000), "Task words, simulated", "response time, p95")
+    shown(iw.plan(fleet, latency=4.0, rate=1.0, queries=2000, tries=4), "planned", "nodes:")
+    network = iw.load(ROOT / "examples" / "topology-1.yaml")
+    shown(iw.place(network, slots=4), "Placement by infida-offline", "By tier")
+    shown(iw.simulate(network, slots=4), "Network, simulated with infida", "By tier")
+
+
+def test_what_is_shown_is_what_the_command_prints(
+    fleet: iw.Deployment, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from inferway.cli.app import app
+
+    file = str(ROOT / "examples" / "paper-fleet.yaml")
+    app(["bound", file], standalone_mode=False)
+    printed = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert [line.rstrip() for line in str(iw.bound(iw.load(file))).splitlines()] == printed
+
+
 def test_what_is_served_here_can_be_driven() -> None:
     deployment = iw.load(
         {

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from inferway.cli import failure, quantity, terminal
 from inferway.cli.file import File, opened
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from inferway.twin.plan import TaskPlan
 
 
 def plan(
@@ -64,30 +59,7 @@ def plan(
     if json:
         terminal.document(found.to_json())
         return
-    for task in found.tasks.values():
-        terminal.show(_numbers(task))
+    from inferway.report.planned import tables
+
+    terminal.show(*tables(found))
     print(found.yaml, end="")
-
-
-def _numbers(task: TaskPlan) -> Table:
-    from inferway.report.table import percent, seconds, table
-
-    simulated = task.simulated
-    rows = [[f"instances of {name}", str(count)] for name, count in task.instances.items()]
-    rows += [
-        ["price", f"{task.price:g}"],
-        ["rate", f"{task.rate_per_s:.6g}/s"],
-        ["response time, mean", f"{seconds(simulated.response_time_s)}"],
-        ["asked for", seconds(task.latency_s)],
-        ["accuracy", f"{simulated.accuracy:.4f}"],
-    ]
-    if task.accuracy_target is not None:
-        rows.append(["accuracy target", f"{task.accuracy_target:g}"])
-    rows.append(["utilization", percent(simulated.utilization, 1)])
-    count = f"{len(task.trials)} simulation{'' if len(task.trials) == 1 else 's'}"
-    caption = (
-        f"Nothing cheaper holds, after {count}."
-        if task.cheapest
-        else f"The cheapest found in {count}; more --tries may find a cheaper one."
-    )
-    return table(f"Task {task.task}, planned", ["", "twin"], rows, caption=caption)

@@ -19,10 +19,8 @@ from inferway.extras import installing
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from rich.text import Text
-
     from inferway.learning.settings import Settings
-    from inferway.learning.training import Progress, Trained
+    from inferway.learning.training import Progress
 
 
 def _slots(text: str) -> int:
@@ -156,7 +154,9 @@ def train(
             }
         )
     else:
-        terminal.show(*_lines(chosen, trained))
+        from inferway.report.trained import lines
+
+        terminal.show(*lines(chosen, trained))
     if not trained.finished:
         terminal.complain(f"interrupted after {trained.slots:,} slots; the same command goes on")
         raise typer.Exit(failure.INTERRUPTED)
@@ -228,28 +228,3 @@ def _telling(told: Callable[[str, float], None]) -> Callable[[Progress], None]:
         )
 
     return tell
-
-
-def _lines(policy: str, trained: Trained) -> list[Text]:
-    from rich.text import Text
-
-    tally = trained.tally
-    lines = [
-        Text.assemble((policy, "bold"), f" after {trained.slots:,} slots: {trained.policy}"),
-        Text(
-            f"  goodput {tally.overall_goodput:.2%}, violations {tally.overall_violations:.2%} "
-            f"(without noise, over {trained.evaluated:,} slots)"
-        ),
-    ]
-    phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
-    for place, (goodput, violations, heavy) in enumerate(phases):
-        lines.append(
-            Text(
-                f"  phase {place}: goodput {goodput:.2%}, violations {violations:.2%}, "
-                f"most accurate variant {heavy:.2%}"
-            )
-        )
-    if trained.slots_per_cpu_s == trained.slots_per_cpu_s:  # some were trained now
-        speed = f"  {trained.slots_per_cpu_s:,.0f} slots per CPU second"
-        lines.append(Text(speed, style="dim"))
-    return lines

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from inferway.report.shown import text
 from inferway.report.table import accuracy, milliseconds, percent, seconds, shares, table
 
 if TYPE_CHECKING:
@@ -70,14 +70,9 @@ class Driven:
         return str(self.to_frame().T.to_html(header=False))
 
     def __str__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=100, record=True, file=io.StringIO())
         if self.network is not None:
-            console.print(*network_tables(self.network), sep="\n")
-        else:
-            console.print(*task_tables(self.title, self.tasks), sep="\n")
-        return console.export_text().rstrip()
+            return text(*network_tables(self.network))
+        return text(*task_tables(self.title, self.tasks))
 
 
 def drive(

@@ -2,21 +2,64 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.text import Text
 
+from inferway.placement import offline
+from inferway.placement.offline import Placement
+from inferway.report.shown import shown_as, text
 from inferway.report.table import percent, seconds, table
 
 if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
 
     from inferway.network import Topology
-    from inferway.placement.offline import Placement
 
-__all__ = ["figures", "tables"]
+__all__ = ["PlacementResult", "figures", "place", "tables"]
+
+
+@dataclass(frozen=True, eq=False)
+class PlacementResult(Placement):
+    """What `inferway.place` gives."""
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each node and variant of a task that runs there."""
+        import pandas as pd
+
+        rows = [
+            (node, *instance.rsplit("/", 1), count)
+            for node, instances in self.nodes.items()
+            for instance, count in instances.items()
+        ]
+        return pd.DataFrame(rows, columns=["node", "task", "variant", "instances"])
+
+    def plot(self) -> Figure:
+        """Draw how many copies of each variant a node of each tier holds."""
+        from inferway.report.allocation import by_tier, heat_maps
+
+        grid = by_tier(self.network, np.asarray(self.allocation, np.float64))
+        return heat_maps([grid], label="copies per node", title=f"placement by {self.policy}")
+
+    def _repr_html_(self) -> str:
+        import pandas as pd
+
+        rows = [
+            {"tier": name, "served": tier.share, "budget used": tier.used, **tier.copies}
+            for name, tier in self.tiers.items()
+        ]
+        return str(pd.DataFrame(rows).fillna(0).to_html(index=False, float_format="{:.3g}".format))
+
+    def __str__(self) -> str:
+        return text(*tables(self))
+
+
+place = shown_as(lambda found: PlacementResult(**vars(found)))(offline.place)
 
 
 def tables(found: Placement) -> list[RenderableType]:
