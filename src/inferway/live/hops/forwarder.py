@@ -234,7 +234,7 @@ class Forwarder:
         # A late request that is served all the same must not be refused further up for that.
         left_s = request.deadline_s - started_s if self._drop_late else float("inf")
         predicted_s = request.predicted_s
-        if self._relayed:
+        if self._relayed and predicted_s > 0.0:
             carried = predicted_line(predicted_s) + carried
         head = hop_head(self._target, self._to, self._variant, self._path, left_s, carried, size)
         self._earn()

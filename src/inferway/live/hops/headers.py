@@ -16,7 +16,7 @@ from urllib.parse import quote, unquote
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live.http.refusal import RefusalError
-from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT
+from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
 
 if TYPE_CHECKING:
     from inferway.live.hops.wire import Answer
@@ -97,16 +97,15 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, flo
     return heading, _seconds("Inferway-Deadline-Ms", deadline)
 
 
-def predicted_of(headers: Mapping[bytes, bytes]) -> float:
-    """Read how long a request was predicted to take, s; 0 where nobody says it.
+def predicted_of(said: bytes) -> float:
+    """Read how long a request was predicted to take, s, as `PREDICTED` has it.
 
     Raises
     ------
     RefusalError
         400 where it is malformed.
     """
-    predicted = headers.get(PREDICTED)
-    return 0.0 if predicted is None else _seconds("Inferway-Predicted-Ms", predicted)
+    return _seconds("Inferway-Predicted-Ms", said)
 
 
 def _seconds(name: str, said: bytes) -> float:
@@ -177,7 +176,7 @@ def hop_head(
 
 def predicted_line(predicted_s: float) -> bytes:
     """Write how long a request is predicted to take, for nodes that pass it on; first of lines."""
-    return b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3) if predicted_s > 0.0 else b""
+    return b"Inferway-Predicted-Ms: %.3f\r\n" % (predicted_s * 1e3)
 
 
 def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:

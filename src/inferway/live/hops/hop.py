@@ -14,7 +14,7 @@ from inferway.live.hops.breaker import Breaker
 from inferway.live.hops.headers import encoded, live_head
 from inferway.live.hops.inquiry import Inquiry
 from inferway.live.hops.patience import TRIAL
-from inferway.live.hops.pool import Pool, Sending
+from inferway.live.hops.pool import Pool, Question, Sending
 from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
@@ -164,8 +164,7 @@ class Hop:
         head, done
             As `send` has them.
         """
-        sending = Sending(self._pool, head, b"", done)
-        sending.asks = True
+        sending = Question(self._pool, head, b"", done)
         loop = asyncio.get_running_loop()
         if not self.breaker.closed:
             loop.call_soon(self._hand_on, sending, self._shut())
@@ -451,8 +450,7 @@ class Hop:
             if path in self._looks:
                 continue
             head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
-            sending = Sending(self._pool, head, b"", partial(self._looked, path))
-            sending.asks = True
+            sending = Question(self._pool, head, b"", partial(self._looked, path))
             self._looks.add(path)
             self._pool.send(sending)
         self._look_later()

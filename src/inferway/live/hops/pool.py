@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import monotonic
-from typing import Any, Final, cast
+from typing import Any, ClassVar, Final, cast
 
 from inferway.live.hops.suspicion import LEAST_S, STALL_BYTES, STALL_S, suspect_after_s
 from inferway.live.hops.wire import Answer, Failure, Wire
@@ -45,8 +45,6 @@ class Sending:
         Whether its answer is to be late by half of an emulated latency, as it was.
     ended
         Whether it has been answered, has failed or has been canceled.
-    asks
-        Whether it is a question about health: its answer says nothing of how requests fare.
     predicted_s
         How long it was predicted to take, s; 0 where nothing was.
     patience_s
@@ -57,7 +55,6 @@ class Sending:
 
     __slots__ = (
         "_pool",
-        "asks",
         "body",
         "done",
         "ended",
@@ -70,6 +67,8 @@ class Sending:
         "wire",
     )
     since_s: float
+    asks: ClassVar[bool] = False
+    """Whether it is a question about health: its answer says nothing of how requests fare."""
 
     def __init__(
         self,
@@ -85,7 +84,7 @@ class Sending:
         self.head, self.body, self.done = head, body, done
         self.wire: Wire | None = None
         self.timer: asyncio.TimerHandle | None = None
-        self.ended = self.late = self.asks = False
+        self.ended = self.late = False
 
     def cancel(self) -> None:
         """Nobody waits for the answer: the connection that carries the request is closed."""
@@ -95,6 +94,13 @@ class Sending:
         if self.timer is not None:
             self.timer.cancel()
         self._pool.withdraw(self)
+
+
+class Question(Sending):
+    """One question about health on its way."""
+
+    __slots__ = ()
+    asks: ClassVar[bool] = True
 
 
 class Pool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Set
 from functools import partial
@@ -32,7 +33,7 @@ from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes
-from inferway.live.http.whole import NODE, PATH
+from inferway.live.http.whole import NODE, PATH, PREDICTED
 from inferway.live.intake import Intake
 from inferway.live.keys import ANYBODY
 from inferway.live.site import Site
@@ -129,7 +130,8 @@ class Relay:
         headers = exchange.hop or {}
         try:
             heading, left_s = heading_of(headers, self._own)
-            predicted_s = predicted_of(headers)
+            said = headers.get(PREDICTED)
+            predicted_s = 0.0 if said is None else predicted_of(said)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
@@ -196,7 +198,10 @@ class Relay:
         body = exchange.body
         assert isinstance(body, bytes)
         left_s -= self._now() - received_s
-        carried = predicted_line(predicted_s) + carried
+        limit_s = math.inf
+        if predicted_s > 0.0:
+            limit_s = patience_s(predicted_s, len(body), len(heading.nodes))
+            carried = predicted_line(predicted_s) + carried
         head = hop_head(target, *heading.address, heading.onward, left_s, carried, len(body))
         if self._passed is not None:
             self._passed(task, heading.entry, False, heading.variant)
@@ -205,8 +210,7 @@ class Relay:
             exchange.withdraw = relayed.withdraw
             relayed.sent(hop)
         done = partial(self._answered, exchange, hop.name, received_s, relayed)
-        limit_s = patience_s(predicted_s, len(body), len(heading.nodes))
-        exchange.request = hop.send(head, body, done, patience_s=limit_s)
+        exchange.request = hop.send(head, body, done, 0.0, limit_s)
 
     def _answered(
         self,
