@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -11,12 +14,22 @@ import numpy as np
 import onnx
 from exchanges import EXCHANGES, KEYED, KEYS, Exchange, row_of
 from onnx import TensorProto, helper, numpy_helper
-from served import body, indented, names, serving, told
-from transcript import transcript
+from served import body, indented, names, running, serving, told, until
+from transcript import plain, transcript
+
+_GET: Final = b"GET %s HTTP/1.1\r\nHost: test\r\n\r\n"
 
 Chapters = dict[str, dict[str, str]]
 
-CHAPTERS: Final = ("http", "http-with-keys", "metrics", "openapi", "server-commands", "status")
+CHAPTERS: Final = (
+    "http",
+    "http-with-keys",
+    "metrics",
+    "network",
+    "openapi",
+    "server-commands",
+    "status",
+)
 
 
 def conversations(folder: Path) -> Chapters:
@@ -36,7 +49,29 @@ def conversations(folder: Path) -> Chapters:
         chapters["metrics"]["serve"] = names(body("/metrics", said["admin_port"]))
         _rich(chapters, port, folder)
     _keyed(chapters, folder)
+    chapters["network"] = _network(folder)
     return chapters
+
+
+def _network(folder: Path) -> dict[str, str]:
+    """Run two nodes, one of which has all that runs."""
+    words = ["up", "nodes.yaml", "--json", "--run", "run", "--state", "state"]
+    get = Exchange(_GET % b"/v2/node")
+    with running([sys.executable, "-m", "inferway", *words], folder) as said:
+        nodes = said["network"]["nodes"]
+        at = {name: _port(node["url"]) for name, node in nodes.items()}
+        admin = {name: _port(node["admin"]) for name, node in nodes.items()}
+        # It is ready before it has heard what its neighbor offers, one variant after the other.
+        until(lambda: body("/status", admin["shop"]).count("@cloud") == 2)
+        found = {"infer": told(row_of("digits"), at["shop"], folder)}
+        for name in nodes:
+            found[f"GET /v2/node of {name}"] = told(get, admin[name], folder)
+            status = Exchange(_GET % b"/status")
+            found[f"GET /status of {name}"] = told(status, admin[name], folder)
+            found[f"metrics of {name}"] = names(body("/metrics", admin[name]))
+        ports = re.sub(r"(127\.0\.0\.1:)[0-9]+", r"\1{port}", json.dumps(said, indent=2))
+        found["up"] = f"$ inferway {' '.join(words)}\n{plain(ports, folder)}\n"
+    return found
 
 
 def _keyed(chapters: Chapters, folder: Path) -> None:
@@ -61,7 +96,7 @@ def _rich(chapters: Chapters, port: int, folder: Path) -> None:
             told(row_of(task), said["http_port"], folder)
         chapters["metrics"]["serve with all there is"] = names(body("/metrics", said["admin_port"]))
         chapters["status"]["serve with all there is"] = told(
-            Exchange(b"GET /status HTTP/1.1\r\nHost: test\r\n\r\n"), said["admin_port"], folder
+            Exchange(_GET % b"/status"), said["admin_port"], folder
         )
     for name, words in (("", ["--json"]), (" in words", [])):
         replayed = transcript(folder, ["replay", "recorded", *words])
@@ -75,6 +110,10 @@ def _asked(
         name: told(one, said["admin_port" if one.admin else "http_port"], folder)
         for name, one in exchanges.items()
     }
+
+
+def _port(url: str) -> int:
+    return int(url.rpartition(":")[2])
 
 
 def _unported(text: str, port: int) -> str:

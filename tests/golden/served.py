@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -69,6 +70,15 @@ def told(exchange: Exchange, port: int, folder: Path) -> str:
     return text
 
 
+def until(done: Callable[[], bool]) -> None:
+    """Wait for what is going to be true."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not done():
+        if time.monotonic() > deadline:
+            raise TimeoutError
+        time.sleep(0.02)
+
+
 def body(path: str, port: int) -> str:
     """Get a page."""
     with closing(socket.create_connection(("127.0.0.1", port), PATIENCE_S)) as connection:
@@ -123,6 +133,7 @@ class _Answers:
 _MADE: Final = (
     (re.compile(r"^(Date: ).+$", re.MULTILINE), r"\1{now}"),
     (re.compile(r"^(X-Request-Id: )[0-9a-f]{8}-[0-9a-f]{16}", re.MULTILINE), r"\1{made}"),
+    (re.compile(r"^(Inferway-Time-Ms: ).+$", re.MULTILINE), r"\1{measured}"),
     # Of a client's own, only what names the span is new.
     (re.compile(r"^(traceparent: 00-0af765[0-9a-f]+-)[0-9a-f]{16}", re.MULTILINE), r"\1{made}"),
     (re.compile(r"^(traceparent: 00-)[0-9a-f]{32}-[0-9a-f]{16}", re.MULTILINE), r"\1{made}"),

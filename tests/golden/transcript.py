@@ -25,6 +25,7 @@ PLACEHOLDERS: Final = {
 
 MEASURED: Final = (
     "cpu_s_per_slot",
+    "cpu_s",
     "largest_run_bytes",
     "latency_ms",
     "mean_latency_s",
@@ -46,6 +47,10 @@ _ROW = re.compile(r"(per CPU second ) *[0-9.]+ M")
 _TOOK = re.compile(r"(computed in ) *[0-9.]+ \S+")
 # Of packed bodies, and of answers that say how long they took.
 _BYTES = re.compile(r"(flat JSON, |\")[0-9]+ bytes(\"| for)")
+# How often neighbors have told each other the same.
+# Neighbors that are slow to answer are asked whether they live.
+_HEALTH = re.compile(r'("(?:asked|hung)":)[0-9]+')
+_LETTERS = re.compile(r'("menu":)\{"letters":[0-9]+,"bytes":[0-9]+\}')
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
 
@@ -70,7 +75,7 @@ def plain(text: str, folder: Path) -> str:
     """Put the placeholders in."""
     # Beyond, sums are of the processor: of how many numbers it adds at once.
     text = _FLOAT.sub(_nine_digits, text)
-    for measured in (_NUMBER, _ROW, _TOOK):
+    for measured in (_NUMBER, _ROW, _TOOK, _LETTERS, _HEALTH):
         text = measured.sub(r"\1{measured}", text)
     text = _BYTES.sub(r"\1{measured} bytes\2", text)
     for place in {str(folder), str(folder.resolve())}:
