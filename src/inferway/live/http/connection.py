@@ -47,6 +47,7 @@ class Connection(asyncio.Protocol):
         "_deaf",
         "_ending",
         "_gone",
+        "_head",
         "_head_bytes",
         "_heard",
         "_host",
@@ -74,6 +75,8 @@ class Connection(asyncio.Protocol):
         self.exchanges: deque[Exchange] = deque()
         self.tick = listener.clock.tick
         self._parser: Any = httptools.HttpRequestParser(self)
+        self._head: Exchange | None = None
+        """The one whose header lines come; none once they are whole."""
         self._current: Exchange | None = None
         self._url = b""
         self._head_bytes = 0
@@ -171,7 +174,7 @@ class Connection(asyncio.Protocol):
         """A request begins."""
         if self._deaf or self._resumed:
             return
-        self._current = exchange = Exchange(self, self.tick)
+        self._head = self._current = exchange = Exchange(self, self.tick)
         if self.listener.hops:
             exchange.hop = {}
         self.exchanges.append(exchange)
@@ -190,16 +193,14 @@ class Connection(asyncio.Protocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep the few headers that matter."""
-        exchange = self._current
-        if exchange is None or self._resumed:
-            return
         self._head_bytes += len(name) + len(value)
         if self._head_bytes > self.listener.limits.head_bytes:
             limit = self.listener.limits.head_bytes
             self._refuse_and_close(431, f"the headers are longer than {limit} bytes")
             return
-        if exchange.headed:
-            return  # a trailer: whoever looked at the headers before us has not seen it
+        exchange = self._head
+        if exchange is None:
+            return  # a trailer, say: whoever looked at the headers before us has not seen it
         if exchange.hop is not None and name[:9].lower() == b"inferway-":
             exchange.hop[name.lower()] = value
             return
@@ -246,8 +247,8 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
-        exchange = self._current
-        if exchange is None or self._resumed:
+        exchange, self._head = self._head, None
+        if exchange is None:
             self._resumed = False
             return
         parser, listener = self._parser, self.listener
@@ -267,9 +268,6 @@ class Connection(asyncio.Protocol):
             if refusal is not None:
                 self._refuse_and_close(*refusal)
                 return
-        if exchange.method == b"CONNECT":
-            self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
-            return
         guard = listener.guard
         if guard is not None:
             found = guard.look(
@@ -279,24 +277,29 @@ class Connection(asyncio.Protocol):
                 self._refuse_and_close(found.status, found.reason, _lines(found))
                 return
             exchange.roles = found
-        limits, bodies = listener.limits, listener.bodies
         # Without raw tensors all of a body is JSON.
-        self._cap = limits.body_bytes
-        if exchange.header_length is None and limits.json_bytes < self._cap:
-            self._cap = limits.json_bytes
-        announced, self._received = -self._received, 0
-        if announced > self._cap:
-            self._too_large()
-            return
-        # It counts as it comes, for who announces much and sends nothing takes nothing.
-        if bodies.held + announced > bodies.limit and announced:
-            bodies.refused += 1
-            self._no_room(announced)
-            return
-        if parser.should_upgrade() and (announced or self._transfer is not None):
-            self._upgrade = b"Transfer-Encoding: chunked\r\n"
-            if announced:
-                self._upgrade = b"Content-Length: %d\r\n" % announced
+        text = exchange.header_length is None
+        self._cap = listener.text_cap if text else listener.limits.body_bytes
+        announced = -self._received
+        if announced:
+            self._received = 0
+            if announced > self._cap:
+                self._too_large()
+                return
+            # It counts as it comes, for who announces much and sends nothing takes nothing.
+            bodies = listener.bodies
+            if bodies.held + announced > bodies.limit:
+                bodies.refused += 1
+                self._no_room(announced)
+                return
+        if parser.should_upgrade():
+            if exchange.method == b"CONNECT":
+                self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
+                return
+            if announced or self._transfer is not None:
+                self._upgrade = b"Transfer-Encoding: chunked\r\n"
+                if announced:
+                    self._upgrade = b"Content-Length: %d\r\n" % announced
         exchange.headed = True
         if exchange.expects and self.exchanges[0] is exchange:
             exchange.expects = False
@@ -314,16 +317,14 @@ class Connection(asyncio.Protocol):
             self._too_large()
         elif not self.listener.bodies.reserve(size):
             self._no_room(self._received)
-        else:
+        elif exchange.size:
             exchange.size += size
-            if self._buffer is not None:
-                self._buffer += chunk
-            elif exchange.body:
+            if self._buffer is None:
                 # One buffer, for a list of small chunks takes many times what it holds.
                 self._buffer = bytearray(exchange.body)
-                self._buffer += chunk
-            else:
-                exchange.body = chunk
+            self._buffer += chunk
+        else:
+            exchange.size, exchange.body = size, chunk
 
     def on_message_complete(self) -> None:
         """The request is whole."""
@@ -354,10 +355,11 @@ class Connection(asyncio.Protocol):
 
     def send(self, exchange: Exchange, reply: bytes) -> None:
         """Write a response, and those that waited for it."""
-        if exchange.size:
-            self._queued -= exchange.size
-            self._release(exchange)
-            exchange.body = b""
+        size = exchange.size
+        if size:
+            self._queued -= size
+            self.listener.bodies.held -= size
+            exchange.size, exchange.body = 0, b""
         unread = self.unread
         if unread and len(reply) > _SMALL:
             limit = self.listener.limits.queued_bytes
@@ -371,17 +373,20 @@ class Connection(asyncio.Protocol):
             self._count(len(reply))
             return
         exchanges.popleft()
-        if exchanges and exchanges[0].reply is not None:
+        if exchanges:
             replies = [reply]
             while exchanges and (following := exchanges[0]).reply is not None:
                 replies.append(following.reply)
                 self._count(-len(following.reply))
                 exchange = exchanges.popleft()
+            if exchanges and exchanges[0].expects and exchanges[0].headed:
+                exchanges[0].expects = False
+                replies.append(CONTINUE)
             reply = b"".join(replies)
-        if exchanges and exchanges[0].expects and exchanges[0].headed:
-            exchanges[0].expects = False
-            reply += CONTINUE
-        self._write(reply)
+        if unread or self._stuck is not None or len(reply) > PIECE:
+            self._write(reply)
+        else:  # most of them
+            self._transport.write(reply)
         if not exchange.keep_alive:
             self._end(lingering=not exchange.headed)
         elif self._paused:
@@ -427,9 +432,7 @@ class Connection(asyncio.Protocol):
             return False
         head = found.end()
         size = len(data) - head
-        cap = limits.body_bytes
-        if found[13] is None and limits.json_bytes < cap:
-            cap = limits.json_bytes
+        cap = self.listener.text_cap if found[13] is None else limits.body_bytes
         bodies = self.listener.bodies
         if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
@@ -535,7 +538,7 @@ class Connection(asyncio.Protocol):
 
     def _drop_current(self) -> Exchange | None:
         """Keep nothing of a body that has come in part."""
-        exchange, self._current, self._buffer = self._current, None, None
+        exchange, self._head, self._current, self._buffer = self._current, None, None, None
         if exchange is not None:
             self._release(exchange)
             exchange.body = b""

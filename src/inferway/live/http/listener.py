@@ -60,6 +60,8 @@ class Listener:
         self.broken = broken
         self.limits = limits or Limits()
         self.bodies = bodies or Bodies(self.limits.bodies_bytes)
+        self.text_cap = min(self.limits.body_bytes, self.limits.json_bytes)
+        """Largest body without raw tensors, bytes."""
         self.guard, self.role = guard, role
         self.clock = Clock()
         self.connections: set[Connection] = set()
