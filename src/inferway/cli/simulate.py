@@ -397,6 +397,9 @@ def _progress(
     what: str, total: int | None, scale: float
 ) -> Iterator[Callable[[str, int], None] | None]:
     """Show how many are done, their rate and the time left, on standard error if a terminal."""
+    if not sys.stderr.isatty():
+        yield None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
@@ -413,9 +416,6 @@ def _progress(
             of = "" if total is None else f" of {total:,.0f}"
             return Text(f"{done:,.0f}{of} {what}")
 
-    if not sys.stderr.isatty():
-        yield None
-        return
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),

@@ -60,12 +60,12 @@ def progress() -> Iterator[Callable[[str, float], None]]:
     callable
         To be called with what is being done and the part of it that is done, 0..1.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
     if sys.stderr is None or not sys.stderr.isatty():
         yield lambda doing, done: None
         return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         row = bar.add_task("", total=1.0)

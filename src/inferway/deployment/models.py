@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
@@ -69,10 +70,21 @@ def signature_of(model: Model) -> Signature:
     """
     if model.path is None:
         raise ModelError(f"{model.uri} is not on this machine")
+    try:
+        found = model.path.stat()
+        changed = found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+    except OSError:  # which reading it says
+        changed = (0, 0, 0, 0)
+    return _inspected(model.path, model.digest, changed)
+
+
+@lru_cache(maxsize=256)
+def _inspected(path: Path, digest: str | None, changed: tuple[int, ...]) -> Signature:
+    """Check a file once for as long as it is the same: several tasks, or points of a sweep."""
     from inferway.runtime.artifact import ArtifactError, inspect
 
     try:
-        return inspect(model.path, digest=model.digest)
+        return inspect(path, digest=digest)
     except ArtifactError as error:
         raise ModelError(str(error)) from None
 

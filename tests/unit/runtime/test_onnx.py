@@ -99,3 +99,25 @@ def test_threads_do_not_spin(path: Path, threads: int) -> None:
     assert options.intra_op_num_threads == threads
     assert options.inter_op_num_threads == 1
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
+
+
+def test_of_one_file_the_weights_are_there_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = {"x": np.ones((2, 3), np.float32)}
+    first = OnnxRuntime(path)
+    before = first.run(inputs)
+
+    def read(*_: object, **__: object) -> None:
+        pytest.fail("the file was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("inferway.runtime.onnx.read", read)
+        second = OnnxRuntime(path)
+    first.close()
+    for name, array in second.run(inputs).items():
+        assert np.array_equal(array, before[name])
+    second.close()
+    path.write_bytes(b"no model")
+    with pytest.raises(ArtifactError):
+        OnnxRuntime(path)
