@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from rich import box
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
 _ABSENT: Final = "-"
 
@@ -86,6 +86,9 @@ def table(
     ValueError
         When a row does not have a cell for each column.
     """
+    from rich import box
+    from rich.table import Table
+
     laid = Table(
         title=title,
         caption=caption,
