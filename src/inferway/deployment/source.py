@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -160,6 +161,8 @@ def read(path: Path | str) -> Source:
         raise _unreadable(path, mark.line + 1 if mark else 1, _yaml_sentence(error)) from None
     except (YAMLError, ValueError) as error:
         raise _unreadable(path, 0, f"not YAML: {str(error).splitlines()[0]}") from None
+    except Exception as error:  # its reader also raises what its own statements run into
+        raise _unreadable(path, 0, f"not YAML that can be read: {shorten(str(error), 200)}") from None
     if root is None:
         raise _unreadable(path, 0, "the file is empty; a deployment needs at least `tasks:`")
     if not isinstance(root, MappingNode):

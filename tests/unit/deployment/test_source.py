@@ -60,6 +60,11 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("a: 1\n<<: {b: 1}\n", 2, "YAML 1.2 has no merge key (<<); write the keys out"),
         ("? [a, b]\n: 1\n", 1, "a key must be a word, not a list"),
         ("a: [1, 2\n", 2, "not YAML: expected ',' or ']', but got '<stream end>'"),
+        (
+            "%YAML 1.7\n---\na: 1\n",
+            0,
+            "not YAML that can be read: version minor part can only be 2 or 1, got (1, 7)",
+        ),
         ("a: 1\nb: *nowhere\n", 2, "not YAML: found undefined alias 'nowhere'"),
     ],
 )
