@@ -162,7 +162,9 @@ def read(path: Path | str) -> Source:
     except (YAMLError, ValueError) as error:
         raise _unreadable(path, 0, f"not YAML: {str(error).splitlines()[0]}") from None
     except Exception as error:  # its reader also raises what its own statements run into
-        raise _unreadable(path, 0, f"not YAML that can be read: {shorten(str(error), 200)}") from None
+        raise _unreadable(
+            path, 0, f"not YAML that can be read: {shorten(str(error), 99)}"
+        ) from None
     if root is None:
         raise _unreadable(path, 0, "the file is empty; a deployment needs at least `tasks:`")
     if not isinstance(root, MappingNode):
