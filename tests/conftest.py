@@ -17,7 +17,9 @@ os.environ["MPLBACKEND"] = "Agg"
 # Consoles as wide as a person's, and no colors, whatever the terminal that the tests run in.
 os.environ["COLUMNS"] = "120"
 os.environ["NO_COLOR"] = "1"
+os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
 os.environ.pop("FORCE_COLOR", None)
+os.environ.pop("TERMINAL_WIDTH", None)
 
 import pytest
 from hypothesis import settings

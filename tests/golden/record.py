@@ -14,6 +14,7 @@ from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["MPLBACKEND"] = "Agg"
+os.environ["_TYPER_FORCE_DISABLE_TERMINAL"] = "1"
 
 import book
 from cases import COMMANDS, NUMBERED

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exchanges import Exchange
-from transcript import plain
+from transcript import environment, plain
 
 PATIENCE_S: Final = 120.0
 _LONGEST: Final = 300
@@ -38,7 +38,12 @@ def running(command: Sequence[str], folder: Path) -> Iterator[Mapping[str, Any]]
     with (
         (folder / "errors.log").open("w") as errors,
         subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True
+            command,
+            cwd=folder,
+            env=environment(),
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
         ) as process,
     ):
         try:

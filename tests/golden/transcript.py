@@ -25,7 +25,6 @@ PLACEHOLDERS: Final = {
 
 MEASURED: Final = (
     "cpu_s_per_slot",
-    "cpu_s",
     "largest_run_bytes",
     "latency_ms",
     "mean_latency_s",
@@ -42,14 +41,15 @@ MEASURED: Final = (
 )
 """Keys of JSON whose numbers are of this machine and run."""
 
+_OF_CONSOLES: Final = ("FORCE_COLOR", "GITHUB_ACTIONS", "PY_COLORS", "TERMINAL_WIDTH")
 _NUMBER = re.compile(rf'("(?:{"|".join(MEASURED)})": ?)[-+0-9.e]+')
 _ROW = re.compile(r"(per CPU second ) *[0-9.]+ M")
 _TOOK = re.compile(r"(computed in ) *[0-9.]+ \S+")
 # Of packed bodies, and of answers that say how long they took.
 _BYTES = re.compile(r"(flat JSON, |\")[0-9]+ bytes(\"| for)")
 # How often neighbors have told each other the same.
-# Neighbors that are slow to answer are asked whether they live.
-_HEALTH = re.compile(r'("(?:asked|hung)":)[0-9]+')
+# Of nodes; neighbors that are slow to answer are asked whether they live.
+_NODE = re.compile(r'("(?:asked|hung|cpu_s)":)[0-9.]+')
 _LETTERS = re.compile(r'("menu":)\{"letters":[0-9]+,"bytes":[0-9]+\}')
 _FLOAT = re.compile(r"-?[0-9]+\.[0-9]{9,}(e-?[0-9]+)?")
 _VERSION = re.compile(rf'(inferway |"version": ?"){re.escape(inferway.__version__)}')
@@ -75,7 +75,7 @@ def plain(text: str, folder: Path) -> str:
     """Put the placeholders in."""
     # Beyond, sums are of the processor: of how many numbers it adds at once.
     text = _FLOAT.sub(_nine_digits, text)
-    for measured in (_NUMBER, _ROW, _TOOK, _LETTERS, _HEALTH):
+    for measured in (_NUMBER, _ROW, _TOOK, _LETTERS, _NODE):
         text = measured.sub(r"\1{measured}", text)
     text = _BYTES.sub(r"\1{measured} bytes\2", text)
     for place in {str(folder), str(folder.resolve())}:
@@ -92,18 +92,26 @@ def _ending(text: str) -> str:
     return text if text.endswith("\n") else f"{text}\n(no newline at the end)\n"
 
 
+def environment() -> dict[str, str]:
+    """Give commands a console of a fixed width without colors, and no settings of this user's."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("INFERWAY_", "LC_")) and name not in _OF_CONSOLES
+    }
+    fixed = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb", "LANG": "C.UTF-8"}
+    return kept | fixed
+
+
 @contextlib.contextmanager
 def _as_in(folder: Path) -> Iterator[None]:
-    """Stand in a folder, before a console of a fixed width and without colors."""
-    fixed = {"COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
-    before = {name: os.environ.get(name) for name in fixed}
-    os.environ.update(fixed)
+    """Stand in a folder, with the fixed environment."""
+    before = dict(os.environ)
+    os.environ.clear()
+    os.environ.update(environment())
     try:
         with contextlib.chdir(folder):
             yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        os.environ.clear()
+        os.environ.update(before)
