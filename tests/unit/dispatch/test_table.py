@@ -77,6 +77,23 @@ def test_a_policy_that_does_not_compile_is_said(tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_division_by_zero_is_the_policys(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from typing import NamedTuple\n"
+        "class Mine(NamedTuple):\n"
+        "    x: int\n"
+        "    @classmethod\n"
+        "    def build(cls, fleet, *, target, rate_per_s):\n"
+        "        return cls(0)\n"
+        "    def choose(self, site, request, draw):\n"
+        "        return 1 // self.x if draw > 1 else 0\n"
+    )
+    dispatcher = Dispatcher(FLEET, "mine.py:Mine", target=0.8, folder=tmp_path)
+    with pytest.raises(PolicyError, match=r"mine\.py:Mine divides by zero \(mine\.py, line 8\)"):
+        dispatcher.arrive(0.0, 2)
+    assert dispatcher.arrive(0.0, 0) == 0
+
+
 @pytest.mark.parametrize("number", [3, 999, 10**9, -3, -7])
 def test_a_number_that_is_no_server_is_refused_and_nothing_happens(
     tmp_path: Path, number: int
