@@ -22,7 +22,7 @@ COVERAGE := 90
 SHARED := --numprocesses=2 --dist
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-live test-slow test-all coverage lint format wheel constraints clean
+.PHONY: help demo test test-live test-slow test-all coverage lint format wheel constraints notebook clean
 # Half an environment is worse than none.
 .DELETE_ON_ERROR:
 
@@ -62,6 +62,9 @@ wheel: $(call STAMP,lint) ## Build the wheel into dist/
 	rm -rf dist
 	PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 		$(PY) -m pip wheel -qq --no-deps --wheel-dir dist .
+
+notebook: $(call STAMP,test) $(call STAMP,learn) ## Run the documentation's notebook again and keep what it shows
+	$(PY) docs/execute.py docs/tour.ipynb --write
 
 constraints: ## Resolve every extra afresh; rewrite constraints.txt and deploy/requirements*.txt
 	$(call need_python)

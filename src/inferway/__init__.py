@@ -9,7 +9,8 @@
 True
 
 Names are imported when they are first used, so that ``import inferway`` costs a millisecond. Where
-Gymnasium is imported already, ``gymnasium.make("inferway/EdgeSite-v0")`` works from then on.
+Gymnasium is imported already, ``gymnasium.make("inferway/EdgeSite-v0")`` works from then on. In a
+notebook, figures are shown.
 """
 
 from __future__ import annotations
@@ -84,3 +85,5 @@ def __dir__() -> list[str]:
 
 if sys.modules.get("gymnasium") is not None:
     importlib.import_module("inferway.learning.registration")
+if sys.modules.get("IPython") is not None:
+    importlib.import_module("inferway.report.notebook").register()

@@ -23,7 +23,10 @@ def text(*what: RenderableType) -> str:
     """Lay tables and lines out as plain text."""
     from rich.console import Console
 
-    console = Console(width=_WIDTH, record=True, file=io.StringIO(), highlight=False)
+    # In a notebook, too, this is text: Rich would show it there and then.
+    console = Console(
+        width=_WIDTH, record=True, file=io.StringIO(), highlight=False, force_jupyter=False
+    )
     for one in what:
         console.print(one)
     return "\n".join(line.rstrip() for line in console.export_text().splitlines()).rstrip()

@@ -187,7 +187,7 @@ class Study(Generic[Settings]):
         self,
         scale: str = "quick",
         *,
-        out: Path | None = None,
+        out: Path | str | None = None,
         seed: int = 1,
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
@@ -202,7 +202,8 @@ class Study(Generic[Settings]):
         from inferway.studies.run import OUT, run
         from inferway.studies.study_result import StudyResult
 
-        results = run(self, scale, out=out or OUT, seed=seed, workers=workers, progress=progress)
+        folder = OUT if out is None else Path(out)
+        results = run(self, scale, out=folder, seed=seed, workers=workers, progress=progress)
         return StudyResult(self, scale, results)
 
     def seconds(self, scale: str) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
@@ -28,6 +30,21 @@ class Outcome(NamedTuple):
     """The traceback, where it failed."""
     seconds: float
     """CPU time."""
+
+
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the program's own file: it may ask for this very study."""
+    main = sys.modules["__main__"]
+    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
+    try:
+        main.__spec__ = None
+        if "__file__" in hidden:
+            del main.__file__
+        yield
+    finally:
+        for name, value in hidden.items():
+            setattr(main, name, value)
 
 
 def compute(points: Sequence[Point], workers: int) -> Iterator[Outcome]:
@@ -56,7 +73,8 @@ def compute(points: Sequence[Point], workers: int) -> Iterator[Outcome]:
         for _ in range(min(workers, len(points))):
             here, there = context.Pipe()
             process = context.Process(target=_serve, args=(there,), daemon=True)
-            process.start()
+            with _without_main():
+                process.start()
             there.close()
             pool[here] = process
             _send(here, waiting, doing)

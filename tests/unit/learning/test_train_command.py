@@ -76,7 +76,8 @@ def test_without_pytorch_one_sentence_says_what_to_install(
     monkeypatch.setattr(train, "find_spec", missing)
     assert complaint(capsys, str(FILE), code=1) == (
         "inferway: training needs torch, which is in the extra `learn`: "
-        "pip install 'inferway[learn]'\n"
+        "pip install 'inferway[learn]' --extra-index-url "
+        "https://download.pytorch.org/whl/cpu (without CUDA)\n"
     )
 
 
