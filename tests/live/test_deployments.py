@@ -178,3 +178,21 @@ def test_service_times_are_kept_from_one_run_to_the_next(
     assert told["file"] == str(times)
     age = datetime.now().astimezone() - datetime.fromisoformat(told["measured"])
     assert timedelta(0) <= age < timedelta(hours=1)
+
+
+def test_service_times_that_cannot_be_kept_are_said(
+    start: Callable[..., Any], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "digits.yaml"
+    file.write_text("tasks: {digits: {variants: {tiny: {model: 'zoo://digits/tiny'}}}}\n")
+    (tmp_path / "state").write_text("no folder")
+    times = tmp_path / "state" / "times.json"
+    running = start(deployment=inferway.load(file), times=times, log_level="warning")
+    client = tritonclient.http.InferenceServerClient(running.url)
+    _ask(client, load_testset().images[:1])
+    client.close()
+    running.wait(running.server.stop(grace_s=2.0))
+    said = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    (told,) = [line for line in said if line["event"] == "service times not kept"]
+    assert (told["task"], told["file"]) == ("digits", str(times))
+    assert told["reason"] in ("Not a directory", "File exists")

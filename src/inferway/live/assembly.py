@@ -176,7 +176,7 @@ def _site(
                 file=str(times),
                 measured=_day(measured_at([keys[name] for name in recalled], times)),
             )
-        keep = partial(remember, dispatcher, keys, times)
+        keep = _keeping(partial(remember, dispatcher, keys, times), task.name, times, log)
     options = deployment.policy_of(task).options
     central, room = node.queue == "central", HELD_LIMIT
     if central and node.buffer is not None:
@@ -200,6 +200,27 @@ def _site(
         remember=keep,
         now=now,
     )
+
+
+def _keeping(write: Callable[[], None], task: str, file: Path, log: Any) -> Callable[[], None]:
+    """Write what was measured, again and again; say when that fails and when it works again."""
+    fails = False
+
+    def keep() -> None:
+        nonlocal fails
+        failed, fails = fails, False
+        try:
+            write()
+        except OSError as error:  # it is measured again by whoever starts next
+            fails = True
+            if not failed and log is not None:
+                reason = error.strerror or str(error)
+                log.warning("service times not kept", task=task, file=str(file), reason=reason)
+            return
+        if failed and log is not None:
+            log.info("service times kept again", task=task, file=str(file))
+
+    return keep
 
 
 def _day(seconds: float) -> str:

@@ -68,8 +68,7 @@ class Upkeep:
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""
         if self._remember is not None:
-            with suppress(OSError):  # what cannot be kept is measured again
-                await asyncio.to_thread(self._remember)
+            await asyncio.to_thread(self._remember)
 
     async def _follow_rate(self, window_s: float) -> None:
         site = self._site
