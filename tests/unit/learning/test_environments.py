@@ -239,7 +239,8 @@ def test_without_gymnasium_it_says_what_to_install(module: str) -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stderr.splitlines()[-1] == (
         "ModuleNotFoundError: environments need gymnasium, which is in the extra `learn`: "
-        "pip install 'inferway[learn]'"
+        "pip install 'inferway[learn]' "
+        "--extra-index-url https://download.pytorch.org/whl/cpu (without CUDA)"
     )
 
 

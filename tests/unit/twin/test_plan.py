@@ -93,7 +93,7 @@ def test_what_cannot_be_planned_is_said(tmp_path: Path) -> None:
     deployment = one(tmp_path)
     with pytest.raises(ValueError, match=r"answers within 500 ms on average; the service alone"):
         plan(deployment, latency=0.5)
-    with pytest.raises(ValueError, match="say which mean latency to plan for"):
+    with pytest.raises(ValueError, match="give the greatest mean response time with --latency"):
         plan(loaded(tmp_path, TWO), rate=1.0)
     with pytest.raises(ValueError, match="no `workload`"):
         plan(loaded(tmp_path, TWO))
