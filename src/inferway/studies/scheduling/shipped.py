@@ -25,7 +25,7 @@ SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")
 """Three trainings of the same policy."""
 
 _NAME = re.compile(
-    r"(?P<periodic>periodic-)?(?:deadline-(?P<deadline>\d+)ms-)?"
+    r"(?P<paper>paper-)?(?P<periodic>periodic-)?(?:deadline-(?P<deadline>\d+)ms-)?"
     r"(?P<policy>rl-(?:po|fo)(?:-b)?)(?:-seed-(?P<seed>\d+))?"
 )
 
@@ -40,6 +40,8 @@ class Shipped:
     workload: str
     deadline_s: float
     seed: int
+    paper: bool = False
+    """Trained with the paper's own settings and slots, none of ours."""
 
     @property
     def control(self) -> Control:
@@ -49,7 +51,7 @@ class Shipped:
     @property
     def start(self) -> str | None:
         """The policy that its training begins with: at other deadlines, that of 300 ms."""
-        return self.policy if self.deadline_s != DEADLINE_S else None
+        return self.policy if self.deadline_s != DEADLINE_S and not self.paper else None
 
     @property
     def file(self) -> Path:
@@ -73,8 +75,8 @@ def shipped(name: str) -> Shipped:
     match = _NAME.fullmatch(name)
     if match is None:
         raise ValueError(
-            f"no such policy as {name!r}: expected [periodic-][deadline-150ms-]rl-po[-b][-seed-1], "
-            "or rl-fo"
+            f"no such policy as {name!r}: expected "
+            "[paper-][periodic-][deadline-150ms-]rl-po[-b][-seed-1], or rl-fo"
         )
     deadline = match["deadline"]
     return Shipped(
@@ -83,6 +85,7 @@ def shipped(name: str) -> Shipped:
         workload="periodic" if match["periodic"] else "map",
         deadline_s=DEADLINE_S if deadline is None else int(deadline) / 1000,
         seed=int(match["seed"] or 0),
+        paper=match["paper"] is not None,
     )
 
 

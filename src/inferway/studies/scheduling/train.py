@@ -90,13 +90,15 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
     KeyboardInterrupt
         After Ctrl-C; what was trained is kept.
     """
-    from inferway.learning.settings import TUNED
+    from inferway.learning.settings import TUNED, Settings
     from inferway.learning.training import Progress, train
     from inferway.studies.scheduling.burst import TASK
     from inferway.studies.scheduling.shipped import network, shipped
 
     wanted = shipped(name)
-    settings = TUNED if slots is None else replace(TUNED, slots=slots)
+    settings = Settings() if wanted.paper else TUNED
+    if slots is not None:
+        settings = replace(settings, slots=slots)
 
     def tell(now: Progress) -> None:
         print(

@@ -32,6 +32,7 @@ THERE = sorted(file.stem for file in FOLDER.glob("*.npz"))
         ("rl-po-seed-2", "rl-po", "map", 0.3, 2, None),
         ("periodic-rl-fo", "rl-fo", "periodic", 0.3, 0, None),
         ("deadline-150ms-rl-po", "rl-po", "map", 0.15, 0, "rl-po"),
+        ("paper-rl-fo", "rl-fo", "map", 0.3, 0, None),
     ],
 )
 def test_names(name, policy, workload, deadline_s, seed, start):
@@ -41,6 +42,7 @@ def test_names(name, policy, workload, deadline_s, seed, start):
     assert found.start == start
     assert found.control.scenario.deadline_s == pytest.approx(deadline_s)
     assert found.command.endswith(f"train {name}")
+    assert found.paper == name.startswith("paper-")
 
 
 def test_a_name_that_is_none():
