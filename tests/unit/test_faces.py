@@ -1,0 +1,453 @@
+"""Live tests know the package by its faces alone: what still names an inner module is listed.
+
+A face is `inferway` itself, what a package's `__all__` says, a socket or a command. So a move of
+inner modules touches no live test. A new offender fails, and so does one that is gone: take it out.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+from sources import PACKAGE, import_statements, modules
+
+LIVE = Path(__file__).parents[1] / "live"
+
+# By file of tests/live, the inner modules that it names.
+INNER: dict[str, set[str]] = {
+    "emulation/test_cleanup.py": {
+        "inferway.live.emulation.entrance",
+        "inferway.live.emulation.namespace",
+        "inferway.live.emulation.network",
+        "inferway.live.emulation.record",
+    },
+    "emulation/test_controls.py": {
+        "inferway.live.emulation.record",
+    },
+    "emulation/test_wiring.py": {
+        "inferway.live.emulation.wiring",
+    },
+    "network/clients.py": {
+        "inferway.catalog.zoo",
+        "inferway.loadgen.address",
+        "inferway.loadgen.generator",
+        "inferway.loadgen.message",
+        "inferway.loadgen.plan",
+    },
+    "network/fetching.py": {
+        "inferway.catalog.zoo",
+    },
+    "network/proxy.py": {
+        "inferway.live.node.addresses",
+    },
+    "network/ring.py": {
+        "inferway.live.node.position",
+        "inferway.live.node.state",
+    },
+    "network/test_garbage.py": {
+        "inferway.live.node.addresses",
+    },
+    "network/test_killed.py": {
+        "inferway.live.node.position",
+    },
+    "node/chain.py": {
+        "inferway.live.control.credentials",
+        "inferway.live.hops.forwarder",
+        "inferway.live.hops.hop",
+        "inferway.live.hops.spans",
+        "inferway.live.http.limits",
+        "inferway.live.http.listener",
+        "inferway.live.http.routes",
+        "inferway.live.node.relay",
+    },
+    "node/member.py": {
+        "inferway.live.control.control",
+        "inferway.live.control.credentials",
+        "inferway.live.control.neighbors",
+        "inferway.live.node.post",
+        "inferway.live.node.slots",
+        "inferway.placement.agent",
+        "inferway.placement.crossing",
+    },
+    "node/members.py": {
+        "inferway.network.delivery",
+        "inferway.placement.crossing",
+    },
+    "node/nursery.py": {
+        "inferway.live.node.accounts",
+        "inferway.live.node.balances",
+        "inferway.live.node.position",
+        "inferway.live.node.rounds",
+        "inferway.live.node.slots",
+        "inferway.live.node.state",
+        "inferway.live.request",
+        "inferway.live.store.allowed",
+        "inferway.live.store.store",
+        "inferway.placement.counted",
+        "inferway.placement.infida",
+        "inferway.placement.local",
+    },
+    "node/planes.py": {
+        "inferway.live.control.control",
+        "inferway.live.control.credentials",
+    },
+    "node/test_agents.py": {
+        "inferway.live.control.authority",
+        "inferway.live.control.control",
+        "inferway.live.control.neighbors",
+        "inferway.live.node.post",
+        "inferway.network.delivery",
+        "inferway.placement.agent",
+        "inferway.placement.crossing",
+        "inferway.placement.exchange",
+        "inferway.placement.infida",
+        "inferway.placement.messages",
+        "inferway.site.draw",
+    },
+    "node/test_batched.py": {
+        "inferway.dispatch.replay",
+    },
+    "node/test_bound.py": {
+        "inferway.live.control.authority",
+        "inferway.live.emulation.device",
+        "inferway.live.emulation.entrance",
+        "inferway.live.emulation.namespace",
+        "inferway.live.node.addresses",
+        "inferway.live.up.ports",
+        "inferway.live.up.process",
+    },
+    "node/test_control.py": {
+        "inferway.live.control.authority",
+        "inferway.live.control.control",
+        "inferway.live.control.credentials",
+        "inferway.live.control.session",
+    },
+    "node/test_cut.py": {
+        "inferway.live.control.authority",
+        "inferway.live.control.control",
+        "inferway.live.control.credentials",
+    },
+    "node/test_grpc_hops.py": {
+        "inferway.live.grpc",
+        "inferway.live.headroom",
+    },
+    "node/test_hangup.py": {
+        "inferway.live.control.authority",
+    },
+    "node/test_hops.py": {
+        "inferway.deployment.nodes",
+        "inferway.live.headroom",
+        "inferway.live.hops.headers",
+        "inferway.live.hops.wire",
+        "inferway.live.http.connection",
+        "inferway.live.http.elements",
+        "inferway.live.http.listener",
+    },
+    "node/test_hung.py": {
+        "inferway.live.control.authority",
+        "inferway.live.metrics",
+        "inferway.live.pauses",
+    },
+    "node/test_members.py": {
+        "inferway.live.control.authority",
+        "inferway.live.control.neighbors",
+        "inferway.placement.exchange",
+    },
+    "node/test_moves.py": {
+        "inferway.catalog.zoo",
+        "inferway.live.instance",
+        "inferway.live.node.mover",
+        "inferway.live.node.shelf",
+        "inferway.live.store.allowed",
+        "inferway.live.store.store",
+    },
+    "node/test_node.py": {
+        "inferway.live.node.addresses",
+        "inferway.live.node.node",
+        "inferway.live.node.state",
+        "inferway.live.store.error",
+    },
+    "node/test_recorded.py": {
+        "inferway.dispatch.recording",
+        "inferway.dispatch.replay",
+        "inferway.live.node.sections",
+        "inferway.live.succession",
+    },
+    "node/test_remembered.py": {
+        "inferway.live.node.position",
+        "inferway.live.node.state",
+        "inferway.placement.local",
+    },
+    "node/test_secured.py": {
+        "inferway.live.control.credentials",
+    },
+    "node/test_store.py": {
+        "inferway.live.store.allowed",
+        "inferway.live.store.error",
+        "inferway.live.store.store",
+    },
+    "node/test_store_full.py": {
+        "inferway.live.node.state",
+        "inferway.live.store.allowed",
+        "inferway.live.store.error",
+        "inferway.live.store.store",
+        "inferway.placement.infida",
+    },
+    "node/test_traced.py": {
+        "inferway.live.hops.spans",
+        "inferway.live.http.identity",
+        "inferway.live.tracing",
+    },
+    "test_apply.py": {
+        "inferway.dispatch.replay",
+        "inferway.live.server",
+    },
+    "test_batches.py": {
+        "inferway.dispatch.replay",
+        "inferway.live.headroom",
+        "inferway.live.request",
+    },
+    "test_commands.py": {
+        "inferway.catalog.zoo",
+        "inferway.cli.app",
+        "inferway.live.node.node",
+    },
+    "test_conformance.py": {
+        "inferway.live.grpc",
+    },
+    "test_deadline.py": {
+        "inferway.catalog.zoo",
+    },
+    "test_demo.py": {
+        "inferway.catalog.zoo",
+        "inferway.demo.error",
+        "inferway.demo.server",
+    },
+    "test_demo_burst.py": {
+        "inferway.demo.burst",
+    },
+    "test_demo_network.py": {
+        "inferway.demo.network",
+    },
+    "test_deploy.py": {
+        "inferway.cli.app",
+        "inferway.live.assembly",
+        "inferway.live.http.limits",
+        "inferway.live.node.addresses",
+        "inferway.live.server",
+        "inferway.scheduling.fixed",
+        "inferway.site.compiled",
+    },
+    "test_drive_access.py": {
+        "inferway.live.control.authority",
+    },
+    "test_drive_network.py": {
+        "inferway.network.arrivals",
+    },
+    "test_explained.py": {
+        "inferway.live.explanation",
+        "inferway.live.request",
+    },
+    "test_fuzz.py": {
+        "inferway.dispatch.offers",
+        "inferway.dispatch.recording",
+        "inferway.dispatch.replay",
+        "inferway.live.control.control",
+        "inferway.live.hops.forwarder",
+        "inferway.live.hops.headers",
+        "inferway.live.hops.wire",
+        "inferway.live.http.connection",
+        "inferway.live.node.listing",
+        "inferway.live.node.menu",
+        "inferway.live.node.post",
+        "inferway.live.node.telling",
+        "inferway.loadgen.answer",
+        "inferway.network.error",
+        "inferway.network.gml",
+        "inferway.placement.agent",
+        "inferway.placement.crossing",
+        "inferway.placement.messages",
+        "inferway.runtime.remote_tensors",
+        "inferway.twin.trace",
+    },
+    "test_grpc.py": {
+        "inferway.live.grpc",
+        "inferway.live.guard",
+    },
+    "test_grpc_floods.py": {
+        "inferway.live.grpc",
+    },
+    "test_guide_remote.py": {
+        "inferway.deployment.reachability",
+    },
+    "test_health.py": {
+        "inferway.dispatch.recording",
+        "inferway.dispatch.replay",
+        "inferway.live.instance",
+    },
+    "test_live_and_twin.py": {
+        "inferway.dispatch.batching",
+        "inferway.dispatch.deployed",
+        "inferway.twin.trace",
+    },
+    "test_nested.py": {
+        "inferway.runtime.remote_address",
+    },
+    "test_openapi.py": {
+        "inferway.live.http.openapi",
+    },
+    "test_recording.py": {
+        "inferway.dispatch.replay",
+        "inferway.live.recorder",
+    },
+    "test_remote.py": {
+        "inferway.live.instance",
+        "inferway.runtime.remote_address",
+    },
+    "test_remote_mlserver.py": {
+        "inferway.catalog.zoo",
+        "inferway.deployment.reachability",
+    },
+    "test_repository.py": {
+        "inferway.live.instance",
+    },
+    "test_roles.py": {
+        "inferway.live.http.routes",
+    },
+    "test_scheduling.py": {
+        "inferway.dispatch.replay",
+        "inferway.scheduling.network",
+    },
+    "test_succession.py": {
+        "inferway.live.roster",
+        "inferway.live.succession",
+    },
+    "test_tracing.py": {
+        "inferway.live.tracing",
+    },
+    "up/conftest.py": {
+        "inferway.live.node.addresses",
+    },
+    "up/test_command.py": {
+        "inferway.cli.app",
+    },
+    "up/test_real_nodes.py": {
+        "inferway.live.control.authority",
+    },
+    "up/test_up.py": {
+        "inferway.live.node.addresses",
+        "inferway.live.up.alone",
+        "inferway.live.up.watch",
+    },
+}
+
+# Scripts that are written into strings, and what tests replace, count as well.
+WRITTEN_IMPORT = re.compile(r"from +(inferway[.\w]*) +import +([\w, ]+)")
+DOTTED = re.compile(r"\binferway(?:\.\w+)+")
+
+
+@cache
+def faces() -> dict[str, frozenset[str]]:
+    """Read what each package says of itself: its `__all__`, and the packages directly below it."""
+    files = {name: PACKAGE.joinpath(*name.split(".")[1:]) for name in modules()}
+    packages = {name for name, file in files.items() if file.is_dir()}
+    found = {}
+    for name in packages:
+        said = [
+            ast.literal_eval(node.value)
+            for node in ast.parse(modules()[name]).body
+            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
+        ]
+        below = {one.rpartition(".")[2] for one in packages if one.rpartition(".")[0] == name}
+        found[name] = frozenset(below).union(*said)
+    return found
+
+
+def inner(dotted: str) -> str | None:
+    """Find the inner module that a dotted name reaches into; none if it stays on a face."""
+    parts = dotted.split(".")
+    for length in range(len(parts), 0, -1):
+        module = ".".join(parts[:length])
+        if module in faces():
+            beyond = parts[length : length + 1]
+            # Metrics and spans are dotted names of the package, too, and no modules.
+            off = beyond and beyond[0] not in faces()[module] and module != "inferway"
+            return module if off else None
+        if module in modules():
+            parent, _, name = module.rpartition(".")
+            # A function may have its module's name; the name then means the function.
+            return module if length < len(parts) or name not in faces()[parent] else None
+    return None
+
+
+def named(source: str) -> Iterator[str]:
+    """Find the dotted names of the package that a test imports or writes into a string."""
+    tree = ast.parse(source)
+    for node, _ in import_statements(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name for alias in names)
+            case ast.ImportFrom(module=str(base), names=names):
+                yield from (f"{base}.{alias.name}" for alias in names)
+    for text in ast.walk(tree):
+        if isinstance(text, ast.Constant) and isinstance(text.value, str):
+            for base, names in WRITTEN_IMPORT.findall(text.value):
+                yield from (
+                    f"{base}.{name.split()[0]}" for name in names.split(",") if name.strip()
+                )
+            yield from DOTTED.findall(text.value)
+
+
+def inner_modules(source: str) -> set[str]:
+    dotted = {name for name in named(source) if name.partition(".")[0] == "inferway"}
+    return {module for name in dotted if (module := inner(name)) is not None}
+
+
+def test_live_tests_name_no_inner_modules_but_those_listed() -> None:
+    found = {
+        str(file.relative_to(LIVE)): reached
+        for file in sorted(LIVE.rglob("*.py"))
+        if (reached := inner_modules(file.read_text(encoding="utf-8")))
+    }
+    new = [
+        f"{file} reaches into {module}: test through a face"
+        for file, reached in found.items()
+        for module in sorted(reached - INNER.get(file, set()))
+    ]
+    gone = [
+        f"{file} no longer reaches into {module}: tighten the list"
+        for file, reached in INNER.items()
+        for module in sorted(reached - found.get(file, set()))
+    ]
+    assert not new + gone, "\n".join(new + gone)
+
+
+def test_faces_are_no_offenders() -> None:
+    source = (
+        "import inferway\nimport inferway.cli\nfrom inferway import demo, simulate\n"
+        "from inferway.live import Server, Site\nfrom inferway.live.up import Up\n"
+        "from inferway.dispatch import bound\n"
+        'run(["-m", "inferway.live.http"])\nscript = "from inferway.live import Site, Server\\n"\n'
+    )
+    assert inner_modules(source) == set()
+
+
+def test_inner_modules_are_found_wherever_they_are_named() -> None:
+    source = (
+        "import inferway.live.site\nfrom inferway.dispatch.bound import bound\n"
+        "def f():\n    from inferway.live import instance\n    from inferway.cli.app import app\n"
+        'script = "import os\\nfrom inferway.live.log import Log, x\\n"\n'
+        'replace("inferway.live.server.settle", None)\n'
+        'replace("inferway.live.serve", None)\n'
+    )
+    assert inner_modules(source) == {
+        "inferway.live.site",
+        "inferway.dispatch.bound",
+        "inferway.live.instance",
+        "inferway.cli.app",
+        "inferway.live.log",
+        "inferway.live.server",
+    }
