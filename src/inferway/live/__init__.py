@@ -10,11 +10,9 @@
 from inferway.live.application import apply
 from inferway.live.assembly import times_file
 from inferway.live.certificate import Certificate
-from inferway.live.errors import ServeError
+from inferway.live.errors import PortError, ServeError, WarmUpError
 from inferway.live.http.limits import Limits
-from inferway.live.instance import WarmUpError
 from inferway.live.keys import Keys
-from inferway.live.port import PortError
 from inferway.live.request import Outcome, Request
 from inferway.live.server import Server
 from inferway.live.serving import serve

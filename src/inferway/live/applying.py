@@ -14,10 +14,10 @@ import msgspec
 
 from inferway.live.aside import aside
 from inferway.live.bounds import OUTSIDE, Bounds
+from inferway.live.errors import WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
-from inferway.live.instance import WarmUpError
 from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:

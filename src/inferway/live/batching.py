@@ -9,10 +9,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from inferway.live.batch import Batch, fit
 from inferway.live.desk import Desk
 from inferway.live.instance import Instance
-from inferway.live.request import Request
+from inferway.live.request import Batch, Request, fit
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from inferway.live.batch import Batch
+from inferway.live.errors import WarmUpError
 from inferway.live.faults import FAILURES, verdict
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
 from inferway.live.http.refusal import RefusalError
-from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.request import Arrays, Job, Outcome
 from inferway.live.turn import Pace, Turn
 from inferway.runtime import RemoteError, Runtime, Signature
 from inferway.site.view import RUN_ROWS
@@ -26,13 +26,6 @@ OUTLIVED = "the deadline passed after {} of the request's {} runs"
 GONE = "the server ended after {} of the request's {} runs"
 WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
-
-Job = Request | Batch
-"""What an instance runs at once."""
-
-
-class WarmUpError(RuntimeError):
-    """A model that cannot answer its first request."""
 
 
 class _CutShortError(Exception):

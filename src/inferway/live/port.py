@@ -1,4 +1,4 @@
-"""Why a port cannot be listened on."""
+"""Ports: which listener cannot have one, and why."""
 
 from __future__ import annotations
 
@@ -8,25 +8,9 @@ import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-__all__ = ["PortError", "check_host", "listening"]
+from inferway.live.errors import PortError
 
-
-class PortError(OSError):
-    """A listener that has no port.
-
-    Parameters
-    ----------
-    listener
-        `http`, `grpc`, `admin` or, of a node, `peer`.
-    host, port
-        Where it was to listen.
-    why
-        What is wrong with that.
-    """
-
-    def __init__(self, listener: str, host: str, port: int, why: str) -> None:
-        super().__init__(f"the {listener} listener cannot have port {port} at {host}: {why}")
-        self.listener, self.host, self.port, self.why = listener, host, port, why
+__all__ = ["check_host", "listening"]
 
 
 @contextmanager

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 
-from inferway.live.batch import Batch
 from inferway.live.batching import Batching
 from inferway.live.departures import Departures
 from inferway.live.desk import Desk
 from inferway.live.health import Health
 from inferway.live.http.refusal import RefusalError
-from inferway.live.instance import Instance, Job
-from inferway.live.request import Outcome, Request
+from inferway.live.instance import Instance
+from inferway.live.request import Batch, Job, Outcome, Request
 
 
 class Settlement:

@@ -26,10 +26,10 @@ from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.forwarder import Forwarder, Forwarding
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.watch import Watch
-from inferway.live.instance import Instance, Job, join
+from inferway.live.instance import Instance, join
 from inferway.live.queues import Queues
 from inferway.live.reassignment import Reassignment
-from inferway.live.request import Outcome, Request
+from inferway.live.request import Job, Outcome, Request
 from inferway.live.service import OneByOne, Service
 from inferway.live.settlement import Settlement
 from inferway.live.shedding import Shedding

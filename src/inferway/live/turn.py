@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 from inferway.runtime import Runtime
 
 if TYPE_CHECKING:
-    from inferway.live.instance import Instance, Job
+    from inferway.live.instance import Instance
+    from inferway.live.request import Job
 
 BRIEF_S: Final = 50e-6
 """Runs below this are the loop's: to wake a thread and be woken by it takes as long."""

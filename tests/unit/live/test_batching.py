@@ -16,7 +16,7 @@ from inferway.dispatch.alias import set_routing
 from inferway.dispatch.batching import Rule
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Site
-from inferway.live.instance import WarmUpError
+from inferway.live.errors import WarmUpError
 from inferway.runtime import Signature, Tensor
 from inferway.site import Fleet
 

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.live.instance import WARM_UP_RUNS, Instance, WarmUpError, zeros
+from inferway.live.errors import WarmUpError
+from inferway.live.instance import WARM_UP_RUNS, Instance, zeros
 from inferway.live.request import Outcome, Request
 from inferway.runtime import Signature, Tensor
 

@@ -12,8 +12,8 @@ import pytest
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import Plan
 from inferway.live import Outcome, Request, Site
+from inferway.live.errors import WarmUpError
 from inferway.live.http.refusal import RefusalError
-from inferway.live.instance import WarmUpError
 from inferway.runtime import NullRuntime, Signature, Tensor
 from inferway.site import HOLD, Fleet
 

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from inferway.live.batch import Batch
 from inferway.live.faults import RETRY_S
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.headers import body_lines, encoded, hop_head, predicted_line, target_of
@@ -24,7 +23,7 @@ from inferway.live.hops.pool import Sending
 from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON
 from inferway.live.instance import EXPIRED
-from inferway.live.request import Outcome, Request
+from inferway.live.request import Batch, Outcome, Request, outcome_of
 from inferway.runtime import RemoteError, Signature
 from inferway.runtime.remote_tensors import decode, encode
 from inferway.runtime.unreadable import UNREADABLE
@@ -32,13 +31,6 @@ from inferway.runtime.unreadable import UNREADABLE
 if TYPE_CHECKING:
     from inferway.live.hops.spans import Spans
 
-_OUTCOMES: Final = {
-    429: Outcome.REJECTED,
-    503: Outcome.UNAVAILABLE,
-    504: Outcome.EXPIRED,
-    502: Outcome.FAILED,
-    508: Outcome.FAILED,
-}
 BAD_GATEWAY: Final = 502
 _KNOWN: Final = frozenset(status.value for status in HTTPStatus)
 MAYBE: Final = "the request may have been run"
@@ -306,9 +298,7 @@ class Forwarder:
             self._fail(job, request, failure)
             return
         status = answer.status
-        job.outcome = _OUTCOMES.get(
-            status, Outcome.INVALID if 400 <= status < 500 else Outcome.FAILED
-        )
+        job.outcome = outcome_of(status)
         job.reason = worded(answer, self._hop.name)
         if status == BAD_GATEWAY:  # a node on the way has lost it
             request.lost = True

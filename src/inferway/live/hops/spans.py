@@ -15,7 +15,7 @@ from inferway.live.hops.pool import Sending
 from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.identity import Identity
-from inferway.live.request import Outcome, Request
+from inferway.live.request import Outcome, Request, outcome_of
 from inferway.live.tracing import AGAIN, RECEIVE, REPLY, RUN, Begun, Stretch, Tracer, stretches_of
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Relayed", "Spans"]
 
-_OUTCOMES: Final = {200: "answered", 429: "rejected", 503: "unavailable", 504: "expired"}
 _SAMPLED: Final = b"01"
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 """Of a forward: the other node, or the way to it, is at fault."""
@@ -233,7 +232,7 @@ class Relayed:
         answered_s
             When that came, s.
         """
-        outcome = _OUTCOMES.get(status, "invalid" if 400 <= status < 500 else "failed")
+        outcome = outcome_of(status).name.lower()
         self._tell(outcome, result if isinstance(result, Answer) else None, answered_s)
 
     def _tell(self, outcome: str, answer: Answer | None, answered_s: float) -> None:

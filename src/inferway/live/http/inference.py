@@ -26,18 +26,9 @@ from inferway.live.http.parameters import PatchedMessage
 from inferway.live.http.prepared import prepare, read
 from inferway.live.http.refusal import RefusalError, long_json
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import LONGEST_RETRY_S, Arrays, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.runtime import Tensor
-
-_STATUS: Final = {
-    Outcome.REJECTED: 429,
-    Outcome.EXPIRED: 504,
-    Outcome.FAILED: 500,
-    Outcome.INVALID: 400,
-    Outcome.UNAVAILABLE: 503,
-}
-
 
 LONG: Final = 16 * 1024
 """Elements of an answer in JSON that are written beside the loop: two milliseconds."""
@@ -251,7 +242,7 @@ def reply(request: Request) -> None:
             unserved = busy and (request.unserved or not request.started_s) and not request.lost
             took_s = site.now() - request.received_s
             extra += site.trail.own(exchange.path, took_s, request.variant, unserved)
-        exchange.refuse(request.status or _STATUS[request.outcome], request.reason, extra)
+        exchange.refuse(request.status or STATUS[request.outcome], request.reason, extra)
         return
     extra = b""
     if site.trail is not None:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from inferway.live.instance import Instance, WarmUpError
+from inferway.live.errors import WarmUpError
+from inferway.live.instance import Instance
 from inferway.live.models import LoadError
 from inferway.live.store.allowed import shown
 from inferway.live.store.errand import errand

@@ -15,8 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from inferway.live.errors import ServeError
-from inferway.live.instance import WarmUpError
+from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.models import LoadError
 from inferway.live.node.moving import Copy, Failed, Failure, MoverStatus, Moving, name_of
 from inferway.live.node.shelf import Pair, Shelf
