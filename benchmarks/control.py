@@ -35,12 +35,12 @@ from beside import add_options, add_turn, compare
 
 import inferway
 from inferway.deployment import Deployment
+from inferway.experiments.machine import machine
 from inferway.live.up import Up
 from inferway.network.deployed import deployed
 from inferway.placement.contract import Observation
 from inferway.placement.exchange import Exchange
 from inferway.placement.serving import serve
-from inferway.report.machine import machine
 
 FILE = Path(__file__).parents[1] / "examples" / "delivery-network.yaml"
 ASKED = ("needed", "worst")

@@ -29,9 +29,9 @@ from typing import Any
 import numpy as np
 
 import inferway
+from inferway.experiments.machine import machine
 from inferway.live.emulation import Emulation
 from inferway.network import Topology
-from inferway.report.machine import machine
 
 SO_TIMESTAMPNS = 35
 TRIPS_S = (0.006, 0.05)

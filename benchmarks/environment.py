@@ -25,10 +25,10 @@ import numpy as np
 import inferway
 from inferway.deployment import ServiceTime
 from inferway.dispatch.alias import set_routing
+from inferway.experiments.machine import machine
 from inferway.learning.edge_site import ID
 from inferway.learning.setting import setting
 from inferway.learning.site import Control, Sites
-from inferway.report.machine import machine
 from inferway.scheduling import UNKNOWN
 from inferway.scheduling.observation import layout_of, observe
 from inferway.twin import Scenario

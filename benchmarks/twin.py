@@ -33,7 +33,7 @@ from beside import add_options, add_turn, compare
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch import tad_op
-from inferway.report.machine import machine
+from inferway.experiments.machine import machine
 from inferway.site import Fleet
 from inferway.twin import Scenario, run
 from inferway.twin.engine import Kind

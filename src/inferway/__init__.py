@@ -24,33 +24,33 @@ from inferway.version import __version__
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, DeploymentError, load, schema
     from inferway.dispatch.replay import replay
+    from inferway.experiments.bounded import bound
+    from inferway.experiments.driven import drive
+    from inferway.experiments.findings import check
+    from inferway.experiments.placed import place
+    from inferway.experiments.planned import plan
+    from inferway.experiments.simulation import simulate
+    from inferway.experiments.sweep import sweep
+    from inferway.experiments.trained import train
     from inferway.live.running import serve
-    from inferway.report.bounded import bound
-    from inferway.report.driven import drive
-    from inferway.report.findings import check
-    from inferway.report.placed import place
-    from inferway.report.planned import plan
-    from inferway.report.simulation import simulate
-    from inferway.report.sweep import sweep
-    from inferway.report.trained import train
     from inferway.studies import study
 
 _FROM = {
     "Deployment": "inferway.deployment",
     "DeploymentError": "inferway.deployment",
-    "bound": "inferway.report.bounded",
-    "check": "inferway.report.findings",
-    "drive": "inferway.report.driven",
+    "bound": "inferway.experiments.bounded",
+    "check": "inferway.experiments.findings",
+    "drive": "inferway.experiments.driven",
     "load": "inferway.deployment",
-    "place": "inferway.report.placed",
-    "plan": "inferway.report.planned",
+    "place": "inferway.experiments.placed",
+    "plan": "inferway.experiments.planned",
     "replay": "inferway.dispatch.replay",
     "schema": "inferway.deployment",
     "serve": "inferway.live.running",
-    "simulate": "inferway.report.simulation",
+    "simulate": "inferway.experiments.simulation",
     "study": "inferway.studies",
-    "sweep": "inferway.report.sweep",
-    "train": "inferway.report.trained",
+    "sweep": "inferway.experiments.sweep",
+    "train": "inferway.experiments.trained",
 }
 
 __all__ = [
@@ -86,4 +86,4 @@ def __dir__() -> list[str]:
 if sys.modules.get("gymnasium") is not None:
     importlib.import_module("inferway.learning.registration")
 if sys.modules.get("IPython") is not None:
-    importlib.import_module("inferway.report.notebook").register()
+    importlib.import_module("inferway.experiments.notebook").register()

@@ -17,7 +17,7 @@ LAYERS = (
     ("scheduling", "placement"),
     ("twin", "live"),
     ("learning", "loadgen"),
-    ("report",),
+    ("experiments",),
     ("studies", "demo", "dashboard", "conformance"),
     ("cli",),
 )
@@ -39,7 +39,8 @@ def wrong_way(found: Import) -> str | None:
         return None
     if there is None:
         # The public face reaches down from above; nothing that it reaches may use it.
-        return None if RANK.get(here, 0) > RANK["report"] else "the public face is above this layer"
+        above = RANK.get(here, 0) > RANK["experiments"]
+        return None if above else "the public face is above this layer"
     for name in (here, there):
         if name not in RANK:
             return f"{name!r} is no layer; the layers are {', '.join(RANK)}"

@@ -138,12 +138,12 @@ CIRCLES = (
         "inferway.live.upkeep",
     ),
     (
-        "inferway.studies.intervals",
-        "inferway.studies.run",
-        "inferway.studies.store",
-        "inferway.studies.study",
-        "inferway.studies.study_result",
-        "inferway.studies.workers",
+        "inferway.experiments.intervals",
+        "inferway.experiments.run",
+        "inferway.experiments.store",
+        "inferway.experiments.study",
+        "inferway.experiments.study_result",
+        "inferway.experiments.workers",
     ),
     (
         "inferway.twin.comparison",

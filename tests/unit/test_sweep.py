@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 
 from inferway import load
-from inferway.report import sweep_figure
-from inferway.report.axis import Axis, axis
-from inferway.report.sweep import Sweep, plan
-from inferway.report.sweep_figure import settled
+from inferway.experiments import sweep_figure
+from inferway.experiments.axis import Axis, axis
+from inferway.experiments.sweep import Sweep, plan
+from inferway.experiments.sweep_figure import settled
 
 FILE = """
 tasks:

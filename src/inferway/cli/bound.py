@@ -37,7 +37,7 @@ def bound(
         tasks = {name: one.to_json() for name, one in bounds.items()}
         terminal.document({"schema": 1, "tasks": tasks, "network": None})
         return
-    from inferway.report.bounded import tables
+    from inferway.experiments.bounded import tables
 
     for name, one in bounds.items():
         terminal.show(*tables(name, one))

@@ -13,7 +13,7 @@ from inferway.cli.file import File, existing, say_recalled
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.report.findings import CheckResult
+    from inferway.experiments.findings import CheckResult
 
 _SHOWN = 200
 """Lines of one kind; whoever mends these sees others the next time."""
@@ -41,7 +41,7 @@ def check(file: File, strict: Strict = False, json: terminal.Json = False) -> No
     notes: list[str] = []
     size: dict[str, int] | None = None
     if deployment is not None and found is None:
-        from inferway.report.findings import cautions
+        from inferway.experiments.findings import cautions
 
         # Those found before an error may explain it.
         before = sorted(cautions(deployment), key=lambda one: one.line)

@@ -142,7 +142,7 @@ def _network(
         tasks = {name: one.to_dict() for name, one in found.tasks.items()}
         _document(tasks, found.to_json(), files)
     else:
-        from inferway.report.driven import network_tables
+        from inferway.experiments.driven import network_tables
 
         terminal.show(*network_tables(found), *map(str, files))
     _conclude({"": found.whole}, record.interrupted, failure)
@@ -184,7 +184,7 @@ def _server(
     if json:
         _document({name: one.to_dict() for name, one in summaries.items()}, None, files)
     else:
-        from inferway.report.driven import task_tables
+        from inferway.experiments.driven import task_tables
 
         terminal.show(*task_tables(url, summaries), *map(str, files))
     _conclude(summaries, any(record.interrupted for record in records.values()), failure)
@@ -195,7 +195,7 @@ def _saved(
 ) -> tuple[list[Path], CommandError | None]:
     if out is None:
         return [], None
-    from inferway.report import driven
+    from inferway.experiments import driven
 
     return saved(out, lambda: driven.write(records, out, drawn(driven)))
 

@@ -60,8 +60,8 @@ def simulate_network(
         images: list[Path] = []
         failed: CommandError | None = None
         if out is not None:
+            from inferway.experiments.events import figures
             from inferway.network import topology_of
-            from inferway.report.events import figures
 
             title = f"{deployment.path.name}, {found.policy}"
             topology = topology_of(deployment)
@@ -70,7 +70,7 @@ def simulate_network(
             extra: dict[str, Any] = {"figures": [str(one) for one in images]} if images else {}
             terminal.document({**document, **extra})
         else:
-            from inferway.report.events import tables
+            from inferway.experiments.events import tables
 
             terminal.show(*tables(found), *(str(one) for one in images))
         if failed is not None:

@@ -85,8 +85,8 @@ def place(
 
 
 def _write(found: Placement, deployment: Deployment, out: Path) -> list[Path]:
+    from inferway.experiments.placed import figures
     from inferway.network import topology_of
-    from inferway.report.placed import figures
 
     section = out / "nodes.yaml"
     section.write_text(found.yaml, encoding="utf-8")
@@ -95,7 +95,7 @@ def _write(found: Placement, deployment: Deployment, out: Path) -> list[Path]:
 
 
 def _show(found: Placement, files: list[Path], out: Path | None) -> None:
-    from inferway.report.placed import tables
+    from inferway.experiments.placed import tables
 
     terminal.show(*tables(found))
     if len(found.network.nodes) <= _MOST_NODES:

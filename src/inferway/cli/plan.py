@@ -59,7 +59,7 @@ def plan(
     if json:
         terminal.document(found.to_json())
         return
-    from inferway.report.planned import tables
+    from inferway.experiments.planned import tables
 
     terminal.show(*tables(found))
     print(found.yaml, end="")

@@ -26,7 +26,7 @@ from inferway.cli.file import (
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.report.sweep import Sweep
+    from inferway.experiments.sweep import Sweep
     from inferway.twin import Result
 
 _QUERIES = "1e6"
@@ -216,7 +216,7 @@ def simulate(
     else:
         from rich.text import Text
 
-        from inferway.report import simulated
+        from inferway.experiments import simulated
 
         for place, (name, one) in enumerate(result.tasks.items()):
             terminal.show(*([Text()] if place else []), *simulated.task(name, one))
@@ -319,8 +319,8 @@ def _sweep(
     import os
 
     from inferway.deployment.setting import SettingError
-    from inferway.report import sweep
-    from inferway.report.axis import axis
+    from inferway.experiments import sweep
+    from inferway.experiments.axis import axis
 
     deployment = opened(file)
     try:
@@ -358,8 +358,8 @@ def _sweep(
 
 
 def _figures(found: Sweep, folder: Path, title: str) -> list[Path]:
-    from inferway.report import sweep_figure
-    from inferway.report.figure import save
+    from inferway.experiments import sweep_figure
+    from inferway.experiments.figure import save
 
     drawn = sweep_figure.figure(found.axes, found.frame, title)
     return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
@@ -380,7 +380,7 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
         }
         terminal.document({"schema": 1, "sweep": told, "tasks": tasks, "network": None})
         return
-    from inferway.report import simulated
+    from inferway.experiments import simulated
 
     terminal.show(*simulated.sweep(found))
     if found.kept:

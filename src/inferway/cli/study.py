@@ -97,8 +97,8 @@ def report(
     json: terminal.Json = False,
 ) -> None:
     """Write all figures and claims to one HTML page that needs no other file."""
-    from inferway.studies.report import report as write
-    from inferway.studies.run import place
+    from inferway.experiments.report import report as write
+    from inferway.experiments.run import place
 
     chosen = _named(names)
     writable(out)
@@ -127,7 +127,7 @@ def tables(
     json: terminal.Json = False,
 ) -> None:
     """Write the tables of claims, and how many reproduce, into Markdown pages between markers."""
-    from inferway.studies.pages import write
+    from inferway.experiments.pages import write
 
     chosen = _named(names)
     writable(out)
@@ -161,9 +161,9 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
 def _keep(
     study: Study[Any], scale: str, results: Results, out: Path, seed: int
 ) -> tuple[Path, list[Claim]]:
-    from inferway.report.figure import save
+    from inferway.experiments.figure import save
+    from inferway.experiments.run import place
     from inferway.studies import checked
-    from inferway.studies.run import place
 
     settings, folder = study.scales[scale], out / study.name / place(scale, seed)
     image, _ = save(study.figure(settings, results), folder / study.name)
@@ -190,8 +190,8 @@ def _claims(study: Study[Any], claims: list[Claim], image: Path) -> list[Text]:
 def _listing(studies: list[Study[Any]]) -> list[Text]:
     from rich.text import Text
 
+    from inferway.experiments.run import cores
     from inferway.studies import SCALES
-    from inferway.studies.run import cores
 
     lines = []
     for one in studies:

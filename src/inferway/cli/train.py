@@ -154,7 +154,7 @@ def train(
             }
         )
     else:
-        from inferway.report.trained import lines
+        from inferway.experiments.trained import lines
 
         terminal.show(*lines(chosen, trained))
     if not trained.finished:

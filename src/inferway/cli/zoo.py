@@ -79,7 +79,7 @@ def _entry(zoo: Zoo) -> dict[str, Any]:
 
 
 def _table(zoo: Zoo) -> Table:
-    from inferway.report.table import accuracy, seconds, table
+    from inferway.experiments.text import accuracy, seconds, table
 
     batches = [one.batch for one in next(iter(zoo.profiles.values())).service]
     columns = ["variant", "accuracy [95 %]", "file", "memory", "p50", "p99"]

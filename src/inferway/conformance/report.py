@@ -84,7 +84,7 @@ class Report:
         """Lay out one row per check; a failure says which clause it breaks."""
         from rich.markup import escape
 
-        from inferway.report.table import table
+        from inferway.experiments.text import table
 
         rows = []
         for one in self.results:

@@ -27,8 +27,8 @@ from inferway.demo.error import DemoError
 from inferway.demo.machine import machine
 from inferway.demo.server import launch
 from inferway.demo.steps import Progress, Steps
+from inferway.experiments.statistics import cluster_bootstrap
 from inferway.loadgen import Record, drive
-from inferway.report.statistics import cluster_bootstrap
 from inferway.site.fleet import Fleet, fleet_of
 
 SCHEDULERS: Final = ("deadline", "hand", "lw", "hw", "hw-e", "sq")

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from inferway.demo.burst_load import PHASES
 from inferway.demo.burst_result import SchedulerResult
-from inferway.report.figure import COLORS, STYLE, save
+from inferway.experiments.figure import COLORS, STYLE, save
 
 _WIDTH = 0.38
 

@@ -172,7 +172,7 @@ class BurstResult:
         return parts
 
     def _overall(self) -> Table:
-        from inferway.report.table import percent, table
+        from inferway.experiments.text import percent, table
 
         rows = []
         for one in self.schedulers:
@@ -196,7 +196,7 @@ class BurstResult:
         )
 
     def _by_phase(self) -> Table:
-        from inferway.report.table import percent, table
+        from inferway.experiments.text import percent, table
 
         rows = []
         for one in self.schedulers:

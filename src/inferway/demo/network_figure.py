@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from inferway.demo.network_result import PolicyResult
-from inferway.report.curves import Curve, Panel, panels
-from inferway.report.figure import save
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.figure import save
 
 __all__ = ["draw"]
 

@@ -174,8 +174,8 @@ class NetworkDemoResult:
         return parts
 
     def _gain(self) -> Table:
-        from inferway.report.simulated import relative
-        from inferway.report.table import milliseconds, table
+        from inferway.experiments.simulated import relative
+        from inferway.experiments.text import milliseconds, table
 
         rows = []
         for one in self.policies:
@@ -205,7 +205,7 @@ class NetworkDemoResult:
         )
 
     def _service(self) -> Table:
-        from inferway.report.table import percent, table
+        from inferway.experiments.text import percent, table
 
         rows = []
         for one in self.policies:

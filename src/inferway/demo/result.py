@@ -193,7 +193,7 @@ class DemoResult:
         return parts
 
     def _latency(self) -> Table:
-        from inferway.report.table import accuracy, milliseconds, percent, table
+        from inferway.experiments.text import accuracy, milliseconds, percent, table
 
         rows = [
             [
@@ -221,7 +221,7 @@ class DemoResult:
         )
 
     def _twins(self) -> Table:
-        from inferway.report.table import table
+        from inferway.experiments.text import table
 
         return table(
             "Live against twin: the recorded requests, simulated; response times in ms",
@@ -235,7 +235,7 @@ class DemoResult:
         )
 
     def _shares(self) -> Table:
-        from inferway.report.table import percent, table
+        from inferway.experiments.text import percent, table
 
         def row(name: str, shares: Mapping[str, float], mean: float) -> list[str]:
             parts = (percent(shares.get(variant, 0.0), 0) for variant in self.accuracies)
@@ -255,8 +255,8 @@ class DemoResult:
 
 
 def _twin_row(found: TwinResult) -> list[str]:
-    from inferway.report.simulated import points, relative
-    from inferway.report.table import milliseconds
+    from inferway.experiments.simulated import points, relative
+    from inferway.experiments.text import milliseconds
 
     live, twin, error = (found.trace[part] for part in ("live", "twin", "error"))
     row = [found.policy]

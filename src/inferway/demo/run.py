@@ -25,10 +25,10 @@ from inferway.demo.result import DemoResult, LowerBound, PolicyResult
 from inferway.demo.server import launch
 from inferway.demo.steps import Progress, Steps
 from inferway.dispatch.bound import max_rate, solve
+from inferway.experiments.statistics import cluster_bootstrap
 from inferway.loadgen import Record, drive, summary
 from inferway.loadgen.address import signature
 from inferway.loadgen.message import body
-from inferway.report.statistics import cluster_bootstrap
 from inferway.site.fleet import Fleet, fleet_of
 
 if TYPE_CHECKING:
@@ -250,7 +250,7 @@ def _bound(fleet: Fleet, target: float, rate_per_s: float) -> LowerBound:
 def _figure(
     path: Path, results: Sequence[PolicyResult], bound: LowerBound, target: float
 ) -> tuple[Path, Path]:
-    from inferway.report.figure import Point, save, trade_off
+    from inferway.experiments.figure import Point, save, trade_off
 
     points = [Point(p.policy, p.accuracy, p.accuracy_interval, p.mean_s, p.p95_s) for p in results]
     figure = trade_off(

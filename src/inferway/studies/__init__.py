@@ -6,10 +6,10 @@
 - `Study`, `Point`, `Claim`, `Results`: what one consists of.
 """
 
-from inferway.studies.intervals import checked
-from inferway.studies.results import Measure, Results
-from inferway.studies.run import OUT, Progress, run, stored
-from inferway.studies.study import SCALES, Claim, Point, Study
+from inferway.experiments.intervals import checked
+from inferway.experiments.results import Measure, Results
+from inferway.experiments.run import OUT, Progress, run, stored
+from inferway.experiments.study import SCALES, Claim, Point, Study
 from inferway.studies.table import STUDIES, named, study
 
 __all__ = [

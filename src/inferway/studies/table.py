@@ -6,8 +6,8 @@ import importlib
 from collections.abc import Sequence
 from typing import Any
 
+from inferway.experiments.study import Study
 from inferway.spelling import closest
-from inferway.studies.study import Study
 
 __all__ = ["STUDIES", "named", "study"]
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import inferway
+from inferway.experiments.allocation import by_tier, heat_maps
+from inferway.experiments.events import latencies
+from inferway.experiments.figure import save
+from inferway.experiments.network_map import MOST_NODES, network_map
+from inferway.experiments.slots import figures, over_time, served_at
 from inferway.network import Tier, Topology, network_of, topology_of, tree
-from inferway.report.allocation import by_tier, heat_maps
-from inferway.report.events import latencies
-from inferway.report.figure import save
-from inferway.report.network_map import MOST_NODES, network_map
-from inferway.report.slots import figures, over_time, served_at
 
 LINKS = """
 tasks: {t: {variants: {a: {accuracy: 0.8, size: 1 GiB, service: {mean: 9 ms}}}}}

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import math
 
-from inferway.report.curves import Curve, Panel, panels
-from inferway.report.figure import save
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.figure import save
 
 
 def shown(**changed):

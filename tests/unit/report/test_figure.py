@@ -6,7 +6,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from inferway.report.figure import Point, save, trade_off
+from inferway.experiments.figure import Point, save, trade_off
 
 _POINTS = [
     Point("quick", 0.6, (0.58, 0.62), 0.001, 0.002),
@@ -52,5 +52,5 @@ def test_saved_as_png_and_svg_with_searchable_text(tmp_path):
 
 
 def test_pyplot_is_never_loaded():
-    code = "import sys, inferway.report.figure; sys.exit('matplotlib.pyplot' in sys.modules)"
+    code = "import sys, inferway.experiments.figure; sys.exit('matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

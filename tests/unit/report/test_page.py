@@ -3,9 +3,9 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
-from inferway.report.curves import Curve, Panel, panels
-from inferway.report.machine import machine
-from inferway.report.page import Section, Sheet, page
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.html import Section, Sheet, page
+from inferway.experiments.machine import machine
 
 _VOID = {"meta", "img", "br", "link", "input"}
 

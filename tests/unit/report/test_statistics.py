@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.report.statistics import cluster_bootstrap, percentiles, wilson
+from inferway.experiments.statistics import cluster_bootstrap, percentiles, wilson
 
 
 def test_wilson_against_published_values():
@@ -83,7 +83,7 @@ def test_bootstrap_is_seeded_and_blocks_do_not_matter(monkeypatch):
     one = cluster_bootstrap(values, cluster, seed=4)
     assert one == cluster_bootstrap(values, cluster, seed=4)
     assert one != cluster_bootstrap(values, cluster, seed=5)
-    monkeypatch.setattr("inferway.report.statistics._BLOCK", 100)
+    monkeypatch.setattr("inferway.experiments.statistics._BLOCK", 100)
     assert one == cluster_bootstrap(values, cluster, seed=4)
 
 

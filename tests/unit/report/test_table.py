@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from inferway.report.table import accuracy, milliseconds, percent, seconds, shares, table
+from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from inferway.experiments.intervals import METHODS
+from inferway.experiments.study import Study
 from inferway.studies import Claim, Results, checked
-from inferway.studies.intervals import METHODS
-from inferway.studies.study import Study
 
 
 def study_of(*claims):

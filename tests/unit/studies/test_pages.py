@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from inferway.cli import main
+from inferway.experiments.pages import table, verdicts, write
+from inferway.experiments.report import counted
 from inferway.studies import Claim, run, study
-from inferway.studies.pages import table, verdicts, write
-from inferway.studies.report import counted
 
 DOCS = Path(__file__).parents[3] / "docs" / "studies"
 PROSE = "Prose by hand, with a | in it.\n"

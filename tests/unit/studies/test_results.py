@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
 
 
 def rows(values, **more):

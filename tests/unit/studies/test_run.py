@@ -10,11 +10,11 @@ import time
 
 import pytest
 
+from inferway.experiments.run import seeded
+from inferway.experiments.study import Point, Study
 from inferway.studies import run, stored, study
 from inferway.studies.queueing.system import FOUR_CLASSES
 from inferway.studies.queueing.wrong_rate import tolerance
-from inferway.studies.run import seeded
-from inferway.studies.study import Point, Study
 
 LOADS = (0.4, 0.6, 0.8)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.report.figure import save
+from inferway.experiments.figure import save
+from inferway.experiments.report import report
 from inferway.studies import STUDIES, Results, run, stored, study
-from inferway.studies.report import report
 
 # What a run of seconds tells: by study, the beginning of a claim and whether it reproduces.
 VERDICTS = {

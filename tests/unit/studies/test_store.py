@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from inferway.studies.store import Store, key
-from inferway.studies.study import Point
+from inferway.experiments.store import Store, key
+from inferway.experiments.study import Point
 
 
 def call(**arguments):

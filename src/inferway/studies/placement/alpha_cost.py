@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.look import curves
 from inferway.studies.placement.trial import CODE, point
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -53,7 +53,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Inaccuracy and latency beside each other."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     shown = [
         Panel(

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.alpha_cost import wrong_way
 from inferway.studies.placement.look import POLICIES, curves
 from inferway.studies.placement.trial import CODE, point
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -44,7 +44,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A panel for each topology."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     shown = [
         Panel(

@@ -6,12 +6,12 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 from inferway.studies.placement import alpha_cost
 from inferway.studies.placement.alpha_cost import points, wrong_way
 from inferway.studies.placement.look import POLICIES, curves
 from inferway.studies.placement.trial import CODE
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -30,7 +30,7 @@ class Settings(alpha_cost.Settings):
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Inaccuracy and latency of INFIDA, and the gain of all."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     shown = [
         Panel(

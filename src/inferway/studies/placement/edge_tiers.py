@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 from inferway.studies.placement.tiers import (
     Settings,
     accurate,
@@ -14,8 +16,6 @@ from inferway.studies.placement.tiers import (
     small,
 )
 from inferway.studies.placement.trial import CODE
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
 
 _EDGE = ("tier 2", "tier 3", "base")
 _MIDDLE = ("tier 1", "tier 2", "tier 3")

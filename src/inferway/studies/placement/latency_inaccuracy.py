@@ -6,15 +6,15 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.trial import CODE, point
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 _RIVALS = ("static-greedy", "olag")
 
@@ -46,14 +46,14 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A panel for each rate; a curve's points are the alphas."""
-    from inferway.report.curves import panels
+    from inferway.experiments.curves import panels
 
     shown = [_panel(settings, results, rate) for rate in settings.rates_per_s]
     return panels(shown, columns=2, title=f"Topology {settings.system}, one point per alpha")
 
 
 def _panel(settings: Settings, results: Results, rate: float) -> Panel:
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     drawn = []
     for policy in settings.policies:

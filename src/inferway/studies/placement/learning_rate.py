@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.long_run import long_run, mean_of, named, seconds, windows
 from inferway.studies.placement.trial import CODE
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 Case = tuple[str, float, float, bool]
 """System, alpha, requests per second, whether popularity slides."""
@@ -72,7 +72,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Gain at each rate over that of the one that tunes itself, and gain against slots."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown = []
     last = len(windows(settings.slots)) - 1
@@ -104,7 +104,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 def _course(settings: Settings, results: Results, case: Case) -> Panel:
     """Gain in the course of a case, by rate."""
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     drawn, here = [], results.where(case=_name(case))
     for color, eta in enumerate((0.0, *settings.rates)):

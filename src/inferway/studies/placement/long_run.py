@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from inferway.experiments.results import Results
 from inferway.network import DeliveryNetwork
 from inferway.placement import Observation, Policy, build_policy, gain, potential
 from inferway.placement.arrays import Allocation, Float
@@ -17,7 +18,6 @@ from inferway.placement.table import HINDSIGHT
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import scenario
 from inferway.studies.placement.trial import summary
-from inferway.studies.results import Results
 from inferway.twin.slots import run_slots
 
 __all__ = ["STATIC_SLOTS", "best_window", "long_run", "mean_of", "named", "seconds", "windows"]

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferway.report.curves import Curve
-    from inferway.studies.results import Results
+    from inferway.experiments.curves import Curve
+    from inferway.experiments.results import Results
 
 __all__ = ["POLICIES", "Look", "curves"]
 
@@ -70,7 +70,7 @@ def curves(
     **label: Any,
 ) -> list[Curve]:
     """One curve per policy: the means of a column over trials, and twice their errors."""
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     found = []
     for policy in policies:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.long_run import (
     STATIC_SLOTS,
     best_window,
@@ -20,13 +22,11 @@ from inferway.studies.placement.long_run import (
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import scenario
 from inferway.studies.placement.trial import CODE
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 _PSI = 1 - 1 / math.e
 _POLICIES = ("infida", "infida-coupled", "infida-offline", "static-greedy", "olag", "greedy")
@@ -122,7 +122,7 @@ def _gap(results: Results, system: str, alpha: float, policy: str, window: int) 
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Gap to the bound in the last window above, gain against slots below, by topology."""
-    from inferway.report.curves import panels
+    from inferway.experiments.curves import panels
 
     above = [_gaps_panel(settings, results, system) for system in settings.systems]
     below = [_slots_panel(settings, results, system) for system in settings.systems]
@@ -131,7 +131,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _gaps_panel(settings: Settings, results: Results, system: str) -> Panel:
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     drawn, last = [], len(windows(settings.slots)) - 1
     for policy in settings.policies:
@@ -156,7 +156,7 @@ def _gaps_panel(settings: Settings, results: Results, system: str) -> Panel:
 
 def _slots_panel(settings: Settings, results: Results, system: str) -> Panel:
     """Gain in the course of the run at the alpha where INFIDA falls the most."""
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     falls = {alpha: _fall(settings, results, system, alpha) for alpha in settings.alphas}
     alpha = min(falls, key=lambda one: falls[one] if falls[one] == falls[one] else math.inf)

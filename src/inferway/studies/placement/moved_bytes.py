@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.trial import CODE, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 _POLICY = {"fresh": "infida", "coupled": "infida-coupled"}
 _LABEL = {"fresh": "DepRound, as in the paper", "coupled": "coupled rounding (ours)"}
@@ -62,14 +62,14 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A panel for each alpha; a curve's points are refresh periods."""
-    from inferway.report.curves import panels
+    from inferway.experiments.curves import panels
 
     shown = [_panel(settings, results, alpha) for alpha in settings.alphas]
     return panels(shown, columns=3, title="Gain against bytes moved, one point per refresh period")
 
 
 def _panel(settings: Settings, results: Results, alpha: float) -> Panel:
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     drawn = []
     for color, rounding in ((0, "fresh"), (1, "coupled")):

@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.network import Topology
 from inferway.studies.placement.backbones import VARIABLE, backbone, found
 from inferway.studies.placement.look import POLICIES, curves
 from inferway.studies.placement.setting import demanded
 from inferway.studies.placement.trial import CODE, run_policy, seconds, summary
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
 _GIB = float(2**30)
 
@@ -118,7 +118,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Gain and bytes fetched on each backbone, by number of nodes."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     nodes = sorted(set(results.distinct("nodes"))) or [0]
     title = ", ".join(
@@ -156,7 +156,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _shares(results: Results, policy: str, nodes: list[int]) -> Curve:
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     look = POLICIES[policy]
     y = [

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.trial import CODE, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
 _DYNAMIC = "B from 1 to 32"
 
@@ -76,7 +76,7 @@ def _series(results: Results, label: str, column: str) -> np.ndarray[Any, np.dty
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Time averages of bytes fetched and of gain, as they go on."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     labels = [label for label, _, _ in _runs(settings)]
     moved = [_average(results, label, k, "moved") for k, label in enumerate(labels)]
@@ -92,7 +92,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _average(results: Results, label: str, k: int, column: str) -> Curve:
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     values = _series(results, label, column)
     slots = np.arange(1, len(values) + 1)

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.look import POLICIES, curves
 from inferway.studies.placement.trial import CODE, point
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ def gains(
     policies: Sequence[str], rates_per_s: Sequence[float], results: Results, where: str
 ) -> Figure:
     """Draw gain against rate, with popularity fixed and sliding."""
-    from inferway.report.curves import Panel, panels
+    from inferway.experiments.curves import Panel, panels
 
     shown = [
         Panel(

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferway.catalog.entry import Entry
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.placement.setting import MODELS, SYSTEMS
 from inferway.studies.placement.trial import CODE, allocated, seconds
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -63,7 +63,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """A heat map for each alpha."""
-    from inferway.report.allocation import Grid, heat_maps
+    from inferway.experiments.allocation import Grid, heat_maps
 
     grids = []
     for alpha in settings.alphas:

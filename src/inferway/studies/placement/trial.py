@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
+from inferway.experiments.study import Point
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
 from inferway.placement.deployed import expected_batches
 from inferway.placement.table import HINDSIGHT
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
-from inferway.studies.study import Point
 from inferway.twin.network_result import NetworkResult
 from inferway.twin.slots import run_slots
 

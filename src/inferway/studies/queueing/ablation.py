@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Measure, Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing import CODE
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Measure, Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -72,7 +72,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Response time against load, a panel for each target."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown, loads = [], settings.loads
     for target in settings.targets:

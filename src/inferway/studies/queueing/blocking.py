@@ -8,9 +8,9 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Measure, Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Measure, Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -71,7 +71,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Blocking against size beside the lemma's order, and response time beside eq. 5."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     sizes = settings.sizes
     blocked, response = [], []

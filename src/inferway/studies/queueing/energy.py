@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing import CODE
 from inferway.studies.queueing.system import FOUR_CLASSES, System, scenario, seconds
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,7 +129,7 @@ def kept(
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Response time, energy and accuracy against the budget."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
     from inferway.studies.queueing.look import policy_curve
 
     budgets = settings.budgets

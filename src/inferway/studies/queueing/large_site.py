@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 from inferway.studies.queueing import load_curve
 from inferway.studies.queueing.load_curve import Settings, gaps, largest
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,14 +7,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 __all__ = ["DEPARTURES", "Gap", "Settings", "around", "figure", "gaps", "points"]
 
@@ -118,7 +118,7 @@ def _point(
 
 def figure(settings: Settings, results: Results, title: str) -> Figure:
     """Accuracy above, response time below, a column for each target."""
-    from inferway.report.curves import panels
+    from inferway.experiments.curves import panels
 
     accuracy = [_accuracy(settings, results, target) for target in settings.targets]
     response = [_response(settings, results, target) for target in settings.targets]
@@ -126,7 +126,7 @@ def figure(settings: Settings, results: Results, title: str) -> Figure:
 
 
 def _accuracy(settings: Settings, results: Results, target: float) -> Panel:
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
     from inferway.studies.queueing.look import bound_curve, policy_curve
 
     here = results.where(servers=settings.servers, target=target)
@@ -154,7 +154,7 @@ def around(target: float, values: Sequence[float]) -> tuple[float, float]:
 
 
 def _response(settings: Settings, results: Results, target: float) -> Panel:
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
     from inferway.studies.queueing.look import bound_curve, policy_curve
 
     here = results.where(servers=settings.servers, target=target)

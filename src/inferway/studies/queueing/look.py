@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inferway.report.curves import Curve
-from inferway.studies.results import Measure
+from inferway.experiments.curves import Curve
+from inferway.experiments.results import Measure
 
 __all__ = ["LOOKS", "Look", "bound_curve", "policy_curve"]
 

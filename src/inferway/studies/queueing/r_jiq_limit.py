@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ def _point(settings: Settings, distribution: str, target: float, servers: int, t
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Response time against size, a panel for each target."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
     from inferway.studies.queueing.look import bound_curve
 
     shown = []

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing import CODE
 from inferway.studies.queueing.phases import phased
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -87,7 +87,7 @@ def _candidates(settings: Settings) -> list[tuple[str, Mapping[str, float]]]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Response time against the window, steady and changing."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown = []
     for kind, title in (("steady", "steady rate"), ("changing", "rate that changes")):

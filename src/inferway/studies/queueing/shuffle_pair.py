@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing import CODE
 from inferway.studies.queueing.ablation import ablated
 from inferway.studies.queueing.system import System, seconds
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,7 +57,7 @@ def points(settings: Settings) -> list[Point]:
 def figure(settings: Settings, results: Results) -> Figure:
     """Traffic by class as waterfilling places it, and TAD-OP with and without the shuffle."""
     from inferway.dispatch import waterfill
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     fleet = settings.system.fleet(settings.servers)
     greatest = _greatest(settings)

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -57,8 +57,8 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Latency against accuracy, with the least latency for each accuracy at this rate."""
-    from inferway.report.figure import Point as Mark
-    from inferway.report.figure import trade_off
+    from inferway.experiments.figure import Point as Mark
+    from inferway.experiments.figure import trade_off
     from inferway.studies.queueing.look import LOOKS
 
     marks = []

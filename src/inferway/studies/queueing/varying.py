@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point
 from inferway.studies.queueing.load_curve import around
 from inferway.studies.queueing.phases import phased
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -92,7 +92,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results, title: str) -> Figure:
     """Accuracy and number in the system over time."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
     from inferway.studies.queueing.look import LOOKS
 
     number, accuracy = [], []

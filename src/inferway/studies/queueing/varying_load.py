@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 from inferway.studies.queueing import CODE, varying
 from inferway.studies.queueing.varying import Settings
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -9,9 +9,9 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -128,7 +128,7 @@ def load_at(system: System, servers: int, target: float, error: float) -> float:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Tolerated error against load, a panel for each target."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown = []
     for target in settings.targets:

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.batch_curve import (
     HEAVY_PHI,
@@ -29,7 +30,6 @@ from inferway.studies.scheduling.burst import (
 )
 from inferway.studies.scheduling.shipped import digest, network
 from inferway.studies.scheduling.upper_bound import state
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -151,7 +151,7 @@ def phase_bound(phis: tuple[float, float]) -> float:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Shares of smallest and largest sizes by model and state, and goodput by curve."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown = []
     trained = dict(zip(("light", "heavy"), settings.phis[0], strict=True))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import (
     ACCURACY,
@@ -20,7 +21,6 @@ from inferway.studies.scheduling.burst import (
 from inferway.studies.scheduling.look import half_width, written
 from inferway.studies.scheduling.trial import point
 from inferway.studies.scheduling.upper_bound import mean_of_states, state
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -86,7 +86,7 @@ def _labeled(settings: Settings, policy: str, cv: float, factor: float, trial: i
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Goodput against the spread of service times, and against what is believed of them."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     highest = 100 * bound()
 

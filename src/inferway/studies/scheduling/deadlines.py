@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import VIOLATIONS
 from inferway.studies.scheduling.deadline_bound import bound
 from inferway.studies.scheduling.look import LABELS, half_width, written
 from inferway.studies.scheduling.shipped import at_deadline
 from inferway.studies.scheduling.trial import learned_point, point
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
 __all__ = ["Settings", "claims", "figure", "points"]
 
@@ -63,7 +63,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Goodput and violations against the deadline."""
-    from inferway.report.curves import Curve, panels
+    from inferway.experiments.curves import Curve, panels
 
     limit = [bound(deadline_s) for deadline_s in settings.deadlines_s]
     across = [1000 * deadline_s for deadline_s in settings.deadlines_s]
@@ -78,7 +78,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _panel(settings: Settings, results: Results, column: str, up: str) -> Panel:
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
     curves = []
     for row in (*settings.learned, *_RULES):

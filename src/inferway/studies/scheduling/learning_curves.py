@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL
 from inferway.studies.scheduling.shipped import SEEDS, curve_of, digest
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.report.curves import Curve, Panel
+    from inferway.experiments.curves import Curve, Panel
 
 __all__ = ["Settings", "claims", "figure", "kept", "points"]
 
@@ -64,7 +64,7 @@ def kept(name: str, command: str | None, file: str) -> dict[str, Any]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Goodput, violations and heavy share against slots, a row for each of the paper's figures."""
-    from inferway.report.curves import panels
+    from inferway.experiments.curves import panels
 
     rows = (
         ("Fig. 2", _PLAIN),
@@ -81,7 +81,7 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 
 def _panel(results: Results, title: str, names: Sequence[str], column: str, up: str) -> Panel:
-    from inferway.report.curves import Panel
+    from inferway.experiments.curves import Panel
 
     curves: list[Curve] = []
     seeds = [name for name in names if name in SEEDS]
@@ -96,7 +96,7 @@ def _panel(results: Results, title: str, names: Sequence[str], column: str, up: 
 
 def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
     """The mean of the seeds, with their deviation as whiskers."""
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     found = []
     for state, phase in _STATES:
@@ -120,7 +120,7 @@ def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
 
 
 def _states(results: Results, name: str, column: str, color: int) -> list[Curve]:
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     label = name.removeprefix("periodic-").upper().replace("RECURRENT", "recurrent")
     return [

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -85,7 +85,7 @@ def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 
-    from inferway.report.figure import COLORS, STYLE
+    from inferway.experiments.figure import COLORS, STYLE
 
     with mpl.rc_context({**STYLE, "font.size": _TEXT + 1}):
         figure = Canvas(

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.dispatch.alias_table import tabulate
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.site import uniform
 from inferway.site.view import Floats, Ints
-from inferway.studies.results import Results
 from inferway.studies.scheduling.burst import BURSTY, RATE_PER_S
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -161,7 +161,7 @@ def _nothing(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Nanoseconds against servers."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     shown = []
     for column, up in (

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import SERVICE_S
 from inferway.studies.scheduling.look import LABELS, half_width, written
@@ -21,7 +22,6 @@ from inferway.studies.scheduling.table_2_claims import (
     value,
 )
 from inferway.studies.scheduling.trial import learned_point, name_at, point
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim
 from inferway.studies.scheduling.burst import LEAVING_PER_S, RATE_PER_S, VIOLATIONS
 from inferway.studies.scheduling.look import LABELS, written
 from inferway.studies.scheduling.paper_table import PRINTED
-from inferway.studies.study import Claim
 
 __all__ = ["OVERLOADED", "SPLIT", "TIES", "all_claims", "printed", "value"]
 

@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from inferway.studies.results import Results
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Point, Study
 from inferway.studies.scheduling.trained import AS_TRAINED, CODE, PAPER, VARIANTS, trained
-from inferway.studies.study import Claim, Point, Study
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

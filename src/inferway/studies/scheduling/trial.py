@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferway.experiments.study import Point
 from inferway.studies.scheduling.batch_curve import HEAVY_PHI, LIGHT_PHI
 from inferway.studies.scheduling.burst import (
     BURSTY,
@@ -18,7 +19,6 @@ from inferway.studies.scheduling.burst import (
     scenario,
 )
 from inferway.studies.scheduling.shipped import at_deadline, digest, network
-from inferway.studies.study import Point
 
 if TYPE_CHECKING:
     from inferway.learning.tally import Tally

@@ -15,11 +15,10 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from inferway.studies.intervals import checked
-from inferway.studies.report import METHODS_SAID, counted, made_on
-from inferway.studies.run import OUT, stored
-from inferway.studies.study import Claim, Study
-from inferway.studies.table import STUDIES
+from inferway.experiments.intervals import checked
+from inferway.experiments.report import METHODS_SAID, counted, made_on
+from inferway.experiments.run import OUT, stored
+from inferway.experiments.study import Claim, Study
 from inferway.version import __version__
 
 __all__ = ["TITLES", "Page", "verdicts", "write"]
@@ -94,9 +93,8 @@ def write(
             f"`inferway study run --all --scale {scale}{_seed(seed)}` makes them"
         )
     pages.mkdir(parents=True, exist_ok=True)
-    named = [study.name for study in studies]
     for part, title in TITLES.items():
-        own = [name for name in named if STUDIES.get(name, "").startswith(f"{part}.")]
+        own = [study.name for study in studies if study.part == part]
         if any(name in tables for name in own):
             made.append(_page(pages / f"{part}.md", title, own, tables, scale, seed))
     index = pages / f"{_INDEX}.md"

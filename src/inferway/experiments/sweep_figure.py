@@ -10,9 +10,9 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from inferway.report.axis import Axis
-from inferway.report.curves import Curve, Panel, panels
-from inferway.report.figure import COLORS
+from inferway.experiments.axis import Axis
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.figure import COLORS
 
 _LOOSE: Final = 0.5
 """Half the 95 % interval over the mean, above which a mean is none."""

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from inferway.studies.results import Results
-    from inferway.studies.run import Progress
-    from inferway.studies.study_result import StudyResult
+    from inferway.experiments.results import Results
+    from inferway.experiments.run import Progress
+    from inferway.experiments.study_result import StudyResult
 
 __all__ = ["SCALES", "Claim", "Point", "Study", "Verdict"]
 
@@ -192,19 +192,24 @@ class Study(Generic[Settings]):
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> StudyResult:
-        """Compute what is not stored yet; parameters and errors as `inferway.studies.run`.
+        """Compute what is not stored yet; parameters and errors as `inferway.experiments.run`.
 
         Returns
         -------
         StudyResult
             With `figure`, `claims`, `to_frame()`.
         """
-        from inferway.studies.run import OUT, run
-        from inferway.studies.study_result import StudyResult
+        from inferway.experiments.run import OUT, run
+        from inferway.experiments.study_result import StudyResult
 
         folder = OUT if out is None else Path(out)
         results = run(self, scale, out=folder, seed=seed, workers=workers, progress=progress)
         return StudyResult(self, scale, results)
+
+    @property
+    def part(self) -> str:
+        """Folder of the studies in which it is defined, and page on which its table stands."""
+        return self.points.__module__.split(".")[-2]
 
     def seconds(self, scale: str) -> float:
         """About how long all its points take on one core."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inferway import twin
-from inferway.report.shown import shown_as, text
+from inferway.experiments.shown import shown_as, text
 from inferway.twin.result import Result
 
 if TYPE_CHECKING:
@@ -39,10 +39,10 @@ class SimulationResult(Result):
     def plot(self) -> Figure:
         """Draw who answered and how quickly, by variant; of a network, its gain over time."""
         if self.network is not None:
-            from inferway.report.slots import over_time
+            from inferway.experiments.slots import over_time
 
             return over_time(self.network, title=self.network.policy)
-        from inferway.report.bars import Bars, bars
+        from inferway.experiments.bars import Bars, bars
 
         shown = []
         for name, task in self.tasks.items():
@@ -68,10 +68,10 @@ class SimulationResult(Result):
 
     def __str__(self) -> str:
         if self.network is not None:
-            from inferway.report.events import tables
+            from inferway.experiments.events import tables
 
             return text(*tables(self.network))
-        from inferway.report import simulated
+        from inferway.experiments import simulated
 
         return "\n\n".join(text(*simulated.task(name, one)) for name, one in self.tasks.items())
 

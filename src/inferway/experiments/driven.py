@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from inferway.report.shown import text
-from inferway.report.table import accuracy, milliseconds, percent, seconds, shares, table
+from inferway.experiments.shown import text
+from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -231,7 +231,7 @@ def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
     title
         Above the figure.
     """
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     return panels([_distribution(parts, Curve, Panel)], columns=1, title=title)
 
@@ -249,7 +249,7 @@ def _distribution(parts: Mapping[str, Float], curve: Any, panel: Any) -> Any:
 
 def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> Figure:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     gain = found.gain
     middle = (gain.time_s + gain.slot_s / 2).tolist()
@@ -301,7 +301,7 @@ def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[P
     """
     import pandas as pd
 
-    from inferway.report.figure import save
+    from inferway.experiments.figure import save
 
     folder.mkdir(parents=True, exist_ok=True)
     tables = [

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from inferway.report.shown import shown_as, text
-from inferway.report.table import percent, seconds, table
+from inferway.experiments.shown import shown_as, text
+from inferway.experiments.text import percent, seconds, table
 from inferway.twin.plan import Plan, TaskPlan, Trial
 from inferway.twin.plan import plan as computed
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
 __all__ = ["PlanResult", "plan", "tables"]
 
@@ -48,7 +48,7 @@ class PlanResult(Plan):
 
     def plot(self) -> Figure:
         """Draw what was simulated: how many instances, and the response time with them."""
-        from inferway.report.curves import Panel, panels
+        from inferway.experiments.curves import Panel, panels
 
         shown = []
         for name, task in self.tasks.items():
@@ -86,7 +86,7 @@ def tables(found: Plan) -> list[Table]:
 
 
 def _point(label: str, tried: Trial, color: int) -> Curve:
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     size = sum(tried.instances.values())
     return Curve(label, [size], [tried.response_time_s], color=color)

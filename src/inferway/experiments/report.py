@@ -9,12 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from inferway.report.machine import machine
-from inferway.report.page import Section, Sheet, page
-from inferway.studies.intervals import METHODS, checked
-from inferway.studies.results import Results
-from inferway.studies.run import OUT, stored
-from inferway.studies.study import Claim, Study
+from inferway.experiments.html import Section, Sheet, page
+from inferway.experiments.intervals import METHODS, checked
+from inferway.experiments.machine import machine
+from inferway.experiments.results import Results
+from inferway.experiments.run import OUT, stored
+from inferway.experiments.study import Claim, Study
 from inferway.version import __version__
 
 __all__ = ["claims_table", "counted", "made_on", "report"]

@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
-from inferway.report.figure import COLORS, MARKERS, STYLE
+from inferway.experiments.figure import COLORS, MARKERS, STYLE
 
 __all__ = ["Curve", "Panel", "panels"]
 
@@ -104,7 +104,7 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
     Returns
     -------
     figure
-        For `inferway.report.figure.save`.
+        For `inferway.experiments.figure.save`.
     """
     columns = min(columns, max(len(shown), 1))
     rows = max(1, math.ceil(len(shown) / columns))

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from inferway.report.figure import COLORS, STYLE
+from inferway.experiments.figure import COLORS, STYLE
 
 __all__ = ["Bars", "bars"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from inferway.report.table import percent, seconds, table
+from inferway.experiments.text import percent, seconds, table
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from inferway.report.sweep import Sweep
+    from inferway.experiments.sweep import Sweep
     from inferway.twin import TaskResult
     from inferway.twin.comparison import Comparison, Numbers
 
@@ -73,7 +73,7 @@ def trace(name: str, found: Comparison) -> list[RenderableType]:
 def sweep(found: Sweep) -> list[RenderableType]:
     """A table of a sweep's points, the first of them where there are many."""
     # Imported here: other tables need no pandas.
-    from inferway.report.sweep_figure import settled
+    from inferway.experiments.sweep_figure import settled
 
     keys = [one.key for one in found.axes]
     several = found.frame["task"].nunique() > 1

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from inferway.report.figure import STYLE
+from inferway.experiments.figure import STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -109,7 +109,7 @@ def heat_maps(
     Returns
     -------
     figure
-        For `inferway.report.figure.save`.
+        For `inferway.experiments.figure.save`.
     """
     top = max(max(float(grid.values.max(initial=0.0)) for grid in grids), 1e-9)
     rows = [len(grid.rows) for grid in grids]

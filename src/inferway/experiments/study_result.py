@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from inferway.studies.intervals import checked
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
+from inferway.experiments.intervals import checked
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.setting import SettingError
 from inferway.dispatch.deployed import bound
-from inferway.report.axis import MOST_POINTS, Axis, axis_of
+from inferway.experiments.axis import MOST_POINTS, Axis, axis_of
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
 from inferway.version import __version__
@@ -85,7 +85,7 @@ class Sweep:
         ValueError
             Where no key has several numbers.
         """
-        from inferway.report import sweep_figure
+        from inferway.experiments import sweep_figure
 
         drawn = sweep_figure.figure(self.axes, self.frame, "simulated")
         if drawn is None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from inferway.dispatch import deployed
 from inferway.dispatch.bound import Bound, solve
-from inferway.report.table import percent, seconds, table
+from inferway.experiments.text import percent, seconds, table
 from inferway.site.fleet import fleet_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class BoundResult(dict[str, Bound]):
 
     def plot(self) -> Figure:
         """Draw the least response time at every rate that keeps the target."""
-        from inferway.report.curves import Curve, Panel, panels
+        from inferway.experiments.curves import Curve, Panel, panels
 
         shown = []
         for name, one in self.items():
@@ -80,7 +80,7 @@ class BoundResult(dict[str, Bound]):
         return str(self.to_frame().T.to_html(header=False))
 
     def __str__(self) -> str:
-        from inferway.report.shown import text
+        from inferway.experiments.shown import text
 
         return "\n\n".join(text(*tables(name, one)) for name, one in self.items())
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
+from inferway.experiments.shown import shown_as, text
+from inferway.experiments.text import percent, seconds, table
 from inferway.placement import offline
 from inferway.placement.offline import Placement
-from inferway.report.shown import shown_as, text
-from inferway.report.table import percent, seconds, table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,7 +41,7 @@ class PlacementResult(Placement):
 
     def plot(self) -> Figure:
         """Draw how many copies of each variant a node of each tier holds."""
-        from inferway.report.allocation import by_tier, heat_maps
+        from inferway.experiments.allocation import by_tier, heat_maps
 
         grid = by_tier(self.network, np.asarray(self.allocation, np.float64))
         return heat_maps([grid], label="copies per node", title=f"placement by {self.policy}")
@@ -106,9 +106,9 @@ def figures(found: Placement, topology: Topology, folder: Path, *, title: str = 
 
     A network of too many nodes has no map.
     """
-    from inferway.report.allocation import by_tier, heat_maps
-    from inferway.report.figure import save
-    from inferway.report.network_map import MOST_NODES, network_map
+    from inferway.experiments.allocation import by_tier, heat_maps
+    from inferway.experiments.figure import save
+    from inferway.experiments.network_map import MOST_NODES, network_map
 
     network = found.network
     grid = by_tier(network, np.asarray(found.allocation, np.float64))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from inferway.report import slots
-from inferway.report.table import percent, seconds, table
+from inferway.experiments import slots
+from inferway.experiments.text import percent, seconds, table
 from inferway.twin.network.result import EventResult
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ __all__ = ["figures", "latencies", "tables"]
 
 
 def tables(result: NetworkResult) -> list[RenderableType]:
-    """As `inferway.report.slots.tables`, with what queues and moves add where they ran."""
+    """As `inferway.experiments.slots.tables`, with what queues and moves add where they ran."""
     found = slots.tables(result)
     if not isinstance(result, EventResult):
         return found
@@ -56,7 +56,7 @@ def _variants(result: EventResult) -> RenderableType:
 
 def latencies(result: EventResult, *, title: str = "") -> Figure:
     """Mean latency of the requests that entered in each slot."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     hours = [(slot + 0.5) * result.slot_s / 3600 for slot in range(result.slots)]
     line = Curve(result.policy, hours, (1e3 * result.latency_in).tolist(), color=0, markers=False)
@@ -68,8 +68,8 @@ def latencies(result: EventResult, *, title: str = "") -> Figure:
 def figures(
     result: NetworkResult, topology: Topology, folder: Path, *, title: str = ""
 ) -> list[Path]:
-    """As `inferway.report.slots.figures`, with the latency over time where requests ran."""
-    from inferway.report.figure import save
+    """As `inferway.experiments.slots.figures`, with the latency over time where requests ran."""
+    from inferway.experiments.figure import save
 
     found = slots.figures(result, topology, folder, title=title)
     if isinstance(result, EventResult):

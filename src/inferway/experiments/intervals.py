@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.studies.results import Results
-from inferway.studies.study import Claim, Study
+from inferway.experiments.results import Results
+from inferway.experiments.study import Claim, Study
 
 __all__ = ["METHODS", "checked"]
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
+from inferway.experiments.shown import shown_as, text
 from inferway.learning import deployed
 from inferway.learning.training import Trained
-from inferway.report.shown import shown_as, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ class TrainingResult(Trained):
 
     def plot(self) -> Figure:
         """Draw what came of the requests in each phase."""
-        from inferway.report.bars import Bars, bars
+        from inferway.experiments.bars import Bars, bars
 
         frame = self.to_frame()
         names = [f"phase {phase}" for phase in frame["phase"]]

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from inferway.report.table import milliseconds, percent, seconds, table
+from inferway.experiments.text import milliseconds, percent, seconds, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
+    from inferway.experiments.curves import Curve
     from inferway.network import Topology
-    from inferway.report.curves import Curve
     from inferway.twin.network_result import NetworkResult, PartResult
 
 Float = NDArray[np.float64]
@@ -96,7 +96,7 @@ def mebibytes(value: float) -> str:
 
 def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     """Gain per request and bytes fetched in each slot; means of several where there are many."""
-    from inferway.report.curves import Curve, Panel, panels
+    from inferway.experiments.curves import Curve, Panel, panels
 
     step = -(-result.slots // _POINTS)
     edges = np.arange(0, result.slots, step)
@@ -131,7 +131,7 @@ def hours_of(result: NetworkResult) -> tuple[float, float]:
 
 
 def _line(result: NetworkResult, x: Float, y: Float) -> Curve:
-    from inferway.report.curves import Curve
+    from inferway.experiments.curves import Curve
 
     return Curve(result.policy, x.tolist(), y.tolist(), color=0, markers=False)
 
@@ -153,9 +153,9 @@ def figures(
     list of Path
         The PNG files; a network of too many nodes has no map.
     """
-    from inferway.report.allocation import by_tier, heat_maps
-    from inferway.report.figure import save
-    from inferway.report.network_map import MOST_NODES, network_map
+    from inferway.experiments.allocation import by_tier, heat_maps
+    from inferway.experiments.figure import save
+    from inferway.experiments.network_map import MOST_NODES, network_map
 
     grid = by_tier(result.network, result.presence)
     drawn = {

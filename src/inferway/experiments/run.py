@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from inferway.studies.code import version
-from inferway.studies.results import Results
-from inferway.studies.store import Store, key
-from inferway.studies.study import SCALES, Point, Study
-from inferway.studies.workers import compute
+from inferway.experiments.code import version
+from inferway.experiments.results import Results
+from inferway.experiments.store import Store, key
+from inferway.experiments.study import SCALES, Point, Study
+from inferway.experiments.workers import compute
 
 __all__ = ["OUT", "Progress", "cores", "place", "run", "seeded", "stored"]
 

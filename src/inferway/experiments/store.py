@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from inferway.experiments.study import Point
 from inferway.runtime.unreadable import UNREADABLE
-from inferway.studies.study import Point
 
 __all__ = ["Store", "key"]
 

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from typing import Any, NamedTuple
 
-from inferway.studies.study import Point
+from inferway.experiments.study import Point
 
 __all__ = ["Outcome", "compute"]
 

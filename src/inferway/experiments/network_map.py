@@ -11,7 +11,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from inferway.report.figure import STYLE
+from inferway.experiments.figure import STYLE
 
 if TYPE_CHECKING:
     from inferway.network import Topology
@@ -42,7 +42,7 @@ def network_map(topology: Topology, share: NDArray[np.float64], *, title: str = 
     Returns
     -------
     figure
-        For `inferway.report.figure.save`.
+        For `inferway.experiments.figure.save`.
 
     Raises
     ------

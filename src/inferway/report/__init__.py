@@ -1,1 +1,0 @@
-"""Statistics, tables and figures; import the submodule, matplotlib loads only with `figure`."""
