@@ -127,10 +127,10 @@ def test_what_is_forgotten_is_said_to_be(digits: Any) -> None:
 
 def test_a_site_remembers_a_bounded_number(digits: Any) -> None:
     from inferway.live import Request
-    from inferway.live.explanation import KEPT, Memory
+    from inferway.live.explain import KEPT, RequestLog
     from inferway.live.request import Outcome
 
-    memory = Memory(("tiny",), [0.7], [0, 1], 0.8, 4, [64])
+    memory = RequestLog(("tiny",), [0.7], [0, 1], 0.8, 4, [64])
     for i in range(KEPT + 1):
         request = Request({}, 1, lambda _: None)
         request.id, request.outcome = b"%d" % i, Outcome.CANCELED

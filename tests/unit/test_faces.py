@@ -248,7 +248,7 @@ INNER: dict[str, set[str]] = {
         "inferway.network.arrivals",
     },
     "test_explained.py": {
-        "inferway.live.explanation",
+        "inferway.live.explain",
         "inferway.live.request",
     },
     "test_fuzz.py": {

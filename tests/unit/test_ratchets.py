@@ -24,7 +24,6 @@ NAMED_TWICE = {
     "Connection": 2,
     "Copy": 2,
     "Counted": 2,
-    "Counters": 2,
     "Counts": 2,
     "Course": 2,
     "Curve": 2,

@@ -162,7 +162,7 @@ def leave() -> None:
 
     To wait for it would take minutes, and an interpreter that ends under it may crash.
     """
-    from inferway.live.aside import working
+    from inferway.live.threads import working
 
     if working():
         sys.stdout.flush()

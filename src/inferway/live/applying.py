@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from inferway.live.aside import aside
 from inferway.live.bounds import OUTSIDE, Bounds
 from inferway.live.errors import WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.message import encode
 from inferway.live.http.refusal import RefusalError
+from inferway.live.threads import run_detached
 from inferway.runtime.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Applying:
 
     async def _answer(self, exchange: Exchange) -> None:
         try:
-            tasks = await self._apply(await aside(self._deployment, exchange))
+            tasks = await self._apply(await run_detached(self._deployment, exchange))
         except RefusalError as refusal:
             exchange.refuse(refusal.status, refusal.reason)
         except (ValueError, WarmUpError) as error:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from inferway.live.counters import Counters
-from inferway.live.explanation import Memory
+from inferway.live.explain import RequestLog
 from inferway.live.instance import EXPIRED
 from inferway.live.request import Outcome, Request
+from inferway.live.stats import Stats
 
 DROPPED = "the policy dropped the request from its queue; it was not expected to finish in time"
 
@@ -32,8 +32,8 @@ class Departures:
         task: str,
         class_of: Sequence[int],
         accuracy: Sequence[float],
-        counters: Counters,
-        memory: Memory,
+        counters: Stats,
+        memory: RequestLog,
     ) -> None:
         self._task, self._class_of, self._accuracy = task, class_of, accuracy
         self.counters, self._memory = counters, memory

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 from inferway.live.decisions import Decisions
-from inferway.live.explanation import Before
+from inferway.live.explain import Snapshot
 from inferway.live.health import Health
 from inferway.live.queues import Queues
 from inferway.live.request import Request
@@ -68,7 +68,7 @@ class Desk:
         """
         dispatcher = self.dispatcher
         now_s = self._now()
-        request.before = Before(
+        request.before = Snapshot(
             now_s,
             self._balance.item(),
             self._queue.tobytes(),

@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 
 from inferway.live.departures import Departures
 from inferway.live.desk import Desk
-from inferway.live.forecast import Forecast
 from inferway.live.health import Health
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.watch import Watch
+from inferway.live.predict import Forecast
 from inferway.live.queues import Queues
 from inferway.live.rejection import rejection
 from inferway.live.request import Outcome, Request
-from inferway.live.steering import Steering
+from inferway.live.scheduler import SchedulerLoop
 from inferway.site import HOLD, REJECT
 
 
@@ -59,7 +59,7 @@ class Reassignment:
         forecast: Forecast,
         health: Health,
         departures: Departures,
-        steering: Steering | None,
+        steering: SchedulerLoop | None,
         watch: Watch,
         budget: RetryBudget,
         accuracy: Sequence[float],

@@ -6,8 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from inferway.live.forecast import Forecast
 from inferway.live.health import Health
+from inferway.live.predict import Forecast
 from inferway.live.request import Outcome, Request
 
 GAVE_WAY = "a request of higher priority took the place of this one; try again later"

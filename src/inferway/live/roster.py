@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.live.aside import aside
 from inferway.live.assembly import check_served, sites_of
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.headroom import Headroom
 from inferway.live.site import Site
 from inferway.live.succession import inherit, retire
+from inferway.live.threads import run_detached
 from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:
@@ -202,7 +202,7 @@ class Roster:
         return sites
 
     async def _made(self, deployment: Deployment) -> Sequence[Site]:
-        return await aside(
+        return await run_detached(
             sites_of,
             deployment,
             self._times,

@@ -16,7 +16,6 @@ import uvloop
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
-from inferway.live.aside import aside
 from inferway.live.assembly import check_served
 from inferway.live.bodies import Bodies
 from inferway.live.bounds import Bounds
@@ -36,6 +35,7 @@ from inferway.live.pauses import Pauses, settle
 from inferway.live.port import listening
 from inferway.live.roster import Roster
 from inferway.live.site import Site
+from inferway.live.threads import run_detached
 from inferway.live.tidying import Tidying
 from inferway.live.tracing import Tracer
 from inferway.runtime.allocator import give_back
@@ -349,7 +349,7 @@ class Server:
             await asyncio.sleep(_POLL_S)
         if self._read_deployment is not None and not self._ending.is_set():
             try:
-                await self.apply(await aside(self._read_deployment))
+                await self.apply(await run_detached(self._read_deployment))
             except Exception as error:  # whatever is wrong with the file, the server goes on
                 self.log.error("not read anew", what="deployment", reason=str(error))
         if self._renew_again:

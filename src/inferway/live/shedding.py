@@ -8,7 +8,7 @@ from itertools import islice
 
 from inferway.live.departures import Departures
 from inferway.live.desk import Desk
-from inferway.live.forecast import Forecast
+from inferway.live.predict import Forecast
 from inferway.live.queues import Queues
 from inferway.live.rejection import GAVE_WAY
 from inferway.live.request import Outcome, Request

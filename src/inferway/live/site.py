@@ -10,16 +10,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.live.aside import aside
 from inferway.live.batching import Batching
 from inferway.live.central import HELD_LIMIT, CentralQueue
-from inferway.live.counters import Counters
 from inferway.live.decisions import Decisions
 from inferway.live.departures import Departures
 from inferway.live.desk import Desk
-from inferway.live.doorbell import Doorbell
-from inferway.live.explanation import Memory
-from inferway.live.forecast import Forecast
+from inferway.live.explain import RequestLog
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.health import Health
 from inferway.live.hops.breaker import RetryBudget
@@ -27,13 +23,16 @@ from inferway.live.hops.forwarder import Forwarder, Forwarding
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.watch import Watch
 from inferway.live.instance import Instance, join
+from inferway.live.predict import Forecast
 from inferway.live.queues import Queues
 from inferway.live.reassignment import Reassignment
 from inferway.live.request import Job, Outcome, Request
+from inferway.live.scheduler import SchedulerLoop
 from inferway.live.service import OneByOne, Service
 from inferway.live.settlement import Settlement
 from inferway.live.shedding import Shedding
-from inferway.live.steering import Steering
+from inferway.live.stats import Stats
+from inferway.live.threads import Wakeup, run_detached
 from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
 from inferway.runtime import Runtime, Signature
@@ -203,9 +202,11 @@ class Site:
         """Who has taken the task over."""
         self.left_balance = 0.0
         """The balance at that moment."""
-        self.memory = Memory(fleet.variants, self.accuracy, first, target, self._places, most_rows)
+        self.memory = RequestLog(
+            fleet.variants, self.accuracy, first, target, self._places, most_rows
+        )
         self._departures = Departures(
-            task, self.class_of, self.accuracy, Counters(fleet.variants), self.memory
+            task, self.class_of, self.accuracy, Stats(fleet.variants), self.memory
         )
         batching = None
         self._service: Service
@@ -236,7 +237,7 @@ class Site:
             self._left_s,
         )
         self.steering = (
-            None if controller is None else Steering(controller, self._desk, now, self._report)
+            None if controller is None else SchedulerLoop(controller, self._desk, now, self._report)
         )
         self._again = Reassignment(
             task,
@@ -272,7 +273,7 @@ class Site:
         self._done: deque[Job] = deque()
         self._stopped = False
         self._upkeep = Upkeep(self, window_s, remember)
-        self._doorbell: Doorbell | None = None
+        self._doorbell: Wakeup | None = None
 
     async def start(self) -> list[str]:
         """Warm every instance up and begin to serve.
@@ -284,12 +285,12 @@ class Site:
             what would fit.
         """
         loop = asyncio.get_running_loop()
-        self._doorbell = Doorbell(loop, self._collect)
+        self._doorbell = Wakeup(loop, self._collect)
         turn = Turn(loop, self._done.append, self._collect)
         cold = [
             server
             for server, instance in enumerate(self.instances)
-            if not self._watch.forwards(server) and not await aside(instance.warm_up)
+            if not self._watch.forwards(server) and not await run_detached(instance.warm_up)
         ]
         self.health.start(cold)
         for instance in self.instances:
@@ -345,12 +346,12 @@ class Site:
         self._desk.stamps = True
 
     @property
-    def counters(self) -> Counters:
+    def counters(self) -> Stats:
         """What has happened here."""
         return self._departures.counters
 
     @counters.setter
-    def counters(self, counters: Counters) -> None:
+    def counters(self, counters: Stats) -> None:
         self._departures.counters = counters
 
     async def stop(self, limit_s: float = 1.0) -> None:

@@ -21,8 +21,8 @@ from inferway.live.control.credentials import Credentials
 from inferway.live.control.incarnation import Early, Incarnation
 from inferway.live.control.outbox import Outbox
 from inferway.live.control.session import ALIVE, Keys, settings
-from inferway.live.doorbell import Doorbell
 from inferway.live.errors import ServeError
+from inferway.live.threads import Wakeup
 
 __all__ = ["LETTERS", "ControlPlane", "Traffic"]
 
@@ -119,7 +119,7 @@ class ControlPlane:
         self._session: Any = None
         self._held: list[Any] = []  # what would end if nobody kept it
         self._outboxes: dict[str, Outbox] = {}
-        self._bell: Doorbell | None = None
+        self._bell: Wakeup | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         # Guards what Zenoh's threads share with the loop's.
         self._lock = threading.Lock()
@@ -161,7 +161,7 @@ class ControlPlane:
         if self._credentials is not None:
             self._credentials.check(self.node)
         self._loop = asyncio.get_running_loop()
-        self._bell = Doorbell(self._loop, self._deliver)
+        self._bell = Wakeup(self._loop, self._deliver)
         try:
             await asyncio.to_thread(self._connect)
         except BaseException:

@@ -7,7 +7,6 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from inferway.live.counters import Counters
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.grpc.status import called, ended
@@ -19,6 +18,7 @@ from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.site import Site
+from inferway.live.stats import Stats
 from inferway.runtime import Tensor
 
 _NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
@@ -169,7 +169,7 @@ def _wanted(message: Any, intake: Intake) -> list[Tensor]:
     return list(wanted.values())
 
 
-def _parameters(given: Any, kind: Any, counters: Counters) -> Any:
+def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
     # Not strict: clients of older versions of the protocol, which have no double_param, write
     # numbers as strings.
     if not given:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
-from inferway.live.explanation import KEPT
+from inferway.live.explain import KEPT
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits

@@ -13,9 +13,9 @@ from inferway.live.errors import WarmUpError
 from inferway.live.instance import Instance
 from inferway.live.models import LoadError
 from inferway.live.store.allowed import shown
-from inferway.live.store.errand import errand
 from inferway.live.store.error import DamagedError, StoreError
 from inferway.live.store.shared import Progress
+from inferway.live.threads import run_in_thread
 from inferway.runtime import ArtifactError, OnnxRuntime, Signature, inspect
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class Files:
         known = self._hashed.get(path)
         if known is None:
             try:
-                known = await errand(lambda: _hash(path))
+                known = await run_in_thread(lambda: _hash(path))
             except OSError as error:
                 raise LoadError(
                     f"{shown(model.uri)} cannot be read: {error.strerror or error}"
@@ -152,7 +152,7 @@ class Files:
         if not file.stored or file.digest is None:
             return
         try:
-            found = await errand(lambda: _hash(file.path))
+            found = await run_in_thread(lambda: _hash(file.path))
         except OSError:
             found = ""
         if found != file.digest:
@@ -183,7 +183,7 @@ async def check(file: File, agreed: Agreed | None = None) -> Signature:
         Where one of them is wrong.
     """
     try:
-        signature = await errand(lambda: inspect(file.path, digest=file.digest))
+        signature = await run_in_thread(lambda: inspect(file.path, digest=file.digest))
     except Exception as error:  # whatever a file makes a parser raise
         raise LoadError(file.named(error)) from error
     fit(signature, agreed)
@@ -213,7 +213,7 @@ async def opened(
     """
     opening = _Opening(name, file, agreed, sizes)
     try:
-        return await errand(opening.run, opening.stop)
+        return await run_in_thread(opening.run, opening.stop)
     except asyncio.CancelledError:
         opening.close()
         raise

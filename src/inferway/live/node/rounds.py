@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from inferway.live.aside import aside
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedError, NodeState, Saved, StateError
+from inferway.live.threads import run_detached
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
 __all__ = ["Rounds"]
@@ -106,12 +106,12 @@ class Rounds:
             self._log.error("begins anew", reason=self._memory.damage)
         saved = None
         try:
-            saved = await aside(self._memory.load)
+            saved = await run_detached(self._memory.load)
             if saved is not None:
                 self._take_up(saved)
         except DamagedError as error:
             saved = None
-            kept = await aside(self._memory.begin_anew)
+            kept = await run_detached(self._memory.begin_anew)
             self._log.error("begins anew", reason=f"{error}; it is kept as {kept}")
         if self._post is not None:
             self._post.open()
@@ -196,7 +196,7 @@ class Rounds:
             await asyncio.wait((before,))
         assert self._kept is not None
         try:
-            await aside(self._memory.save, self._kept)
+            await run_detached(self._memory.save, self._kept)
         except StateError as error:
             self._log.error("the state was not saved", reason=str(error))
 

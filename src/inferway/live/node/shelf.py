@@ -19,8 +19,8 @@ from inferway.live.growths import Growths
 from inferway.live.headroom import is_closed
 from inferway.live.models import PASSING, LoadError
 from inferway.live.node.loading import Agreed, File, Files, check, fit, opened
-from inferway.live.store.errand import errand
 from inferway.live.store.shared import Progress
+from inferway.live.threads import run_in_thread
 from inferway.runtime import (
     OnnxRuntime,
     RemoteError,
@@ -245,7 +245,9 @@ class Shelf:
             if growths is not None and model is not None and is_closed(runtime.signature):
                 path, largest = ready.have.path, max(sizes) if variant.batch else RUN_ROWS
                 try:
-                    self._growth[pair] = await errand(lambda: growths.of(model, path, largest))
+                    self._growth[pair] = await run_in_thread(
+                        lambda: growths.of(model, path, largest)
+                    )
                 except BaseException:
                     runtime.close()
                     raise
@@ -271,7 +273,7 @@ class Shelf:
         except ValueError as error:
             raise LoadError(str(error)) from error
         try:
-            await errand(runtime.learn)
+            await run_in_thread(runtime.learn)
         except RemoteError as error:
             if error.fault not in PASSING:
                 raise LoadError(str(error)) from error

@@ -23,7 +23,6 @@ from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.service_times import carry_over
-from inferway.live.aside import aside
 from inferway.live.assembly import demand_at
 from inferway.live.errors import ServeError
 from inferway.live.headroom import Headroom, MemoryNeed
@@ -35,6 +34,7 @@ from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request
 from inferway.live.site import Site
+from inferway.live.threads import run_detached
 from inferway.runtime import Runtime, Signature
 from inferway.site.view import WHOLE
 
@@ -209,7 +209,9 @@ class Sites:
                 # One loan for all copies: a site gives back what it has been lent when it goes.
                 lent = {variant: self._shelf.lend(task, variant) for variant in own}
                 try:
-                    site, stands_for = await aside(self._made, task, signature, own, offers, lent)
+                    site, stands_for = await run_detached(
+                        self._made, task, signature, own, offers, lent
+                    )
                 except BaseException:
                     for runtime in lent.values():
                         runtime.close()

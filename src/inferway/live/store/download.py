@@ -7,12 +7,11 @@ import socket
 import ssl
 from typing import Any, Final
 
-from inferway.live.aside import aside
 from inferway.live.store.allowed import Allowed, Source, shown
-from inferway.live.store.errand import errand
 from inferway.live.store.error import UnavailableError
 from inferway.live.store.partial import Partial
 from inferway.live.store.transfer import CutError, Get
+from inferway.live.threads import run_detached, run_in_thread
 
 __all__ = ["download"]
 
@@ -80,7 +79,7 @@ async def _resolved(source: Source, patience_s: float) -> list[Any]:
     try:
         # The loop's own look-up would be waited for when the process ends.
         async with asyncio.timeout(patience_s):
-            return await aside(
+            return await run_detached(
                 socket.getaddrinfo, source.host, source.port, type=socket.SOCK_STREAM
             )
     except TimeoutError:
@@ -104,6 +103,6 @@ async def _watched(get: Get, patience_s: float) -> str | None:
 
     timer = loop.call_later(patience_s, look)
     try:
-        return await errand(get.run, get.stop)
+        return await run_in_thread(get.run, get.stop)
     finally:
         timer.cancel()

@@ -23,11 +23,11 @@ from typing import Final
 from inferway.live.store.allowed import Allowed, Source, shown
 from inferway.live.store.cache import Cache, Stored
 from inferway.live.store.download import download
-from inferway.live.store.errand import errand
 from inferway.live.store.error import DamagedError, NoRoomError, StoreError
 from inferway.live.store.partial import Partial
 from inferway.live.store.shared import Progress, Shared
 from inferway.live.store.transfer import Copy
+from inferway.live.threads import run_in_thread
 from inferway.runtime.artifact import MAX_BYTES
 
 __all__ = ["ModelStore"]
@@ -208,7 +208,7 @@ class ModelStore:
     ) -> Path:
         path = self._cache.path(digest)
         if digest in self._cache:
-            if digest in self._checked or await errand(lambda: _hash(path)) == digest:
+            if digest in self._checked or await run_in_thread(lambda: _hash(path)) == digest:
                 self._checked.add(digest)
                 self._cache.touch(digest)
                 return path
@@ -229,13 +229,13 @@ class ModelStore:
         coming = _Coming(self._cache, digest, size_bytes, self._max_bytes, shown(source.uri), tell)
         while True:
             try:
-                partial = await errand(coming.open)
+                partial = await run_in_thread(coming.open)
                 resumed = partial.received > 0
                 if partial.digest != digest:
                     await self._transfer(source, partial)
                 found = partial.digest
                 if found == digest:
-                    path = await errand(partial.finish)
+                    path = await run_in_thread(partial.finish)
                     self._checked.add(digest)
                     return path
                 partial.discard()
@@ -251,10 +251,10 @@ class ModelStore:
     async def _transfer(self, source: Source, partial: Partial) -> None:
         if source.is_file:
             copy = Copy(source, partial)
-            await errand(copy.run, copy.stop)
+            await run_in_thread(copy.run, copy.stop)
             return
         if self._tls is None:
-            self._tls = await errand(ssl.create_default_context)
+            self._tls = await run_in_thread(ssl.create_default_context)
         await download(source, partial, self._allowed, self._tls, self._patience_s)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from inferway.scheduling import Controller
 
 
-class Steering:
+class SchedulerLoop:
     """Calls a controller and has its routing kept.
 
     Parameters

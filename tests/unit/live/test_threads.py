@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from inferway.live.doorbell import Doorbell
+from inferway.live.threads import Wakeup
 
 
 @pytest.mark.parametrize("eventfd", [True, False])
@@ -30,7 +30,7 @@ def test_rings_from_threads_reach_the_loop(eventfd: bool, monkeypatch: pytest.Mo
             if len(found) == 2000:
                 ended.set()
 
-        bell = Doorbell(asyncio.get_running_loop(), answer)
+        bell = Wakeup(asyncio.get_running_loop(), answer)
 
         def work(start: int) -> None:
             for i in range(start, start + 1000):
@@ -60,10 +60,10 @@ def test_a_second_close_takes_no_file_from_anybody(
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        bell = Doorbell(loop, lambda: None)
+        bell = Wakeup(loop, lambda: None)
         bell.close()
         heard = asyncio.Event()
-        other = Doorbell(loop, heard.set)  # its file has the number that has become free
+        other = Wakeup(loop, heard.set)  # its file has the number that has become free
         bell.mute()
         bell.close()
         other.ring()
@@ -87,7 +87,7 @@ def test_a_ring_while_the_loop_looks_is_answered() -> None:
             else:
                 again.set()
 
-        bell = Doorbell(asyncio.get_running_loop(), answer)
+        bell = Wakeup(asyncio.get_running_loop(), answer)
         bell.ring()
         await asyncio.wait_for(again.wait(), 10)
         bell.close()
@@ -98,7 +98,7 @@ def test_a_ring_while_the_loop_looks_is_answered() -> None:
 def test_a_muted_bell_may_be_rung() -> None:
     async def main() -> None:
         answers: list[int] = []
-        bell = Doorbell(asyncio.get_running_loop(), lambda: answers.append(1))
+        bell = Wakeup(asyncio.get_running_loop(), lambda: answers.append(1))
         bell.mute()
         bell.ring()
         await asyncio.sleep(0)

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from inferway.live.store.errand import errand
+from inferway.live.threads import run_in_thread
 
 
 def test_whoever_is_canceled_waits_for_the_end_of_the_work() -> None:
@@ -19,7 +19,7 @@ def test_whoever_is_canceled_waits_for_the_end_of_the_work() -> None:
         raise OSError("nobody hears it")
 
     async def main() -> None:
-        waiting = asyncio.create_task(errand(work, told.set))
+        waiting = asyncio.create_task(run_in_thread(work, told.set))
         await asyncio.to_thread(begun.wait, 20)
         waiting.cancel()
         await asyncio.to_thread(told.wait, 20)
@@ -39,8 +39,8 @@ def test_whoever_is_canceled_waits_for_the_end_of_the_work() -> None:
 
 def test_the_outcome_is_the_works() -> None:
     async def main() -> None:
-        assert await errand(lambda: 7) == 7
+        assert await run_in_thread(lambda: 7) == 7
         with pytest.raises(ZeroDivisionError):
-            await errand(lambda: 1 // 0)
+            await run_in_thread(lambda: 1 // 0)
 
     asyncio.run(main())

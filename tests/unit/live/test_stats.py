@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from inferway.live.counters import LATENCY_BOUNDS_S, Counters
 from inferway.live.request import Outcome
+from inferway.live.stats import LATENCY_BOUNDS_S, Stats
 
 
 def test_answers_and_their_latency() -> None:
-    counters = Counters(("tiny", "big"))
+    counters = Stats(("tiny", "big"))
     counters.answered(1, 3, 0.9, LATENCY_BOUNDS_S[2], 0.5)
     counters.answered(1, 1, 0.9, LATENCY_BOUNDS_S[-1] + 1, 0.5)
     counters.answered(0, 1, 0.7, 0.0, 0.25)
@@ -19,7 +19,7 @@ def test_answers_and_their_latency() -> None:
 
 
 def test_ends_without_a_variant_are_counted_apart() -> None:
-    counters = Counters(("tiny", "big"))
+    counters = Stats(("tiny", "big"))
     counters.ended(Outcome.REJECTED)
     counters.ended(Outcome.FAILED, 1)
     assert counters.outcomes[Outcome.REJECTED] == [0, 0, 1]

@@ -20,7 +20,7 @@ KEPT = 4096
 # look at them again and again would hold requests up by milliseconds. They hold no containers.
 
 
-class Before(msgspec.Struct, gc=False):
+class Snapshot(msgspec.Struct, gc=False):
     """What the policy saw of the site."""
 
     now_s: float
@@ -34,11 +34,11 @@ class Before(msgspec.Struct, gc=False):
     """Probability of each server; empty where requests are not routed by probabilities."""
 
 
-class Ended(msgspec.Struct, gc=False):
+class LoggedRequest(msgspec.Struct, gc=False):
     """A request that has ended, without its tensors; as in `Request`."""
 
     id: bytes
-    before: Before | None
+    before: Snapshot | None
     server: int
     rows: int
     requests_together: int
@@ -58,7 +58,7 @@ class Ended(msgspec.Struct, gc=False):
     """Whether another node answered."""
 
 
-class Memory:
+class RequestLog:
     """The last requests of a site.
 
     Parameters
@@ -85,15 +85,15 @@ class Memory:
         self._variants, self._accuracy = variants, accuracy
         self._first, self._target, self._places = first, target, places
         self._most_rows = most_rows
-        self.past: Memory | None = None
+        self.past: RequestLog | None = None
         """Of the site that had the task before."""
-        self._kept: deque[Ended] = deque(maxlen=KEPT)
+        self._kept: deque[LoggedRequest] = deque(maxlen=KEPT)
 
     def keep(self, request: Request) -> None:
         """Remember how a request ended, without its tensors."""
         assert request.outcome is not None
         self._kept.append(
-            Ended(
+            LoggedRequest(
                 request.id,
                 request.before,
                 request.server,
@@ -127,7 +127,7 @@ class Memory:
                 return self._words(kept)
         return None if self.past is None else self.past.explain(identity)
 
-    def _words(self, ended: Ended) -> dict[str, Any]:
+    def _words(self, ended: LoggedRequest) -> dict[str, Any]:
         before, outcome, deadline_s = ended.before, ended.outcome, ended.deadline_s
         chosen = self._class(ended.server)
         candidates = [] if before is None else self._candidates(before, ended)
@@ -165,7 +165,7 @@ class Memory:
                 told["reason"] = self._why(chosen, candidates, told)
         return told
 
-    def _candidates(self, before: Before, ended: Ended) -> list[dict[str, Any]]:
+    def _candidates(self, before: Snapshot, ended: LoggedRequest) -> list[dict[str, Any]]:
         rows = ended.rows
         queue = np.frombuffer(before.queue, np.int32)
         ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
@@ -223,7 +223,7 @@ class Memory:
             f"{side} its target by a balance of {told['balance_before']:.4g}"
         )
 
-    def _batch(self, ended: Ended, chosen: int | None) -> dict[str, int] | None:
+    def _batch(self, ended: LoggedRequest, chosen: int | None) -> dict[str, int] | None:
         """What was run at once, the request included; None where that was not here."""
         if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
             return None

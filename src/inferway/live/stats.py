@@ -16,7 +16,7 @@ BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 """Upper ends of the batch sizes' buckets, in rows; one more bucket has no end."""
 
 
-class Counters:
+class Stats:
     """Counts of one site, written by the event loop only.
 
     Attributes
@@ -97,7 +97,7 @@ class Counters:
                 return
         self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
 
-    def absorb(self, other: Counters) -> None:
+    def absorb(self, other: Stats) -> None:
         """Add what another site of the task has counted, class by class of the same name.
 
         What a variant that is no longer here has done counts for the task's means only.

@@ -1,0 +1,153 @@
+"""Threads beside the event loop: long work in one of its own, and how a thread wakes the loop."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, ParamSpec, TypeVar
+
+__all__ = ["Wakeup", "run_detached", "run_in_thread", "working"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_NAME: Final = "aside"
+
+
+async def run_detached(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a function in a thread of its own; as `asyncio.to_thread`, but for the end.
+
+    The loop's own threads are waited for when it closes, a minute for a policy that compiles. This
+    one is left to itself where whoever waits is canceled.
+
+    Raises
+    ------
+    BaseException
+        What the function raises.
+    """
+    loop = asyncio.get_running_loop()
+    ended: asyncio.Future[T] = loop.create_future()
+
+    def tell(result: T | None, error: BaseException | None) -> None:
+        if ended.cancelled():
+            return
+        if error is not None:
+            ended.set_exception(error)
+        else:
+            ended.set_result(result)  # type: ignore[arg-type]
+
+    def work() -> None:
+        result, error = None, None
+        try:
+            result = function(*args, **kwargs)
+        except BaseException as raised:  # the one who waits is to have it
+            error = raised
+        with suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(tell, result, error)
+
+    threading.Thread(target=work, name=_NAME, daemon=True).start()
+    return await ended
+
+
+async def run_in_thread(work: Callable[[], T], stop: Callable[[], None] = lambda: None) -> T:
+    """Do work in a thread of its own; if canceled, tell it to stop and wait until it has.
+
+    As the work writes to files, the next one to write there must not begin before it has ended.
+
+    Parameters
+    ----------
+    work
+        Done in a thread of its own.
+    stop
+        Makes it end soon.
+
+    Raises
+    ------
+    BaseException
+        What the work raises.
+    """
+    going = asyncio.ensure_future(run_detached(work))
+    try:
+        return await asyncio.shield(going)
+    except asyncio.CancelledError:
+        stop()
+        while not going.done():
+            with suppress(asyncio.CancelledError):  # told again, as when all tasks are ended
+                await asyncio.wait({going})
+        going.exception()
+        raise
+
+
+def working() -> bool:
+    """Whether such work goes on: the interpreter must not be taken down under it."""
+    return any(thread.name == _NAME for thread in threading.enumerate())
+
+
+class Wakeup:
+    """Calls a function on the loop soon after any thread has rung; rings in between are one.
+
+    The loop's own `call_soon_threadsafe` writes to its wake-up file while the thread holds the
+    interpreter's lock, so that the loop wakes only to wait for that lock: 20 us of CPU for a round
+    trip between loop and thread, against 10 us here, where the write lets go of the lock
+    (`benchmarks/request_cost.py` has the whole request).
+
+    Parameters
+    ----------
+    loop
+        Whose thread calls the function.
+    answer
+        The function.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, answer: Callable[[], None]) -> None:
+        self._loop = loop
+        self._answer = answer
+        self._rung = self._closed = False
+        self._ends: tuple[socket.socket, ...] = ()
+        if hasattr(os, "eventfd"):
+            self._out = self._in = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        else:
+            self._ends = socket.socketpair()
+            for end in self._ends:
+                end.setblocking(False)
+            self._out, self._in = (end.fileno() for end in self._ends)
+        loop.add_reader(self._in, self._open)
+
+    def ring(self) -> None:
+        """Wake the loop, unless it has been woken and has not looked yet.
+
+        What the function is to find must be in place before.
+        """
+        if not self._rung:
+            self._rung = True
+            os.write(self._out, b"\1\0\0\0\0\0\0\0")
+
+    def close(self) -> None:
+        """Let go of the file; no thread may ring from now on, for its number may be used again.
+
+        A second call does nothing.
+        """
+        self.mute()
+        if self._closed:
+            return
+        self._closed = True
+        if self._ends:
+            for end in self._ends:
+                end.close()
+        else:
+            os.close(self._in)
+
+    def mute(self) -> None:
+        """Answer no more, though threads may go on ringing."""
+        if not self._closed:
+            self._loop.remove_reader(self._in)
+
+    def _open(self) -> None:
+        os.read(self._in, 8)
+        # Cleared before the function looks: whoever comes later rings again.
+        self._rung = False
+        self._answer()
