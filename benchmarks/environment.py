@@ -28,7 +28,7 @@ from inferway.dispatch.alias import set_routing
 from inferway.experiments.machine import machine
 from inferway.learning.edge_site import ID
 from inferway.learning.setting import setting
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import UNKNOWN
 from inferway.scheduling.observation import layout_of, observe
 from inferway.twin import Scenario
@@ -47,7 +47,7 @@ Run = Callable[[], tuple[int, int]]
 
 def of_sites(control: Control, count: int, slots: int) -> Run:
     """The sites as training steps them."""
-    sites = Sites(control, count=count, seed=1)
+    sites = SlottedSites(control, count=count, seed=1)
     routing = np.tile(ROUTING, (count, 1))
 
     def run() -> tuple[int, int]:

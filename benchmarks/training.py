@@ -30,7 +30,7 @@ from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.deployed import control_of
 from inferway.learning.ppo import Learner
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 
 FILE = Path(__file__).parents[1] / "examples" / "edge-burst.yaml"
 SETTINGS = Settings()
@@ -43,7 +43,7 @@ def ours(control: Control) -> Callable[[], object]:
 
 def plain(control: Control) -> Callable[[], object]:
     """The same update with dense rows and PyTorch's layers."""
-    sites = Sites(control, count=SETTINGS.sites, seed=1)
+    sites = SlottedSites(control, count=SETTINGS.sites, seed=1)
     steps, d, n = SETTINGS.slots_per_update // SETTINGS.sites, control.features, 4
     actor, critic = (_layers(d, outputs) for outputs in (n, 1))
     optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], 2.5e-4)
@@ -104,7 +104,7 @@ def stable_baselines(control: Control) -> Callable[[], object]:
 
         def __init__(self) -> None:
             count, d = SETTINGS.sites, control.features
-            self.sites = Sites(control, count=count, seed=1)
+            self.sites = SlottedSites(control, count=count, seed=1)
             seen = spaces.Box(0.0, 1.0, (d,), np.float32)
             super().__init__(count, seen, spaces.Box(-1e3, 1e3, (4,), np.float32))
             self.ended, self.told = np.zeros(count, bool), [{} for _ in range(count)]
@@ -198,7 +198,7 @@ def speed(update: Callable[[], object], updates: int) -> float:
 
 def simulation(control: Control, slots: int = 400) -> float:
     """Slots per CPU second of the sites alone."""
-    sites = Sites(control, count=SETTINGS.sites, seed=1)
+    sites = SlottedSites(control, count=SETTINGS.sites, seed=1)
     routing = np.full((SETTINGS.sites, 4), 0.25)
     sites.step(routing)
     start = time.process_time()

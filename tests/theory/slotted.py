@@ -13,13 +13,13 @@ from systems import HERE, batch_rules, phases, poisson, service_times
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import MapArrivals
 from inferway.dispatch.alias import Alias, set_routing
-from inferway.learning.site import Control, Sites
+from inferway.learning.arrivals import next_event
+from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Signal
 from inferway.scheduling.observation import Layout, layout_of, observe
 from inferway.site import Fleet, Request, empty_site
 from inferway.twin import Scenario
 from inferway.twin.engine import GeneralEngine, engine_of
-from inferway.twin.kernel.flow import next_event
 from inferway.twin.kernel.state import REROUTED
 from inferway.workload import Chunk
 
@@ -50,7 +50,7 @@ def markovian(d0: list[list[float]], d1: list[list[float]]) -> MapArrivals:
 
 def in_slots(control: Control, seed: int, decisions: list[Decision]) -> Iterator[Slot]:
     """The kernel's run of one site."""
-    sites = Sites(control, seed=seed)
+    sites = SlottedSites(control, seed=seed)
     for decision in decisions:
         sites.step(decision.probabilities[None], decision.batches[None])
         counts = sites.counts
@@ -105,7 +105,7 @@ def drawn(scenario: Scenario, decision: Decision, words: Words, requests: int) -
 
 def arrivals_of(control: Control, seed: int, end_s: float) -> tuple[np.ndarray, np.ndarray, Any]:
     """Arrivals of the first site up to a time and one beyond, their phases, and the course."""
-    sites = Sites(control, seed=seed)
+    sites = SlottedSites(control, seed=seed)
     flow, state = sites._sites.flow, sites._sites.states[0, 2]
     phase, now_s = int(flow.phase[0]), float(flow.next_s[0])
     times_s, came = [], []

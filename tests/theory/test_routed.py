@@ -21,7 +21,7 @@ from systems import phases, poisson
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling.waiting_time import later_than
 from inferway.site import Fleet
 from inferway.twin import Scenario
@@ -74,9 +74,11 @@ def batched(control: Control) -> Control:
     return replace(control, scenario=replace(control.scenario, batches=rules))
 
 
-def run(control: Control, routing: list[float], *, count: int, slots: int, seed: int) -> Sites:
+def run(
+    control: Control, routing: list[float], *, count: int, slots: int, seed: int
+) -> SlottedSites:
     """Many sites under one routing."""
-    sites = Sites(control, count=count, seed=seed)
+    sites = SlottedSites(control, count=count, seed=seed)
     rows = np.tile(np.array(routing), (count, 1))
     for _ in range(slots):
         sites.step(rows)
@@ -161,7 +163,7 @@ def test_rewards_are_those_of_what_was_counted() -> None:
     base = site(BURSTS, deadline_s=0.15, buffer=4)
     for of in (base, batched(base)):
         control = replace(of, rejected_weight=0.5, accuracy_weight=2.0, gains=(0.6, 0.9))
-        sites = Sites(control, count=3, seed=8)
+        sites = SlottedSites(control, count=3, seed=8)
         total, noted = np.zeros(3), np.zeros((3, 5))
         for _ in range(60):
             total += sites.step(np.tile([0.3, 0.3, 0.2, 0.2], (3, 1)))
@@ -199,9 +201,9 @@ def test_arrivals_of_a_map_have_its_rate_and_correlation() -> None:
 
 
 def test_a_site_begins_somewhere_in_the_long_run() -> None:
-    sites = Sites(site(ALONG), count=3000, seed=6)
+    sites = SlottedSites(site(ALONG), count=3000, seed=6)
     assert np.mean(sites.phase == 0) == pytest.approx(ALONG.stationary[0], abs=0.03)
-    periodic = Sites(site(phases((3, 70, None), (1, 10, None))), count=3000, seed=6)
+    periodic = SlottedSites(site(phases((3, 70, None), (1, 10, None))), count=3000, seed=6)
     assert np.mean(periodic.phase == 0) == pytest.approx(0.75, abs=0.03)
 
 
@@ -215,7 +217,7 @@ def trace(tmp_path: Path) -> TraceArrivals:
 
 def test_a_trace_goes_round(trace: TraceArrivals) -> None:
     control = replace(site(trace), slot_s=0.5)
-    sites = Sites(control, count=40, seed=2)
+    sites = SlottedSites(control, count=40, seed=2)
     found = []
     for _ in range(24):
         sites.step(np.full((40, 4), 0.25))
@@ -237,7 +239,7 @@ def test_it_goes_on_where_its_state_was_taken(kind: str, late: str, trace: Trace
         "trace": trace,
     }[kind]
     control = replace(site(arrivals, distribution="lognormal", late=late), sees_phase=True)
-    one, other = Sites(control, count=3, seed=1), Sites(control, count=3, seed=2)
+    one, other = SlottedSites(control, count=3, seed=1), SlottedSites(control, count=3, seed=2)
     routing = np.tile([0.2, 0.2, 0.3, 0.3], (3, 1))
     for _ in range(25):
         one.step(routing)
@@ -246,10 +248,10 @@ def test_it_goes_on_where_its_state_was_taken(kind: str, late: str, trace: Trace
     other.restore(state)
     assert [course(other, routing) for _ in range(20)] == expected
     with pytest.raises(ValueError, match="not one of 2 such sites"):
-        Sites(control, count=2).restore(state)
+        SlottedSites(control, count=2).restore(state)
 
 
-def course(sites: Sites, routing: np.ndarray) -> Any:
+def course(sites: SlottedSites, routing: np.ndarray) -> Any:
     """All that a slot shows."""
     sites.step(routing)
     shown = (sites.rewards, sites.observation, sites.clock_s, *sites.counts, *sites.outcomes)
@@ -258,7 +260,7 @@ def course(sites: Sites, routing: np.ndarray) -> Any:
 
 def test_a_site_is_the_same_among_however_many() -> None:
     control = site(BURSTS, distribution="lognormal")
-    few, many = Sites(control, count=2, seed=9), Sites(control, count=7, seed=9)
+    few, many = SlottedSites(control, count=2, seed=9), SlottedSites(control, count=7, seed=9)
     for _ in range(40):
         few.step(np.tile([0.2, 0.2, 0.3, 0.3], (2, 1)))
         many.step(np.tile([0.2, 0.2, 0.3, 0.3], (7, 1)))
@@ -267,7 +269,7 @@ def test_a_site_is_the_same_among_however_many() -> None:
     assert few.rewards[0] != few.rewards[1]
     many.restart(9, site=1)
     assert many.clock_s.tolist() == [40.0, 0.0, *[40.0] * 5]
-    again = Sites(control, count=2, seed=9)
+    again = SlottedSites(control, count=2, seed=9)
     many.step(np.tile([0.2, 0.2, 0.3, 0.3], (7, 1)))
     again.step(np.tile([0.2, 0.2, 0.3, 0.3], (2, 1)))
     assert many.observation[1].tolist() == again.observation[1].tolist()
@@ -280,16 +282,17 @@ def numbers() -> list[Any]:
     for arrivals in (BURSTS, ALONG, phases((3, 70, None), (1, 10, None))):
         for late, batches in (("serve", ()), ("drop", ()), ("serve", (offer, None))):
             control = site(arrivals, distribution="lognormal", late=late, batches=batches)
-            sites = Sites(control, count=2, seed=4)
+            sites = SlottedSites(control, count=2, seed=4)
             found += [course(sites, np.tile([0.2, 0.2, 0.3, 0.3], (2, 1))) for _ in range(6)]
     return found
 
 
 def test_it_is_the_same_without_compilation() -> None:
-    code = "import json, test_routed; print(json.dumps(test_routed.numbers()))"
+    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import json, test_routed; "
+    code += "print(json.dumps(test_routed.numbers()))"
     plain = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1", "PYTHONPATH": str(HERE)},
+        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         capture_output=True,
         check=True,
         text=True,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from inferway.extras import installing
 from inferway.learning.decisions import Decisions
 from inferway.learning.setting import Observability, setting
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 
 try:
     import gymnasium
@@ -91,14 +91,14 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
             beta=beta,
             gains=gains,
         )
-        self.sites = Sites(self.control)
+        self.sites = SlottedSites(self.control)
         self._decisions = Decisions(self.control)
         self.observation_space, self.action_space = spaces(self.control)
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode; a seed gives the course of the first of `Sites` with that seed."""
+        """Begin an episode; a seed gives the course of the first `SlottedSites` of it."""
         super().reset(seed=seed)
         begin = int(self.np_random.integers(2**62)) if seed is None else seed
         self.sites.restart(begin)
@@ -122,7 +122,7 @@ def spaces(control: Control) -> tuple[Any, Any]:
     )
 
 
-def counted(sites: Sites) -> dict[str, NDArray[Any]]:
+def counted(sites: SlottedSites) -> dict[str, NDArray[Any]]:
     """(E,) what became of requests in the last slot."""
     arrived, rejected, late, timely = sites.outcomes
     return {

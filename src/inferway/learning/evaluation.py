@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 from inferway.learning.tally import Tally
 
 __all__ = ["Decide", "evaluate"]
@@ -47,7 +47,7 @@ def evaluate(
     Tally
         The sites' requests by phase at their arrival.
     """
-    run = Sites(control, count=sites, seed=seed)
+    run = SlottedSites(control, count=sites, seed=seed)
     for t in range(warmup + -(-slots // sites)):
         if t == warmup:
             run.clear()

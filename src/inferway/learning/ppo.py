@@ -26,7 +26,7 @@ from inferway.learning.rewards import (
 )
 from inferway.learning.rows import Rows
 from inferway.learning.settings import Settings
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 from inferway.learning.tally import Tally
 
 __all__ = ["DivergenceError", "Learner", "Update"]
@@ -82,7 +82,7 @@ class Learner:
         self.control, self.settings, self.seed = control, settings, seed
         seen = replace(control, sees_phase=control.sees_phase or settings.critic_sees_phase)
         words = np.random.SeedSequence([seed, 3]).generate_state(2, np.uint64)
-        self.sites = Sites(seen, count=settings.sites, seed=int(words[0] >> 1))
+        self.sites = SlottedSites(seen, count=settings.sites, seed=int(words[0] >> 1))
         self.random = np.random.default_rng([seed, 4])
         generator = torch.Generator().manual_seed(int(words[1] >> 1))
         self.actor = Actor(

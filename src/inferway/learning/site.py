@@ -1,7 +1,7 @@
 """Sites under slotted control: what every environment and trainer of ours stands on.
 
-The simulation is the twin's (`inferway.twin.kernel.routed`): E independent sites in lockstep, each
-routed at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
+The simulation is `inferway.learning.routed`: E independent sites in lockstep, each routed
+at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
 """
 
 from __future__ import annotations
@@ -19,10 +19,9 @@ from inferway.deployment.workloads import (
     PoissonArrivals,
     TraceArrivals,
 )
+from inferway.learning import arrays, routed
 from inferway.learning.arrivals import begin, flow_of
 from inferway.site.compiled import entry
-from inferway.twin.kernel import routed
-from inferway.twin.kernel import sites as kernel
 from inferway.twin.kernel.chance import streams
 from inferway.twin.kernel.laws import laws
 from inferway.twin.scenario import Scenario
@@ -132,7 +131,7 @@ class Control:
         return length
 
 
-class Sites:
+class SlottedSites:
     """E sites in lockstep, one decision per site and slot.
 
     Parameters
@@ -165,7 +164,7 @@ class Sites:
         `inferway.scheduling.observation`; the next slot writes over it."""
         self.rewards: Floats = self._sites.reward
         """(E,) of the last slot, eq. 2; the next slot writes over it."""
-        self.outcomes: kernel.Outcomes = self._sites.outcomes
+        self.outcomes: arrays.Outcomes = self._sites.outcomes
         """What became of requests in the last slot; the next slot writes over it."""
         self.arrivals: Ints = self.outcomes.arrived
         """(E,) requests that arrived in the last slot."""
@@ -177,7 +176,7 @@ class Sites:
         return scenario.batches or (None,) * len(scenario.fleet.rate)
 
     @property
-    def counts(self) -> kernel.Counted:
+    def counts(self) -> arrays.PhaseCounts:
         """Counts of the requests since `clear`, by site and phase of arrival."""
         return self._sites.counted
 
@@ -260,10 +259,10 @@ class Sites:
 
 @cache
 def _entries() -> tuple[Any, Any, Any]:
-    return entry(kernel.bind), entry(routed.advance), entry(routed.look)
+    return entry(arrays.bind), entry(routed.advance), entry(routed.look)
 
 
-def _sites(control: Control, count: int) -> kernel.Sites:
+def _sites(control: Control, count: int) -> arrays.SiteArrays:
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
@@ -275,8 +274,8 @@ def _sites(control: Control, count: int) -> kernel.Sites:
     drops = scenario.late == "drop" and scenario.deadline_s is not None
     batched = any(batch is not None for batch in scenario.batches)
     gains = control.accuracy_weight * np.array(control.reward_gains)
-    return kernel.Sites(
-        servers=kernel.Servers(
+    return arrays.SiteArrays(
+        servers=arrays.Servers(
             queue=np.zeros((count, n), np.uint32),
             tail=np.zeros((count, n), np.uint32),
             taken=np.zeros((count, n), np.uint32),
@@ -287,13 +286,13 @@ def _sites(control: Control, count: int) -> kernel.Sites:
             phase=np.zeros((count, n, places), np.uint8),
         ),
         flow=flow_of(scenario.arrivals, scenario.capacity_per_s, count),
-        routed=kernel.Routed(
+        routed=arrays.Routed(
             threshold=np.ones((count, n)),
             other=np.zeros((count, n), np.uint32),
             smallest=np.ones((count, classes), np.int64),
             largest=np.ones((count, classes), np.int64),
         ),
-        counted=kernel.Counted(
+        counted=arrays.PhaseCounts(
             arrived=np.zeros((count, phases), np.int64),
             rejected=np.zeros((count, phases), np.int64),
             dropped=np.zeros((count, phases), np.int64),
@@ -301,13 +300,13 @@ def _sites(control: Control, count: int) -> kernel.Sites:
             answered=np.zeros((*by_class, 2), np.int64),
             batches=np.zeros(by_class, np.int64),
         ),
-        outcomes=kernel.Outcomes(
+        outcomes=arrays.Outcomes(
             arrived=np.zeros(count, np.int64),
             rejected=np.zeros(count, np.int64),
             late=np.zeros(count, np.int64),
             timely=np.zeros((count, classes), np.int64),
         ),
-        terms=kernel.Terms(
+        terms=arrays.Terms(
             server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),
             capacity=fleet.buffer,
             deadline_s=deadline_s,

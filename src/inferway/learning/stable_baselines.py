@@ -23,7 +23,7 @@ __all__ = ["BaselineSites"]
 
 
 class BaselineSites(VecEnv):  # type: ignore[misc]
-    """Sites in lockstep for the learners of Stable-Baselines3.
+    """SlottedSites in lockstep for the learners of Stable-Baselines3.
 
     Parameters
     ----------

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.learning.site import Sites
+from inferway.learning.site import SlottedSites
 
 __all__ = ["Tally"]
 
@@ -36,7 +36,7 @@ class Tally:
     accuracy: NDArray[np.float64]
 
     @staticmethod
-    def of(sites: Sites) -> Tally:
+    def of(sites: SlottedSites) -> Tally:
         """What sites have counted since they were cleared."""
         counts = sites.counts
         return Tally(

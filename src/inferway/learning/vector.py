@@ -14,7 +14,7 @@ from inferway.learning.decisions import Decisions
 # Gymnasium from there, which says what to install where it is missing.
 from inferway.learning.edge_site import SLOTS, EdgeSite, counted, gymnasium, spaces
 from inferway.learning.setting import Observability, setting
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 
 __all__ = ["EdgeSites"]
 
@@ -22,7 +22,7 @@ Step = tuple[NDArray[np.float32], NDArray[Any], NDArray[Any], NDArray[Any], dict
 
 
 class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
-    """Sites in lockstep: their episodes begin together and end together.
+    """SlottedSites in lockstep: their episodes begin together and end together.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
         )
         self.metadata = EdgeSite.metadata | {"autoreset_mode": mode}
         self.num_envs = num_envs
-        self.sites = Sites(self.control, count=num_envs)
+        self.sites = SlottedSites(self.control, count=num_envs)
         self._decisions = Decisions(self.control)
         self.single_observation_space, self.single_action_space = spaces(self.control)
         batch_space = gymnasium.vector.utils.batch_space
@@ -98,7 +98,7 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
-        """Begin an episode at every site; a seed gives the course of `Sites` with that seed."""
+        """Begin an episode at every site; a seed gives the course of `SlottedSites` of it."""
         super().reset(seed=seed)
         self._slots = 0
         self.sites.restart(int(self.np_random.integers(2**62)) if seed is None else seed)

@@ -1,4 +1,4 @@
-"""Sites as environments of Gymnasium and Stable-Baselines3."""
+"""SlottedSites as environments of Gymnasium and Stable-Baselines3."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from inferway.learning import registration  # noqa: E402
 from inferway.learning.decisions import Decisions  # noqa: E402
 from inferway.learning.edge_site import ID, EdgeSite  # noqa: E402
 from inferway.learning.setting import setting  # noqa: E402
-from inferway.learning.site import Control, Sites  # noqa: E402
+from inferway.learning.site import Control, SlottedSites  # noqa: E402
 from inferway.learning.vector import EdgeSites  # noqa: E402
 
 BURST = Path(__file__).parents[3] / "examples" / "edge-burst.yaml"
@@ -81,7 +81,7 @@ def test_a_step_is_that_of_sites(actions: np.ndarray) -> None:
     steady = PoissonArrivals.model_validate({"process": "poisson", "rate": "150/s"})
     control = replace(calm, scenario=replace(calm.scenario, arrivals=steady))
     env, envs = EdgeSite(control=control), EdgeSites(5, control=control)
-    alone, sites = (Sites(control, count=count, seed=7) for count in (1, 5))
+    alone, sites = (SlottedSites(control, count=count, seed=7) for count in (1, 5))
     seen, _ = env.reset(seed=7)
     many, _ = envs.reset(seed=7)
     assert seen.tolist() == alone.observation[0].tolist()
@@ -151,7 +151,7 @@ def test_the_next_episode_begins_with_the_next_step(actions: np.ndarray) -> None
 def test_or_with_the_last(actions: np.ndarray) -> None:
     envs = EdgeSites(5, max_episode_steps=3, autoreset_mode="SameStep")
     assert envs.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
-    sites = Sites(setting(), count=5, seed=2)
+    sites = SlottedSites(setting(), count=5, seed=2)
     envs.reset(seed=2)
     for t in range(3):
         seen, rewards, _, truncated, info = envs.step(actions[t])
@@ -271,7 +271,7 @@ def test_stable_baselines_sees_returns_and_last_observations(actions: np.ndarray
     envs = BaselineSites(5, max_episode_steps=4)
     envs.seed(3)
     first = envs.reset()
-    sites = Sites(setting(), count=5, seed=3)
+    sites = SlottedSites(setting(), count=5, seed=3)
     assert first.tolist() == sites.observation.tolist()
     total = np.zeros(5)
     for t in range(4):

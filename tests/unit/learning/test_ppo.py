@@ -15,7 +15,7 @@ from inferway.learning.actor import Actor  # noqa: E402
 from inferway.learning.evaluation import evaluate  # noqa: E402
 from inferway.learning.ppo import DivergenceError, Learner  # noqa: E402
 from inferway.learning.settings import Settings  # noqa: E402
-from inferway.learning.site import Sites  # noqa: E402
+from inferway.learning.site import SlottedSites  # noqa: E402
 
 KINDS = [
     {},
@@ -163,4 +163,4 @@ def test_optional_limits_hold() -> None:
 def test_sites_of_the_learner_are_those_of_its_seed_only() -> None:
     one, other = (Learner(control(), SMALL, seed=8) for _ in range(2))
     np.testing.assert_array_equal(one.sites.observation, other.sites.observation)
-    assert isinstance(one.sites, Sites)
+    assert isinstance(one.sites, SlottedSites)

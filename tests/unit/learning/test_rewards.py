@@ -8,7 +8,7 @@ from burst import SMALL, control
 
 from inferway.learning.rewards import Potential, RunningScale, advantages_of, baseline_of, symlog
 from inferway.learning.settings import Settings
-from inferway.learning.site import Sites
+from inferway.learning.site import SlottedSites
 
 DEADLINE_S = 0.3
 
@@ -60,7 +60,7 @@ def test_baseline() -> None:
 @pytest.mark.parametrize("kind", ["queues", "outcomes"])
 def test_potential_counts_the_requests_that_are_there(kind: str) -> None:
     place = control()
-    sites = Sites(place, count=64, seed=3)
+    sites = SlottedSites(place, count=64, seed=3)
     routing = np.tile([0.1, 0.2, 0.3, 0.4], (64, 1))
     for _ in range(40):
         sites.step(routing, None)
@@ -84,7 +84,7 @@ def test_potential_counts_the_requests_that_are_there(kind: str) -> None:
 def test_outcomes_are_foreseen() -> None:
     """With fixed service times, what is predicted of the requests at a site is what they bring."""
     place = control()
-    sites = Sites(place, count=50, seed=4)
+    sites = SlottedSites(place, count=50, seed=4)
     heavy = np.tile([0.0, 0.0, 0.5, 0.5], (50, 1))
     for _ in range(30):
         sites.step(heavy, None)

@@ -205,14 +205,14 @@ def test_what_is_left_can_be_read(tmp_path: Path) -> None:
 def test_a_policy_is_what_was_trained(tmp_path: Path) -> None:
     """The exported file, run by the code that serves, says what the actor says."""
     from inferway.learning.ppo import Learner
-    from inferway.learning.site import Sites
+    from inferway.learning.site import SlottedSites
 
     short(tmp_path)
     learner = Learner(control(), SMALL, seed=4)
     found = Checkpoint(tmp_path).read()
     assert found is not None
     learner.restore(found[1])
-    sites = Sites(control(), count=30, seed=1)
+    sites = SlottedSites(control(), count=30, seed=1)
     sites.step(np.full((30, 4), 0.25), None)
     outputs = read(tmp_path / POLICY).forward(sites.observation)
     routing = np.exp(outputs) / np.exp(outputs).sum(1, keepdims=True)

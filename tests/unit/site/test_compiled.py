@@ -19,7 +19,7 @@ PACKAGE = Path(inferway.__file__).parent
 ENTRIES = {
     "dispatcher": ("inferway.dispatch.entries", "inferway.dispatch.tad"),
     "twin": ("inferway.twin.kernel.general", "inferway.dispatch.priced"),
-    "sites": ("inferway.twin.kernel.sites", "inferway.twin.kernel.routed"),
+    "sites": ("inferway.learning.arrays", "inferway.learning.routed"),
     "placement": ("inferway.placement.infida", "inferway.placement.account"),
 }
 

@@ -89,13 +89,13 @@ def used(
         served. The upper bound of the bursty goodput is ``bound``.
     """
     del file
-    from inferway.learning.site import Sites
+    from inferway.learning.site import SlottedSites
     from inferway.learning.tally import Tally
     from inferway.studies.scheduling.deciders import learned
 
     decide = learned(network(policy))
     light, heavy = phis
-    run = Sites(control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed)
+    run = SlottedSites(control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed)
     # By state, model, smallest or largest, and size.
     seen = np.zeros((2, 2, 2, len(SIZES)))
     for t in range(_WARMUP + -(-slots // run.count)):

@@ -1,7 +1,7 @@
 """Schedulers for many sites at once: from a batch of observations to routing.
 
 What `inferway.scheduling` decides for one site in a call, decided here for (E, d) observations of
-`inferway.learning.site.Sites`; a study checks that both give the same results.
+`inferway.learning.site.SlottedSites`; a study checks that both give the same results.
 """
 
 from __future__ import annotations

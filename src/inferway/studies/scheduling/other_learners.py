@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferway.learning.site import Sites
+    from inferway.learning.site import SlottedSites
 
 __all__ = ["COMMAND", "LEARNERS", "SLOTS", "trained"]
 
@@ -78,7 +78,7 @@ def trained(
     return {"slots": float(model.num_timesteps), "cpu_s": time.process_time() - start}
 
 
-def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, Sites]:
+def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSites]:
     import numpy as np
     from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 
@@ -142,7 +142,7 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, Sites]:
     return model, made.envs.sites
 
 
-def _recording(sites: Sites, every: int) -> Any:
+def _recording(sites: SlottedSites, every: int) -> Any:
     from stable_baselines3.common.callbacks import BaseCallback
 
     from inferway.learning.tally import Tally

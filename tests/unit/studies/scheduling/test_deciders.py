@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferway.deployment.policies import scheduling_spec
-from inferway.learning.site import Control, Sites
+from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Conditions, Signal, controller_of
 from inferway.scheduling.learned import Learned
 from inferway.site.view import empty_site
@@ -33,7 +33,7 @@ def test_as_for_one_site(policy):
     phases = phases_of(asked.arrivals, asked.capacity_per_s)
     single = controller_of(spec, Conditions(asked.fleet, asked.deadline_s, phases=phases))
     site = empty_site(asked.fleet, None, 16)
-    sites = Sites(on, count=30, seed=4)
+    sites = SlottedSites(on, count=30, seed=4)
     routings = set()
     for observation in seen_by(sites):
         found, rules = decide(observation)
@@ -51,7 +51,7 @@ def test_as_for_one_site(policy):
 def test_a_network_as_for_one_site(name):
     policy = Learned(network(name))
     decide = learned(network(name))
-    for observation in seen_by(Sites(control(name), count=8, seed=2), slots=5):
+    for observation in seen_by(SlottedSites(control(name), count=8, seed=2), slots=5):
         found, rules = decide(observation)
         for e, row in enumerate(observation):
             wanted = policy.act(row)

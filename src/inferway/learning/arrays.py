@@ -13,9 +13,9 @@ from numba.core import types
 from numba.experimental import structref
 from numba.extending import intrinsic
 
+from inferway.learning.arrivals import Flow
 from inferway.site.handle import Handle
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.flow import Flow
 from inferway.twin.kernel.laws import Laws
 
 
@@ -56,7 +56,7 @@ class Routed(NamedTuple):
     """(E, K) batches that are not exceeded."""
 
 
-class Counted(NamedTuple):
+class PhaseCounts(NamedTuple):
     """Counts by the phase in which a request arrived, since they were last cleared."""
 
     arrived: Ints
@@ -111,13 +111,13 @@ class Terms(NamedTuple):
     """Whether observations say the sizes of the batches in service."""
 
 
-class Sites(NamedTuple):
+class SiteArrays(NamedTuple):
     """Everything that the kernels share."""
 
     servers: Servers
     flow: Flow
     routed: Routed
-    counted: Counted
+    counted: PhaseCounts
     outcomes: Outcomes
     terms: Terms
     laws: Laws
@@ -133,7 +133,7 @@ class Sites(NamedTuple):
 
 @structref.register
 class _BoundType(types.StructRef):  # type: ignore[misc, name-defined]
-    """`Sites` behind one pointer."""
+    """`SiteArrays` behind one pointer."""
 
 
 @intrinsic
@@ -147,8 +147,8 @@ def _lent(_context: Any, bound: Any) -> Any:
 
 if numba.config.DISABLE_JIT:
 
-    def bind(sites: Sites) -> Any:
-        """What Python hands to the compiled entries."""
+    def bind(sites: SiteArrays) -> Any:
+        """Give what Python hands to the compiled entries."""
         return sites
 
     def lent(bound: Any) -> Any:
@@ -162,8 +162,8 @@ else:
 
     structref.define_proxy(_Bound, _BoundType, ["sites"])
 
-    def bind(sites: Sites) -> Any:
-        """What Python hands to the compiled entries: a pointer, made once."""
+    def bind(sites: SiteArrays) -> Any:
+        """Give what Python hands to the compiled entries: a pointer, made once."""
         return _Bound(sites)
 
     lent = _lent

@@ -16,14 +16,14 @@ import numba
 import numpy as np
 
 from inferway.dispatch.alias_table import tabulate
+from inferway.learning.arrays import Servers, SiteArrays, lent
+from inferway.learning.arrivals import PHASES, next_event
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform
 from inferway.site.handle import handle
 from inferway.site.view import Floats, Ints
 from inferway.twin.kernel.chance import step, word
-from inferway.twin.kernel.flow import PHASES, next_event
 from inferway.twin.kernel.laws import draw
-from inferway.twin.kernel.sites import Servers, Sites, lent
 
 _DECISIONS, _SERVICE, _ARRIVALS = range(3)
 _INLINE = {"forceinline": True}
@@ -35,7 +35,7 @@ def advance(bound: Any, probabilities: Floats, batches: Ints, slot_s: float) -> 
     Parameters
     ----------
     bound
-        The sites, from `inferway.twin.kernel.sites.bind`.
+        The sites, from `inferway.learning.arrays.bind`.
     probabilities
         (E, n) at least 0, each row with a sum above 0.
     batches
@@ -110,7 +110,7 @@ def _drawn(threshold: Floats, other: np.ndarray, state: Any) -> Any:
 
 
 @jit
-def _run_eager(sites: Sites, e: int, until_s: float) -> None:
+def _run_eager(sites: SiteArrays, e: int, until_s: float) -> None:
     """Run one site up to a time, that included, where a request's times are known at once.
 
     It is counted as answered when it comes; those that stand there at the end are taken back, and
@@ -165,7 +165,7 @@ def _run_eager(sites: Sites, e: int, until_s: float) -> None:
 
 
 @jit
-def _standing(sites: Sites, e: int, sign: int) -> float:
+def _standing(sites: SiteArrays, e: int, sign: int) -> float:
     """Count those that stand at a site as answered, or take that back; what it is worth."""
     at, answered = handle(_at(sites.servers, e)), sites.counted.answered[e]
     mask, worth = _mask(at.ends_s), 0.0
@@ -186,7 +186,7 @@ def _mask(places: np.ndarray) -> Any:
 
 
 @jit
-def _run(sites: Sites, e: int, until_s: float) -> None:
+def _run(sites: SiteArrays, e: int, until_s: float) -> None:
     """Run one site up to a time, that included."""
     flow, terms, counted = sites.flow, sites.terms, sites.counted
     at = handle(_at(sites.servers, e))
@@ -225,7 +225,7 @@ def _run(sites: Sites, e: int, until_s: float) -> None:
 
 
 @jit
-def _catch_up(sites: Sites, e: int, s: int, now_s: float, phase: int) -> None:
+def _catch_up(sites: SiteArrays, e: int, s: int, now_s: float, phase: int) -> None:
     """What a server has finished by now leaves it, and it goes on with what is next."""
     at, terms = handle(_at(sites.servers, e)), sites.terms
     answered, k, mask = sites.counted.answered[e], terms.server_class[s], _mask(at.arrived_s)
@@ -241,7 +241,7 @@ def _catch_up(sites: Sites, e: int, s: int, now_s: float, phase: int) -> None:
 
 
 @jit
-def _start(sites: Sites, e: int, s: int, now_s: float, phase: int) -> None:
+def _start(sites: SiteArrays, e: int, s: int, now_s: float, phase: int) -> None:
     """Let a free server take what the batch rule says (Sec. 5.2.2)."""
     at, terms, routed = handle(_at(sites.servers, e)), sites.terms, sites.routed
     laws, counted, states = sites.laws, sites.counted, sites.states[e]
@@ -270,7 +270,7 @@ def _oldest(at: _At, s: int) -> Any:
 
 
 @jit
-def _note(sites: Sites, e: int, sign: int) -> None:
+def _note(sites: SiteArrays, e: int, sign: int) -> None:
     """Add what has been counted to the outcomes of the slot, or take it off."""
     counted, outcomes = sites.counted, sites.outcomes
     phases, classes = counted.sent.shape[1:]
@@ -284,7 +284,7 @@ def _note(sites: Sites, e: int, sign: int) -> None:
 
 
 @jit
-def _observe(sites: Sites, e: int) -> None:
+def _observe(sites: SiteArrays, e: int) -> None:
     """Write what a controller sees of a site, in the order of `inferway.scheduling.observation`."""
     terms, flow, now_s = sites.terms, sites.flow, sites.clock_s[e]
     at, row = handle(_at(sites.servers, e)), sites.observation[e]
