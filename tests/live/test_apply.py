@@ -12,7 +12,7 @@ import pytest
 
 import inferway
 from inferway.catalog import testset as load_testset
-from inferway.dispatch.replay import recordings, replay
+from inferway.dispatch import recordings
 from inferway.live import ServeError, apply
 
 FILE = """
@@ -261,7 +261,7 @@ def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:
     finally:
         clients.stop()
     running.wait(running.server.stop())
-    found = [replay(one, requests=None) for one in recordings(file.parent / "run")]
+    found = [inferway.replay(one, requests=None) for one in recordings(file.parent / "run")]
     assert len(found) == 3
     assert sum(one.requests for one in found) == len(clients.statuses)
     assert [one.differences for one in found] == [(), (), ()]

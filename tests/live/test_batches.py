@@ -15,9 +15,8 @@ import pytest
 
 import inferway
 from inferway.catalog import testset as load_testset
-from inferway.dispatch.replay import recordings, replay
-from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.request import Outcome
+from inferway.dispatch import recordings
+from inferway.live import Headroom, MemoryNeed, Outcome
 from inferway.runtime import Signature, Tensor
 
 FILE = """
@@ -171,7 +170,7 @@ def test_a_replay_of_batches_finds_no_difference(
     assert "alias" in policy or sum(map(sum, site.counters.batches)) < answered
     running.wait(running.server.stop())
     (folder,) = recordings(tmp_path / "run")
-    found = replay(folder, requests=None)
+    found = inferway.replay(folder, requests=None)
     assert found.differences == ()
     assert found.requests >= answered
     assert (found.batches > 0) is ("alias" in policy)
@@ -238,7 +237,7 @@ def test_rows_beyond_the_largest_run_are_further_runs_in_order(
     # Predicted as so many rows, and learned of as one of its runs.
     assert told["predicted_latency_ms"] == pytest.approx(150.0)
     running.wait(running.server.stop())
-    found = replay(tmp_path / "run", requests=None)
+    found = inferway.replay(tmp_path / "run", requests=None)
     assert (found.differences, found.requests) == ((), 1)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import inferway
-from inferway.catalog import zoo
+from inferway import catalog
 
 POLICY = '''
 from typing import NamedTuple
@@ -63,7 +63,7 @@ def get(port: int, path: str) -> bytes:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     """Write a deployment file with the zoo's fastest and slowest variants."""
-    fast, *_, slow = zoo.profiles().values()
+    fast, *_, slow = catalog.profiles().values()
     path = tmp_path / "digits.yaml"
     path.write_text(
         "tasks:\n  digits:\n"

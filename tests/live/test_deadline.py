@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from inferway.catalog import zoo
+from inferway.catalog import testset as load_testset
 from inferway.deployment import load
 
 FILE = """\
@@ -31,7 +31,7 @@ def test_the_most_accurate_variant_in_time_answers(
     deployment = load(file)
     assert deployment.policy_of("digits").policy == "deadline"
     running = start(deployment=deployment)
-    image = zoo.testset().images[0]
+    image = load_testset().images[0]
     body = {
         "inputs": [
             {

@@ -12,9 +12,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from inferway import demo
-from inferway.catalog import zoo
-from inferway.demo.error import DemoError
+from inferway import catalog, demo
+from inferway.demo import DemoError
 from inferway.demo.server import launch
 
 _EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -96,7 +95,7 @@ def test_the_sample_request_works_as_curl_would_send_it(result):
 def test_the_shipped_file_is_the_example():
     shipped = files("inferway.demo").joinpath("digits.yaml").read_text(encoding="utf-8")
     assert shipped == _EXAMPLE.read_text(encoding="utf-8")
-    assert len(zoo.testset()) > 1000
+    assert len(catalog.testset()) > 1000
 
 
 def test_a_server_that_cannot_start_says_why(tmp_path):

@@ -8,7 +8,6 @@ from typing import Any
 
 from inferway import check, load
 from inferway.catalog import testset as load_testset
-from inferway.deployment import reachability
 
 BLOCK = re.compile(r"`(\w+\.yaml)`[^`]*```yaml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WARNING = "the remote server cannot be reached: connection refused"
@@ -25,7 +24,6 @@ def test_the_files_of_the_guide_serve(start: Any, root: Path, tmp_path: Path) ->
     (tmp_path / "edge.yaml").write_text(files["edge.yaml"].replace(SAID, origin.url))
     deployment = load(tmp_path / "edge.yaml")
     assert [one for one in check(deployment) if one.kind != "oversubscribed"] == []
-    assert reachability.check(deployment) == []
     running = start(deployment=deployment)
     # Multiples of 1/64, as short texts.
     images = (load_testset().images[:40] * 64).round() / 64
@@ -47,6 +45,6 @@ def test_the_files_of_the_guide_serve(start: Any, root: Path, tmp_path: Path) ->
     assert answered() == {"small"}
     assert sum(site.moved) <= 2
     assert running.call(lambda: site.health.healthy) == [True, False, False]
-    (found,) = reachability.check(deployment)
+    (found,) = (one for one in check(deployment) if one.kind == "unreachable")
     assert str(found) == f"tasks.digits.variants.large.remote: {WARNING}"
     assert f"edge.yaml:{found.line}: warning: {found}" in guide

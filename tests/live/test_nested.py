@@ -15,8 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inferway import loadgen
 from inferway.cli import main
-from inferway.runtime import Fault, RemoteError, RemoteRuntime
-from inferway.runtime.remote_address import parse
+from inferway.runtime import Fault, RemoteAddress, RemoteError, RemoteRuntime
 from scripted import Asked, Scripted, response
 
 DEEP = 100_000
@@ -109,6 +108,10 @@ def test_apply(start: Any, site_of: Any) -> None:
     assert running.infer(WHOLE).status == 200
 
 
+def address_of(upstream: Scripted) -> RemoteAddress:
+    return RemoteAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
+
+
 def infers(content: bytes, status: int = 200) -> Callable[[Asked], bytes | None]:
     """Make a script that answers requests for inference so, and others as usual."""
 
@@ -122,7 +125,7 @@ def infers(content: bytes, status: int = 200) -> Callable[[Asked], bytes | None]
 
 @pytest.mark.parametrize("content", [LISTS, b'{"outputs": %s}' % LISTS, b'{"x": %s}' % OBJECTS])
 def test_a_remote_servers_answer_is_its_failure(upstream: Scripted, content: bytes) -> None:
-    runtime = RemoteRuntime(parse(upstream.url), timeout_s=20.0)
+    runtime = RemoteRuntime(address_of(upstream), timeout_s=20.0)
     x = {"x": np.zeros((1, 2), np.float32)}
     try:
         runtime.run(x)
@@ -144,7 +147,7 @@ def test_a_remote_servers_answer_is_its_failure(upstream: Scripted, content: byt
 def test_a_remote_servers_metadata(upstream: Scripted) -> None:
     for content in (LISTS, b'{"x": %s}' % LISTS, OBJECTS):
         upstream.script = lambda _, content=content: response(200, content)  # type: ignore[misc]
-        runtime = RemoteRuntime(parse(upstream.url), timeout_s=20.0)
+        runtime = RemoteRuntime(address_of(upstream), timeout_s=20.0)
         with pytest.raises(RemoteError, match="metadata are not those of the protocol"):
             runtime.signature  # noqa: B018
         runtime.close()

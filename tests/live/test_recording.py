@@ -18,9 +18,8 @@ import pytest
 
 import inferway
 from inferway.catalog import testset as load_testset
-from inferway.dispatch.replay import recordings, replay
+from inferway.dispatch import recordings
 from inferway.live import ServeError
-from inferway.live.recorder import FLUSH_S
 
 DIGITS = """
 tasks:
@@ -96,7 +95,7 @@ def run(start: Callable[..., Any], folder: Path, policy: str, count: int) -> Non
     assert statuses[429] > 0
     running.wait(running.server.stop())
     (recorded,) = recordings(folder / "run")
-    found = replay(recorded, requests=None)
+    found = inferway.replay(recorded, requests=None)
     assert (found.task, found.same_code) == ("digits", True)
     # A request that gave way to one of higher priority, or got its place back, was decided twice.
     assert count <= found.requests < 1.1 * count
@@ -121,7 +120,7 @@ def test_a_central_queue_is_served_and_replayed(start: Any, tmp_path: Path, late
     assert statuses[429] > 0
     assert not running.call(lambda: site.held)
     running.wait(running.server.stop())
-    found = replay(tmp_path / "run" / "digits", requests=None)
+    found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     # Who found others waiting was not decided on before it was the first.
     assert found.requests >= statuses[200]
     assert found.differences == ()
@@ -140,10 +139,10 @@ def test_what_is_decided_is_on_disk_soon(
     wire = running.wire()
     wire.send(asks(running.post, 2)[1])
     assert wire.read().status == 200
-    assert replay(tmp_path / "run" / "digits").requests == 0
-    patient.advance(FLUSH_S)
+    assert inferway.replay(tmp_path / "run" / "digits").requests == 0
+    patient.advance(1.0)
     # The server still runs; as if it died now.
-    until(lambda: replay(tmp_path / "run" / "digits").requests == 1)
+    until(lambda: inferway.replay(tmp_path / "run" / "digits").requests == 1)
 
 
 def test_a_folder_that_holds_a_recording_is_refused(start: Any, tmp_path: Path) -> None:
@@ -212,7 +211,7 @@ def test_a_recording_that_is_refused_says_so_and_goes_on(tmp_path: Path, until: 
         said, metrics = recording_of(ports["admin_port"])
         assert (said["writing"], said["folder"]) == (True, str(tmp_path / "run" / "digits"))
         assert metrics["inferway_recording_writing"] == 1
-        until(lambda: replay(tmp_path / "run" / "digits").requests == 5)
+        until(lambda: inferway.replay(tmp_path / "run" / "digits").requests == 5)
         # No file may grow any further, and none may begin.
         size = (tmp_path / "run" / "digits" / "000001.events").stat().st_size
         _, hard = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
@@ -259,7 +258,7 @@ def test_a_full_disk_is_a_gap_between_two_sections(
     running = start(deployment=deployment_of(tmp_path, "{policy: priced}"), record=disk / "run")
     (site,) = running.server.sites
     ask_all(running, 96)
-    until(lambda: replay(disk / "run" / "digits").requests >= 96)
+    until(lambda: inferway.replay(disk / "run" / "digits").requests >= 96)
     filler = disk / "filler"
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
@@ -271,7 +270,7 @@ def test_a_full_disk_is_a_gap_between_two_sections(
     ask_all(running, 96)
     lost = site.recording.losses
     running.wait(running.server.stop())
-    first, second = (replay(one, requests=None) for one in recordings(disk / "run"))
+    first, second = (inferway.replay(one, requests=None) for one in recordings(disk / "run"))
     assert (first.differences, second.differences) == ((), ())
     assert second.gap is not None
     assert (second.gap.decisions, second.gap.events) == (lost.decisions, lost.events)
@@ -298,7 +297,7 @@ def test_a_site_that_takes_over_on_a_full_disk_is_recorded_later(
     until(lambda: running.call(lambda: site.recording.gap is None))
     ask_all(running, 96)
     running.wait(running.server.stop())
-    found = [replay(one, requests=None) for one in recordings(disk / "run")]
+    found = [inferway.replay(one, requests=None) for one in recordings(disk / "run")]
     assert [one.ended is None for one in found] == [True, True]
     assert found[1].gap is not None
     assert found[1].gap.decisions > 40

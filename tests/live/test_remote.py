@@ -20,14 +20,21 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inferway import load
 from inferway.live import Certificate, Keys, ServeError
-from inferway.live.instance import FAILURES
-from inferway.runtime import Fault, NullRuntime, RemoteRuntime, Signature, Tensor
-from inferway.runtime.remote_address import parse
+from inferway.runtime import (
+    Fault,
+    NullRuntime,
+    RemoteAddress,
+    RemoteRuntime,
+    Signature,
+    Tensor,
+)
 from scripted import Asked, EndError, Scripted, response
 
 DOUBLE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 PATH = "/v2/models/digits"
 KEY = "a-key-of-some-length"
+FAILURES = 3
+"""One after the other, and an instance rests."""
 
 
 def asking(*values: float) -> Any:
@@ -58,12 +65,16 @@ def upstream(serve: Callable[..., Scripted]) -> Scripted:
     return serve()
 
 
+def address_of(upstream: Scripted) -> RemoteAddress:
+    return RemoteAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
+
+
 @pytest.fixture
 def two(start: Any, site_of: Any, upstream: Scripted, patient: Any) -> Any:
     """`tiny`, the fast one, is remote and has as many instances as said; `big` is here."""
 
     def begin(count: int = 1, **options: Any) -> Any:
-        remote = RemoteRuntime(parse(upstream.url), timeout_s=5.0)
+        remote = RemoteRuntime(address_of(upstream), timeout_s=5.0)
         runtimes = [*[remote] * count, NullRuntime(DOUBLE)]
         options = {"policy": "jiq-fast", "signature": DOUBLE} | options
         site = site_of(runtimes, count=(count, 1), now=patient.time, **options)
@@ -216,7 +227,7 @@ def test_failures_are_told_in_the_protocols_words(
 
 
 def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scripted) -> None:
-    remote = RemoteRuntime(parse(upstream.url), timeout_s=0.3)
+    remote = RemoteRuntime(address_of(upstream), timeout_s=0.3)
     running = start(site_of([remote, NullRuntime(DOUBLE)], signature=DOUBLE))
     upstream.script = infers(upstream.hang)
     found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
@@ -240,7 +251,7 @@ def test_a_server_whose_health_hangs_too_is_asked_no_more(two: Any, upstream: Sc
 def test_a_server_that_announces_what_never_comes_is_given_up(
     start: Any, site_of: Any, upstream: Scripted, announced: int
 ) -> None:
-    remote = RemoteRuntime(parse(upstream.url), timeout_s=1.0)
+    remote = RemoteRuntime(address_of(upstream), timeout_s=1.0)
     running = start(site_of([remote, NullRuntime(DOUBLE)], signature=DOUBLE))
 
     def drip(asked: Asked) -> bytes | None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from mlserver import MlServer
 
-from inferway import load
+from inferway import check, load
+from inferway.catalog import resolve
 from inferway.catalog import testset as load_testset
-from inferway.catalog import zoo
-from inferway.deployment import measured, reachability
+from inferway.deployment import measured
 from inferway.live import ServeError
 
 PATH = "/v2/models/digits"
@@ -43,7 +43,7 @@ def free_ports(count: int) -> list[int]:
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlServer]:
     http, *others = free_ports(3)
-    model, _ = zoo.resolve("zoo://digits/tiny")
+    model, _ = resolve("zoo://digits/tiny")
     server = MlServer(tmp_path_factory.mktemp("mlserver"), model, http, (others[0], others[1]))
     server.start()
     yield server
@@ -54,6 +54,11 @@ def written(folder: Path, url: str) -> Any:
     path = folder / "digits.yaml"
     path.write_text(FILE.replace("URL", url), encoding="utf-8")
     return load(path)
+
+
+def said_of_remotes(deployment: Any) -> list[Any]:
+    """What `check` says of remote servers, among what it says."""
+    return [one for one in check(deployment) if one.kind in ("unreachable", "remote-unfit")]
 
 
 def asking(images: Any) -> Any:
@@ -67,7 +72,7 @@ def test_mlserver_is_a_remote_server(
     start: Any, remote: MlServer, tmp_path: Path, until: Any
 ) -> None:
     deployment = written(tmp_path, remote.url)
-    assert reachability.check(deployment) == []
+    assert said_of_remotes(deployment) == []
     deployment = measured(deployment)
     service_s = deployment.tasks["digits"].variants["far"].service_on("cpu").mean_s
     assert 1e-4 < service_s < 0.5
@@ -107,7 +112,7 @@ def test_a_model_that_mlserver_does_not_have_is_said(
     start: Any, remote: MlServer, tmp_path: Path
 ) -> None:
     deployment = written(tmp_path, remote.url.replace("digits", "other"))
-    (found,) = reachability.check(deployment)
+    (found,) = said_of_remotes(deployment)
     assert found.kind == "unreachable"
     assert "the remote server answered 404" in found.message
     with pytest.raises(ValueError, match="far has no `service`, and its server cannot"):
@@ -123,7 +128,7 @@ def test_a_model_here_with_another_signature_is_refused(
     text = text.replace("zoo://digits/tiny", "tiny.onnx, accuracy: 0.6")
     path = tmp_path / "other.yaml"
     path.write_text(text, encoding="utf-8")
-    (found,) = reachability.check(load(path))
+    (found,) = said_of_remotes(load(path))
     assert found.kind == "remote-unfit"
     deployment = measured(load(path))
     with pytest.raises(ServeError, match=r"variants\.far: .* differs from \(image: FP32\[-1, 3\]"):

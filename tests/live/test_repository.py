@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from inferway.live.instance import FAILURES
-
 ONE = {
     "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
 }
 INDEX = "/v2/repository/index"
+FAILURES = 3
+"""One after the other, and an instance rests."""
 
 
 def entry(version: str, reason: str = "") -> dict[str, str]:

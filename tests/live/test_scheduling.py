@@ -13,7 +13,6 @@ import pytest
 
 import inferway
 from inferway.catalog import testset as load_testset
-from inferway.dispatch.replay import replay
 from inferway.live import ServeError
 from inferway.scheduling.network import About
 
@@ -193,5 +192,5 @@ def test_learned_batch_sizes_are_followed(
     assert [wire.read().status for wire in wires] == [200] * 3
     assert site.counters.batches[1][2] == 1
     running.wait(running.server.stop())
-    found = replay(tmp_path / "run" / "digits", requests=None)
+    found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     assert (found.requests, found.batches, found.differences) == (3, 3, ())

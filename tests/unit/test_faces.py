@@ -202,28 +202,16 @@ INNER: dict[str, set[str]] = {
         "inferway.live.tracing",
     },
     "test_apply.py": {
-        "inferway.dispatch.replay",
         "inferway.live.server",
     },
-    "test_batches.py": {
-        "inferway.dispatch.replay",
-        "inferway.live.headroom",
-        "inferway.live.request",
-    },
     "test_commands.py": {
-        "inferway.catalog.zoo",
         "inferway.cli.app",
         "inferway.live.node.node",
     },
     "test_conformance.py": {
         "inferway.live.grpc",
     },
-    "test_deadline.py": {
-        "inferway.catalog.zoo",
-    },
     "test_demo.py": {
-        "inferway.catalog.zoo",
-        "inferway.demo.error",
         "inferway.demo.server",
     },
     "test_demo_burst.py": {
@@ -280,45 +268,18 @@ INNER: dict[str, set[str]] = {
     "test_grpc_floods.py": {
         "inferway.live.grpc",
     },
-    "test_guide_remote.py": {
-        "inferway.deployment.reachability",
-    },
-    "test_health.py": {
-        "inferway.dispatch.recording",
-        "inferway.dispatch.replay",
-        "inferway.live.instance",
-    },
     "test_live_and_twin.py": {
         "inferway.dispatch.batching",
         "inferway.dispatch.deployed",
         "inferway.twin.trace",
     },
-    "test_nested.py": {
-        "inferway.runtime.remote_address",
-    },
     "test_openapi.py": {
         "inferway.live.http.openapi",
-    },
-    "test_recording.py": {
-        "inferway.dispatch.replay",
-        "inferway.live.recorder",
-    },
-    "test_remote.py": {
-        "inferway.live.instance",
-        "inferway.runtime.remote_address",
-    },
-    "test_remote_mlserver.py": {
-        "inferway.catalog.zoo",
-        "inferway.deployment.reachability",
-    },
-    "test_repository.py": {
-        "inferway.live.instance",
     },
     "test_roles.py": {
         "inferway.live.http.routes",
     },
     "test_scheduling.py": {
-        "inferway.dispatch.replay",
         "inferway.scheduling.network",
     },
     "test_succession.py": {

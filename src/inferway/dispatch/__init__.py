@@ -2,6 +2,7 @@
 
 - `Dispatcher`: a site and its policy, one call per event.
 - `POLICIES`: the names that deployment files use.
+- `recordings`: what a served or simulated folder holds for `inferway.replay`.
 - `bound`, `max_rate`, `solve`, `relaxed`: the LP and its closed forms; `waterfill`,
   `routing_tuples`.
 """
@@ -9,6 +10,7 @@
 from inferway.dispatch.bound import Bound, Optimum, bound, max_rate, relaxed, solve
 from inferway.dispatch.contract import Policy
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
+from inferway.dispatch.replay import recordings
 from inferway.dispatch.table import POLICIES, build_policy, policy_class
 from inferway.dispatch.tuples import RoutingTuple, routing_tuples
 from inferway.dispatch.waterfilling import Filling, waterfill
@@ -26,6 +28,7 @@ __all__ = [
     "build_policy",
     "max_rate",
     "policy_class",
+    "recordings",
     "relaxed",
     "routing_tuples",
     "solve",
