@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.main
 
 from inferway.cli import (
     apply,
@@ -101,13 +103,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _fill_standard_files()
     try:
         with _interruptible():
-            code = app(given, prog_name="inferway", standalone_mode=False)
+            code = _commands()(given, prog_name="inferway", standalone_mode=False)
     except (Exception, KeyboardInterrupt) as error:
         # CPython remembers a Ctrl-C that came inside of `exec`, which dataclasses use, and would
         # end as if the signal had killed it, whatever the exit code; the next `exec` forgets it.
         exec("")
         return failure.report(error)
     return code if isinstance(code, int) else 0
+
+
+@functools.cache
+def _commands() -> Callable[..., Any]:
+    """Read the commands' signatures, once: a program may run hundreds of commands."""
+    return typer.main.get_command(app)
 
 
 def _fill_standard_files() -> None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import functools
+import inspect
+import sys
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from inferway.deployment.document import Document
+from inferway.deployment.section import Section
 
 __all__ = ["outline", "schema"]
 
@@ -19,12 +24,53 @@ def schema() -> dict[str, Any]:
 @functools.cache
 def outline() -> dict[str, Any]:
     """Return the schema itself, made once, for those who only read it."""
-    tidy: dict[str, Any] = _tidy(Document.model_json_schema(by_alias=True))
+    plain = Document.model_json_schema(by_alias=True)
+    sections = {section.__name__: section for section in _below(Section)}
+    for name, node in {Document.__name__: plain, **plain["$defs"]}.items():
+        if name in sections:
+            _describe(node, sections[name])
+    tidy: dict[str, Any] = _tidy(plain)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Inferway deployment",
         **tidy,
     }
+
+
+def _below(section: type[Section]) -> Iterator[type[Section]]:
+    for inner in section.__subclasses__():
+        yield inner
+        yield from _below(inner)
+
+
+def _describe(node: dict[str, Any], section: type[Section]) -> None:
+    """Add to each property the string that the code has below its field."""
+    texts: dict[str, str] = {}
+    for base in reversed(section.__mro__):
+        if issubclass(base, Section):
+            texts |= _descriptions(base.__module__).get(base.__name__, {})
+    for field, info in section.model_fields.items():
+        if field in texts and info.description is None:
+            key = info.alias or field
+            described = node["properties"][key] | {"description": texts[field]}
+            node["properties"][key] = dict(sorted(described.items()))
+
+
+@functools.cache
+def _descriptions(module: str) -> Mapping[str, Mapping[str, str]]:
+    """Return the strings below the fields of a module's classes: class -> field -> text."""
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        if isinstance(node, ast.ClassDef):
+            found[node.name] = {}
+            for field, below in zip(node.body, node.body[1:], strict=False):
+                match field, below:
+                    case (
+                        ast.AnnAssign(target=ast.Name(id=name)),
+                        ast.Expr(value=ast.Constant(value=str(text))),
+                    ):
+                        found[node.name][name] = inspect.cleandoc(text)
+    return found
 
 
 # Limits that pydantic leaves under its own names where a validator of ours comes first.

@@ -20,12 +20,14 @@ __all__ = ["File", "Folder", "Name", "Place", "Section", "Switch"]
 
 
 class Section(BaseModel):
-    """A mapping of the file with known keys: others are refused, and it never changes."""
+    """A mapping of the file with known keys: others are refused, and it never changes.
+
+    A string below a field describes it; `schema` reads these strings, and no start has to.
+    """
 
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        use_attribute_docstrings=True,
         allow_inf_nan=False,
         populate_by_name=False,
     )
