@@ -8,16 +8,78 @@ import select
 import stat
 import sys
 import threading
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-import structlog
-
+LEVELS: Final = ("debug", "info", "warning", "error")
+"""How grave it is, the gravest last."""
 _CHUNK: Final = select.PIPE_BUF
 """Bytes that a pipe which is ready takes without waiting."""
 
 
-def logger(level: str = "info") -> structlog.typing.FilteringBoundLogger:
-    """Make a logger of the server's own; structlog's global settings stay the application's.
+class Logger:
+    """Writes what happens, each with what belongs to it by name.
+
+    Parameters
+    ----------
+    outlet
+        Takes lines.
+    least
+        The least level that is written.
+    terminal
+        A person reads along: words instead of JSON.
+    bound
+        What every line says.
+    """
+
+    def __init__(
+        self, outlet: _Outlet, least: str, terminal: bool, bound: Mapping[str, Any] | None = None
+    ) -> None:
+        self._outlet, self._least, self._terminal = outlet, least, terminal
+        self._bound = dict(bound or {})
+
+    def bind(self, **more: Any) -> Logger:
+        """Make one whose lines say more."""
+        return Logger(self._outlet, self._least, self._terminal, self._bound | more)
+
+    def debug(self, event: str, **more: Any) -> None:
+        """Say what only those who look for a fault want to know."""
+        self._say("debug", event, more)
+
+    def info(self, event: str, **more: Any) -> None:
+        """Say what happened as it should."""
+        self._say("info", event, more)
+
+    def warning(self, event: str, **more: Any) -> None:
+        """Say what somebody should look at."""
+        self._say("warning", event, more)
+
+    def error(self, event: str, *, exc_info: BaseException | None = None, **more: Any) -> None:
+        """Say what failed, with the exception that did it."""
+        trace = "" if exc_info is None else "".join(traceback.format_exception(exc_info))
+        self._say("error", event, more, trace.rstrip("\n"))
+
+    def _say(self, level: str, event: str, more: Mapping[str, Any], trace: str = "") -> None:
+        if LEVELS.index(level) < LEVELS.index(self._least):
+            return
+        now = datetime.now(UTC)
+        said = {**self._bound, **more}
+        if self._terminal:
+            words = "".join(f" {key}={value!r}" for key, value in said.items())
+            line = f"{now:%H:%M:%S} {level:7} {event}{words}"
+            self._outlet.write(f"{line}\n{trace}\n" if trace else f"{line}\n")
+            return
+        stamp = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
+        said |= {"event": event, "level": level, "timestamp": stamp}
+        if trace:
+            said["exception"] = trace
+        self._outlet.write(f"{json.dumps(said, default=repr)}\n")
+
+
+def logger(level: str = "info") -> Logger:
+    """Make a logger of the server's own, which leaves those of `logging` as they are.
 
     Parameters
     ----------
@@ -25,24 +87,7 @@ def logger(level: str = "info") -> structlog.typing.FilteringBoundLogger:
         ``debug``, ``info``, ``warning`` or ``error``: the least that is written.
     """
     stream = sys.stderr
-    terminal = stream is not None and stream.isatty()
-    processors: list[Any] = [
-        structlog.processors.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    if terminal:
-        processors.append(structlog.dev.ConsoleRenderer(sort_keys=False))
-    else:
-        processors += [
-            structlog.processors.format_exc_info,
-            structlog.processors.JSONRenderer(),
-        ]
-    wrapped: structlog.typing.FilteringBoundLogger = structlog.wrap_logger(
-        structlog.WriteLogger(_Outlet(stream)),  # type: ignore[arg-type]
-        processors=processors,
-        wrapper_class=structlog.make_filtering_bound_logger(level),
-    )
-    return wrapped
+    return Logger(_Outlet(stream), level, stream is not None and stream.isatty())
 
 
 class _Outlet:
@@ -71,19 +116,14 @@ class _Outlet:
         except (OSError, ValueError):  # a stream within this process
             self._file = None
 
-    def write(self, line: str) -> int:
+    def write(self, line: str) -> None:
         """Write a line, or count it as lost."""
         with self._lock:
             if self._file is not None:
                 self._send(line.encode(errors="backslashreplace"))
             elif self._stream is not None:
                 self._stream.write(line)
-        return len(line)
-
-    def flush(self) -> None:
-        """Nothing is kept back but what the stream does not take."""
-        if self._file is None and self._stream is not None:
-            self._stream.flush()
+                self._stream.flush()
 
     def _send(self, line: bytes) -> None:
         # The rest of a line whose beginning is out already, before all else.

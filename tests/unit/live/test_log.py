@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 from collections.abc import Iterator
 from typing import TextIO
 
@@ -26,7 +28,25 @@ def test_lines_of_json_on_standard_error(capsys: pytest.CaptureFixture[str]) -> 
         ("broken", "error"),
     ]
     assert lines[0]["port"] == 1
+    assert re.fullmatch(r"\d{4}(-\d\d){2}T(\d\d:){2}\d\d\.\d{6}Z", lines[0]["timestamp"])
     assert "ValueError: why" in lines[1]["exception"]
+
+
+def test_words_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    terminal = Terminal()
+    monkeypatch.setattr("sys.stderr", terminal)
+    log = logger().bind(task="words")
+    log.debug("quiet")
+    log.warning("loud", port=1)
+    log.error("broken", exc_info=ValueError("why"))
+    loud, broken, why = terminal.getvalue().splitlines()
+    assert re.fullmatch(r"\d\d:\d\d:\d\d warning loud task='words' port=1", loud)
+    assert broken.endswith("error   broken task='words'")
+    assert why == "ValueError: why"
 
 
 @pytest.fixture
