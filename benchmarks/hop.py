@@ -111,7 +111,7 @@ async def _entry(port: int, stub: int) -> None:
     from inferway.live.http.listener import Listener
     from inferway.live.http.routes import inference_routes
     from inferway.live.pauses import settle
-    from inferway.runtime import Signature, Tensor
+    from inferway.protocol import Signature, Tensor
     from inferway.site import Fleet
 
     signature = Signature((Tensor("x", "FP32", (-1, 160)),), (Tensor("y", "FP32", (-1, 10)),))

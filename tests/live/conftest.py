@@ -27,7 +27,8 @@ from patient import Patient
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Server, Site
-from inferway.runtime import NullRuntime, Runtime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime, Runtime
 from inferway.site import Fleet
 
 DIGITS = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),))

@@ -17,7 +17,7 @@ import inferway
 from inferway.catalog import testset as load_testset
 from inferway.dispatch import recordings
 from inferway.live import Headroom, MemoryNeed, Outcome
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 FILE = """
 tasks:

@@ -22,7 +22,7 @@ import psutil
 import pytest
 
 from inferway.live import Limits
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 KIB, MIB = 1024, 1024**2
 PATH = "/v2/models/digits/infer"
@@ -148,7 +148,8 @@ import json, sys
 import numpy as np
 from inferway.dispatch import Dispatcher
 from inferway.live import Limits, Server, Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 400)),))

@@ -12,7 +12,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inferway.live import Outcome
-from inferway.runtime import NullRuntime, OnnxRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime, OnnxRuntime
 
 WIDTH, LAYERS, ROWS = 256, 800, 1024
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, WIDTH)),), (Tensor("y", "FP32", (-1, WIDTH)),))

@@ -11,7 +11,8 @@ import inferway
 from inferway import conformance
 from inferway.live import Keys
 from inferway.live.grpc import endpoint_class
-from inferway.runtime import DTYPES, NullRuntime, Signature, Tensor
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.runtime import NullRuntime
 
 EVERY = Signature(
     tuple(Tensor(name.lower(), name, (-1, 2)) for name in DTYPES),

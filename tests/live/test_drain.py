@@ -114,7 +114,8 @@ import json
 import numpy as np
 from inferway.dispatch import Dispatcher
 from inferway.live import Server, Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 signature = Signature(

@@ -57,7 +57,8 @@ from inferway.network.gml import load_gml
 from inferway.placement.agent import Agent
 from inferway.placement.crossing import data_of
 from inferway.placement.messages import Floor, Needed, Offers, Worst
-from inferway.runtime import NullRuntime, RemoteError, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime, RemoteError
 from inferway.runtime.remote_tensors import decode as read_remote
 from inferway.site import ALL_CLASSES, Fleet
 from inferway.twin.trace import read as read_trace

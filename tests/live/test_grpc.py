@@ -27,7 +27,8 @@ from tritonclient.utils import InferenceServerException
 from inferway.live import Keys, Limits, Outcome
 from inferway.live.grpc import endpoint_class
 from inferway.live.guard import Guard
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 
 LIMIT_S = 20.0
 SERVING, NOT_SERVING, SERVICE_UNKNOWN = 1, 2, 3

@@ -22,7 +22,8 @@ from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from inferway.live import Keys, Limits
 from inferway.live.grpc import endpoint_class
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 
 KEY = "a-key-of-enough-length"
 LIMIT_S = 60.0

@@ -15,7 +15,8 @@ from inferway import loadgen
 from inferway.dispatch.batching import rule_of
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.live import Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.twin.trace import read
 
 DIGITS = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),))

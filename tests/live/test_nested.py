@@ -15,7 +15,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inferway import loadgen
 from inferway.cli import main
-from inferway.runtime import Fault, RemoteAddress, RemoteError, RemoteRuntime
+from inferway.protocol import ModelAddress
+from inferway.runtime import Fault, RemoteError, RemoteRuntime
 from scripted import Asked, Scripted, response
 
 DEEP = 100_000
@@ -108,8 +109,8 @@ def test_apply(start: Any, site_of: Any) -> None:
     assert running.infer(WHOLE).status == 200
 
 
-def address_of(upstream: Scripted) -> RemoteAddress:
-    return RemoteAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
+def address_of(upstream: Scripted) -> ModelAddress:
+    return ModelAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
 
 
 def infers(content: bytes, status: int = 200) -> Callable[[Asked], bytes | None]:

@@ -20,14 +20,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from inferway import load
 from inferway.live import Certificate, Keys, ServeError
-from inferway.runtime import (
-    Fault,
-    NullRuntime,
-    RemoteAddress,
-    RemoteRuntime,
-    Signature,
-    Tensor,
-)
+from inferway.protocol import ModelAddress, Signature, Tensor
+from inferway.runtime import Fault, NullRuntime, RemoteRuntime
 from scripted import Asked, EndError, Scripted, response
 
 DOUBLE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
@@ -65,8 +59,8 @@ def upstream(serve: Callable[..., Scripted]) -> Scripted:
     return serve()
 
 
-def address_of(upstream: Scripted) -> RemoteAddress:
-    return RemoteAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
+def address_of(upstream: Scripted) -> ModelAddress:
+    return ModelAddress("127.0.0.1", upstream.port, tls=False, prefix="", model="double")
 
 
 @pytest.fixture

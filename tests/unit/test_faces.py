@@ -32,7 +32,6 @@ INNER: dict[str, set[str]] = {
     },
     "network/clients.py": {
         "inferway.catalog.zoo",
-        "inferway.loadgen.address",
         "inferway.loadgen.generator",
         "inferway.loadgen.message",
         "inferway.loadgen.plan",

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.profile import Profile
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 SCHEMA: Final = 1
 SCHEME: Final = "zoo://"

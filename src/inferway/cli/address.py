@@ -22,12 +22,11 @@ KeyFile = Annotated[
 
 def checked(url: str) -> str:
     """Return a server's address with scheme and port, or say that it is none."""
-    from inferway.loadgen.address import parse
-    from inferway.loadgen.error import DriveError
+    from inferway.protocol.address import parse_server
 
     try:
-        return parse(url).url
-    except DriveError as error:
+        return parse_server(url).url
+    except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
 
 

@@ -165,7 +165,7 @@ def _state_of(name: str) -> Path:
 
 
 def _tell(one: Node) -> None:
-    from inferway.deployment.hosts import joined
+    from inferway.protocol.address import joined
 
     server = one.server
     grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "

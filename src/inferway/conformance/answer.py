@@ -11,7 +11,7 @@ from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import LENGTH, Message
 from inferway.conformance.target import Target
 from inferway.conformance.tensors import Array, alike, from_json, from_raw
-from inferway.runtime import Tensor
+from inferway.protocol import Tensor
 
 
 @dataclass(frozen=True, slots=True)

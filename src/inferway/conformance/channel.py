@@ -16,7 +16,7 @@ from inferway.conformance.message import Message
 from inferway.conformance.target import ConformanceError, Target
 from inferway.conformance.tensors import Array, from_raw, to_raw
 from inferway.live.grpc import messages
-from inferway.runtime import Tensor
+from inferway.protocol import Tensor
 
 FIELDS: Final = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",

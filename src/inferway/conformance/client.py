@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from inferway.conformance.errors import ViolationError
-from inferway.loadgen.address import Address
+from inferway.protocol.address import ServerAddress
 
 LONGEST_BODY: Final = 256 * 1024**2
 """Bytes of an answer after which the reading stops."""
@@ -120,7 +120,7 @@ class Wire:
         Sent with every call, if the server asks for one.
     """
 
-    def __init__(self, address: Address, timeout_s: float, key: str | None = None) -> None:
+    def __init__(self, address: ServerAddress, timeout_s: float, key: str | None = None) -> None:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
         self._connection = kind(address.host, address.port, timeout=timeout_s)
         self._address = address

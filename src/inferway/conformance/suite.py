@@ -10,8 +10,7 @@ from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.outcome import Check, Outcome, Result
 from inferway.conformance.report import Report
 from inferway.conformance.target import ConformanceError, Target, find
-from inferway.loadgen.address import parse
-from inferway.loadgen.error import DriveError
+from inferway.protocol.address import parse_server
 
 CHECKS: Final[tuple[Check, ...]] = (
     *health.CHECKS,
@@ -69,8 +68,8 @@ def run(
         When an address is none, nothing answers there, no model is found, or gRPC is not installed.
     """
     try:
-        address = parse(url)
-    except DriveError as error:
+        address = parse_server(url)
+    except ValueError as error:
         raise ConformanceError(str(error)) from None
     if checks is None:
         checks = CHECKS if grpc_url is None else (*CHECKS, *grpc_checks(grpc_url))

@@ -13,8 +13,8 @@ from inferway.conformance.client import Answer, Wire
 from inferway.conformance.errors import NotOfferedError, ViolationError
 from inferway.conformance.message import Input, Message, packed
 from inferway.conformance.tensors import draw
-from inferway.loadgen.address import Address
-from inferway.runtime import DTYPES, Signature, Tensor
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.address import ServerAddress
 
 BINARY: Final = "binary_tensor_data"
 REPOSITORY: Final = "model_repository"
@@ -49,7 +49,7 @@ class Target:
         Sent with every call, for a server that asks for one.
     """
 
-    address: Address
+    address: ServerAddress
     task: str
     version: str | None = None
     seed: int = 1
@@ -244,7 +244,7 @@ class Target:
 
 
 def find(
-    address: Address,
+    address: ServerAddress,
     task: str | None,
     version: str | None,
     seed: int,

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.conformance.errors import ViolationError
-from inferway.runtime import DTYPES, Tensor
+from inferway.protocol import DTYPES, Tensor
 
 Array = NDArray[Any]
 

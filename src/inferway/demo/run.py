@@ -27,8 +27,8 @@ from inferway.demo.steps import Progress, Steps
 from inferway.dispatch.bound import max_rate, solve
 from inferway.experiments.statistics import cluster_bootstrap
 from inferway.loadgen import Record, drive, summary
-from inferway.loadgen.address import signature
 from inferway.loadgen.message import body
+from inferway.loadgen.metadata import signature
 from inferway.site.fleet import Fleet, fleet_of
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import IO, Final
 import msgspec
 
 from inferway.demo.error import DemoError
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 READY_S: Final = 60.0
 """How long a server may take until it is ready; the first start compiles the policies."""

@@ -12,7 +12,7 @@ from inferway.deployment.deployment import Model
 
 if TYPE_CHECKING:
     from inferway.catalog.profile import Profile
-    from inferway.runtime.signature import Signature
+    from inferway.protocol import Signature
 
 __all__ = ["ModelError", "find", "signature_of"]
 

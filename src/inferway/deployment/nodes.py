@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
-from inferway.deployment.hosts import NODE, Host, HostPort
+from inferway.deployment.hosts import Host, HostPort
 from inferway.deployment.quantities import (
     MOST,
     Bytes,
@@ -18,6 +18,7 @@ from inferway.deployment.quantities import (
     refuse,
 )
 from inferway.deployment.section import File, Name, Section, Switch
+from inferway.protocol.address import NODE
 
 __all__ = [
     "MAX_HOPS",

@@ -11,7 +11,7 @@ from inferway.deployment.models import ModelError, signature_of
 from inferway.deployment.remote import runtime_of
 
 if TYPE_CHECKING:
-    from inferway.runtime import Signature
+    from inferway.protocol import Signature
 
 __all__ = ["check"]
 

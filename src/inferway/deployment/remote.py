@@ -12,7 +12,8 @@ from inferway.deployment.quantities import Count, PositiveSeconds, refuse
 from inferway.deployment.section import Section
 
 if TYPE_CHECKING:
-    from inferway.runtime import RemoteRuntime, Signature
+    from inferway.protocol import Signature
+    from inferway.runtime import RemoteRuntime
 
 __all__ = ["Remote", "WrittenRemote", "WrittenRemotes", "remote_of", "runtime_of"]
 
@@ -20,10 +21,10 @@ _EXAMPLE = "http://127.0.0.1:8080/v2/models/digits"
 
 
 def _url(value: str) -> str:
-    from inferway.runtime.remote_address import parse
+    from inferway.protocol.address import parse_model
 
     try:
-        parse(value)
+        parse_model(value)
     except ValueError as error:
         raise refuse(str(error)) from None
     return value
@@ -114,8 +115,8 @@ def runtime_of(
     ValueError
         When the environment does not hold the key.
     """
+    from inferway.protocol.address import parse_model
     from inferway.runtime.remote import RemoteRuntime
-    from inferway.runtime.remote_address import parse
 
     options: dict[str, Any] = {}
     if remote.key is not None:
@@ -126,4 +127,4 @@ def runtime_of(
                 "not set"
             )
     limit_s = remote.timeout_s if timeout_s is None else min(timeout_s, remote.timeout_s)
-    return RemoteRuntime(parse(remote.url), timeout_s=limit_s, signature=signature, **options)
+    return RemoteRuntime(parse_model(remote.url), timeout_s=limit_s, signature=signature, **options)

@@ -19,7 +19,7 @@ from inferway.deployment.source import Source
 from inferway.deployment.tasks import WrittenTask, WrittenVariant
 
 if TYPE_CHECKING:
-    from inferway.runtime.signature import Signature
+    from inferway.protocol import Signature
 
 __all__ = ["check_target", "task_of"]
 

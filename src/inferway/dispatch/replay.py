@@ -36,8 +36,8 @@ from inferway.dispatch.recording import (
     restore,
 )
 from inferway.dispatch.soundness import UnsoundError, check_event, check_state
-from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.site.fleet import Fleet
+from inferway.unreadable import UNREADABLE, fault
 
 MOST_PLACES = 10_000_000
 """In the buffers of all servers of a recorded site together."""

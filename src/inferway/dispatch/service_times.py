@@ -20,8 +20,8 @@ import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.runtime.growth import Growth
-from inferway.runtime.unreadable import UNREADABLE
 from inferway.site.view import SIZES
+from inferway.unreadable import UNREADABLE
 
 SCHEMA = 2
 _READ = (1, 2)

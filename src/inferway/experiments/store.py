@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from inferway.experiments.study import Point
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 __all__ = ["Store", "key"]
 

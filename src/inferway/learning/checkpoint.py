@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.learning.export import write_npz
-from inferway.runtime.unreadable import fault
+from inferway.unreadable import fault
 
 __all__ = ["CHECKPOINT", "SCHEMA", "Checkpoint", "alone"]
 

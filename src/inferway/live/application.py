@@ -9,7 +9,7 @@ from urllib.error import HTTPError
 from urllib.request import ProxyHandler, Request, build_opener
 
 from inferway.live.errors import ServeError
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

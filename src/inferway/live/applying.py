@@ -15,10 +15,10 @@ import msgspec
 from inferway.live.bounds import OUTSIDE, Bounds
 from inferway.live.errors import WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
-from inferway.live.http.message import encode
-from inferway.live.http.refusal import RefusalError
 from inferway.live.threads import run_detached
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol.messages import encode
+from inferway.protocol.refusal import RefusalError
+from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

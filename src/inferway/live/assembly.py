@@ -19,7 +19,7 @@ from inferway.live.site import Site
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task, Variant
-    from inferway.runtime import Signature
+    from inferway.protocol import Signature
     from inferway.runtime.growth import Growth
     from inferway.scheduling import Controller
     from inferway.site import Fleet

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Outcome
+from inferway.protocol.refusal import RefusalError
 from inferway.runtime import Fault, RemoteError
 
 FAILURES: Final = 3

@@ -12,7 +12,7 @@ from collections import deque
 from threading import Condition, Lock
 from typing import Final, NamedTuple
 
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 from inferway.runtime.growth import Growth
 from inferway.site.view import WHOLE
 

@@ -15,10 +15,11 @@ import numpy as np
 from inferway.live.errors import WarmUpError
 from inferway.live.faults import FAILURES, verdict
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
-from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Job, Outcome
 from inferway.live.turn import Pace, Turn
-from inferway.runtime import RemoteError, Runtime, Signature
+from inferway.protocol import Signature
+from inferway.protocol.refusal import RefusalError
+from inferway.runtime import RemoteError, Runtime
 from inferway.site.view import RUN_ROWS
 
 EXPIRED = "the deadline passed while the request was queued"

@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from inferway.live.headroom import too_many
 from inferway.live.http.limits import Limits
-from inferway.live.http.message import AnswerParameters, InferParameters, TensorParameters
-from inferway.live.http.refusal import RefusalError
 from inferway.live.request import Arrays, Request
 from inferway.live.site import Site
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.messages import AnswerParameters, InferParameters, TensorParameters
+from inferway.protocol.refusal import RefusalError
 from inferway.site import ALL_CLASSES
 from inferway.site.view import WHOLE
 

@@ -6,15 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from inferway.deployment.remote import runtime_of
-from inferway.runtime import (
-    ArtifactError,
-    Fault,
-    OnnxRuntime,
-    RemoteError,
-    RemoteRuntime,
-    Runtime,
-    Signature,
-)
+from inferway.protocol import Signature
+from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Runtime
 
 if TYPE_CHECKING:
     from inferway.deployment import Task, Variant

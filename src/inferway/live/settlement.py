@@ -9,9 +9,9 @@ from inferway.live.batching import Batching
 from inferway.live.departures import Departures
 from inferway.live.desk import Desk
 from inferway.live.health import Health
-from inferway.live.http.refusal import RefusalError
 from inferway.live.instance import Instance
 from inferway.live.request import Batch, Job, Outcome, Request
+from inferway.protocol.refusal import RefusalError
 
 
 class Settlement:

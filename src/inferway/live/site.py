@@ -35,7 +35,8 @@ from inferway.live.stats import Stats
 from inferway.live.threads import Wakeup, run_detached
 from inferway.live.turn import Turn
 from inferway.live.upkeep import Upkeep
-from inferway.runtime import Runtime, Signature
+from inferway.protocol import Signature
+from inferway.runtime import Runtime
 from inferway.site import HOLD
 from inferway.site.view import WHOLE
 

@@ -1,4 +1,4 @@
-"""Where the nodes of a network listen for clients."""
+"""Where servers, and the nodes of a network, listen for clients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inferway.deployment.hosts import NODE, split
-from inferway.loadgen.address import Address, parse
 from inferway.loadgen.error import AddressError
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol.address import NODE, ServerAddress, parse_server, split
+from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["addresses_of", "known"]
+__all__ = ["addresses_of", "known", "server_at"]
 
 _PORT: Final = 8000
 
@@ -51,7 +50,7 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
     for name, node in members_of(deployment, topology_of(deployment)).items():
         if node.address is not None:
             host, port = split(node.address.replace(NODE, name))
-            found[name] = Address(host, port or _PORT, False, "").url
+            found[name] = ServerAddress(host, port or _PORT, False, "").url
     if file is not None:
         try:
             told = msgspec.json.decode(file.read_bytes(), type=dict[str, _Node])
@@ -62,8 +61,22 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
                 f"{file} holds no addresses ({fault(error)}): write them as "
                 '{"edge-1": {"http": "127.0.0.1:8000"}}'
             ) from error
-        found |= {name: parse(node.http).url for name, node in told.items()}
+        found |= {name: server_at(node.http).url for name, node in told.items()}
     return found
+
+
+def server_at(url: str) -> ServerAddress:
+    """Read a server's address, as the user gave it.
+
+    Raises
+    ------
+    AddressError
+        When it is none.
+    """
+    try:
+        return parse_server(url)
+    except ValueError as error:
+        raise AddressError(str(error)) from None
 
 
 def known(addresses: Mapping[str, str], nodes: Iterable[str]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferway.runtime.signature import DTYPES
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.protocol import DTYPES
+from inferway.unreadable import UNREADABLE
 
 
 class Answer(NamedTuple):

@@ -19,7 +19,7 @@ from inferway.loadgen.answer import decode
 from inferway.loadgen.connection import NOTHING, Reply, Said
 from inferway.loadgen.plan import Outcome, Plan
 from inferway.loadgen.pool import Pool
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 _FIRST_CONNECTIONS: Final = 32
 _FIRST_CONNECTIONS_EACH: Final = 4

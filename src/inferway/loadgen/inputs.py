@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from numpy.typing import NDArray
 
 from inferway.loadgen.message import random_images
-from inferway.runtime.signature import Signature
+from inferway.protocol import Signature
 
 if TYPE_CHECKING:
     from inferway.deployment.deployment import Task

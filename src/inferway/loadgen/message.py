@@ -13,14 +13,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.address import Address
 from inferway.loadgen.error import DriveError
-from inferway.runtime.signature import DTYPES, Signature, Tensor
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.address import ServerAddress
 
 Parameters = Mapping[str, str | float | bool]
 
 
-def head(address: Address, task: str, variant: str | None = None) -> bytes:
+def head(address: ServerAddress, task: str, variant: str | None = None) -> bytes:
     """Encode where requests go: the lines before those of `encode`; `variant` pins them to one."""
     return (
         f"POST {address.infer_path(task, variant)} HTTP/1.1\r\nHost: {address.authority}\r\n"

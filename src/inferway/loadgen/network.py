@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.loadgen.access import OPEN, Access
-from inferway.loadgen.address import parse, signature
-from inferway.loadgen.addresses import known
+from inferway.loadgen.addresses import known, server_at
 from inferway.loadgen.error import DriveError
 from inferway.loadgen.inputs import Inputs, inputs_of
 from inferway.loadgen.message import encode, head
+from inferway.loadgen.metadata import signature
 from inferway.loadgen.network_record import NetworkRecord
 from inferway.loadgen.plan import Outcome, Plan
 from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, carry_out, spoken
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.network import DeliveryNetwork
     from inferway.network.arrivals import Trace
-    from inferway.runtime.signature import Signature
+    from inferway.protocol import Signature
 
 __all__ = ["drive_network"]
 
@@ -144,7 +144,7 @@ class _Load:
     ) -> NetworkRecord:
         """Send it; see `drive_network`."""
         trace, names = self.trace, self.network.tasks
-        servers = [parse(url) for url in self.urls]
+        servers = [server_at(url) for url in self.urls]
         bodies: list[bytes] = []
         first = np.zeros(len(self.kinds), np.int64)
         for kind, inputs in self.inputs.items():

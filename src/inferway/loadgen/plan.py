@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.loadgen import archive
-from inferway.loadgen.address import Address
+from inferway.protocol.address import ServerAddress
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Plan:
         Begin when the wall clock reaches a multiple of this, seconds; 0 to begin at once.
     """
 
-    addresses: Sequence[Address]
+    addresses: Sequence[ServerAddress]
     heads: Sequence[bytes]
     target: Sequence[int]
     bodies: Sequence[bytes]
@@ -79,7 +79,7 @@ class Plan:
         found = archive.read(path)
         places = (found.pop(name) for name in ("host", "port", "tls", "prefix"))
         addresses = [
-            Address(host, int(port), bool(tls), prefix)
+            ServerAddress(host, int(port), bool(tls), prefix)
             for host, port, tls, prefix in zip(*places, strict=True)
         ]
         for name in ("heads", "bodies"):

@@ -9,8 +9,8 @@ from collections import deque
 from typing import Final, Protocol
 
 from inferway.loadgen.access import unsecured
-from inferway.loadgen.address import Address
 from inferway.loadgen.connection import Connection, Reply
+from inferway.protocol.address import ServerAddress
 
 __all__ = ["Clerk", "Pool"]
 
@@ -42,7 +42,7 @@ class Pool:
 
     def __init__(
         self,
-        address: Address,
+        address: ServerAddress,
         most: int,
         clerk: Clerk,
         loop: asyncio.AbstractEventLoop,

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.loadgen.access import Access
-from inferway.loadgen.address import parse, signature
+from inferway.loadgen.addresses import server_at
 from inferway.loadgen.error import DriveError
 from inferway.loadgen.message import Parameters, encode, head
+from inferway.loadgen.metadata import signature
 from inferway.loadgen.plan import Outcome, Plan
 from inferway.loadgen.record import Record
 
@@ -107,7 +108,7 @@ def merge(
     DriveError
         When the server does not answer or lacks a task, or a stream does not fit together.
     """
-    address = parse(url)
+    address = server_at(url)
     if connections < 1:
         raise DriveError(f"connections is {connections}: at least one is needed to send anything")
     bodies: list[bytes] = []

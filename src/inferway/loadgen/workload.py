@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 
 from inferway.loadgen.access import OPEN, Access
-from inferway.loadgen.address import signature
 from inferway.loadgen.error import DriveError
 from inferway.loadgen.inputs import inputs_of
+from inferway.loadgen.metadata import signature
 from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, replay, spoken
 from inferway.loadgen.record import Record
 from inferway.loadgen.stream import Stream

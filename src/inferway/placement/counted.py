@@ -14,7 +14,7 @@ from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.crossing import NodeData
 from inferway.placement.infida import InfidaState
 from inferway.placement.messages import Letter
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 __all__ = ["Counted", "Counters", "without_fractions"]
 

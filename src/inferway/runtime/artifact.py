@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
+from inferway.protocol import Signature, Tensor, datatype_of
 from inferway.runtime.external import external_tensor
-from inferway.runtime.signature import Signature, Tensor, datatype_of
 
 if TYPE_CHECKING:
     import onnx

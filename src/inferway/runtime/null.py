@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.runtime.signature import Signature
+from inferway.protocol import Signature
 
 
 class NullRuntime:

@@ -9,8 +9,8 @@ from weakref import WeakValueDictionary
 
 from numpy.typing import NDArray
 
+from inferway.protocol import Signature
 from inferway.runtime.artifact import ArtifactError, read
-from inferway.runtime.signature import Signature
 
 # Nothing lies within a device.
 _NOWHERE: Final = "/dev/null/models"

@@ -10,13 +10,14 @@ from typing import Any, Final, TypeVar
 import msgspec
 from numpy.typing import NDArray
 
-from inferway.runtime.remote_address import RemoteAddress
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.address import ModelAddress
+from inferway.protocol.messages import ErrorMessage, RemoteModel, RemoteServer, TensorMetadata
 from inferway.runtime.remote_failure import Fault, RemoteError
 from inferway.runtime.remote_reply import Reply
 from inferway.runtime.remote_tensors import decode, encode
 from inferway.runtime.remote_wires import RemoteCall, RemoteWires
-from inferway.runtime.signature import DTYPES, Signature, Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 TIMEOUT_S: Final = 10.0
 """Longest wait for one answer, unless told otherwise."""
@@ -38,25 +39,6 @@ _OURS: Final = frozenset((401, 402, 403, 405, 407, 411))
 
 
 T = TypeVar("T")
-
-
-class _Metadata(msgspec.Struct):
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class _Model(msgspec.Struct):
-    inputs: list[_Metadata] = []
-    outputs: list[_Metadata] = []
-
-
-class _Server(msgspec.Struct):
-    extensions: list[str] = []
-
-
-class _Complaint(msgspec.Struct):
-    error: str
 
 
 class RemoteRuntime:
@@ -87,7 +69,7 @@ class RemoteRuntime:
 
     def __init__(
         self,
-        address: RemoteAddress,
+        address: ModelAddress,
         *,
         timeout_s: float = TIMEOUT_S,
         key: str | None = None,
@@ -102,7 +84,7 @@ class RemoteRuntime:
         self._common = f"Host: {address.authority}\r\nAccept-Encoding: identity\r\n"
         if key is not None:
             self._common += f"Authorization: Bearer {key}\r\n"
-        self._post = f"POST {address.model_path}/infer HTTP/1.1\r\n{self._common}"
+        self._post = f"POST {address.path}/infer HTTP/1.1\r\n{self._common}"
         self._wires = RemoteWires(address)
         self._signature = signature
         self._binary: bool | None = None
@@ -160,7 +142,7 @@ class RemoteRuntime:
             self._signature = signature
 
     def _learn(self, deadline_s: float) -> None:
-        model = self._get(self.address.model_path, _Model, deadline_s)
+        model = self._get(self.address.path, RemoteModel, deadline_s)
         said = _signature(model)
         if said is None and self._signature is None:
             raise RemoteError(
@@ -171,7 +153,7 @@ class RemoteRuntime:
         if said is not None:
             self._signature = _agreed(said, self._signature)
         try:
-            server = self._get(self.address.server_path, _Server, deadline_s)
+            server = self._get(self.address.server_path, RemoteServer, deadline_s)
             binary = BINARY in server.extensions
         except RemoteError as error:
             if error.fault in (Fault.UNREACHABLE, Fault.LATE):
@@ -274,7 +256,7 @@ def _failure(reply: Reply) -> RemoteError:
         fault = Fault.REFUSED
     said = ""
     try:
-        said = msgspec.json.decode(reply.body, type=_Complaint).error
+        said = msgspec.json.decode(reply.body, type=ErrorMessage).error
     except UNREADABLE:
         if 300 <= status < 400:
             said = "redirects are not followed"
@@ -297,7 +279,7 @@ def _check_coding(reply: Reply) -> None:
         )
 
 
-def _signature(model: _Model) -> Signature | None:
+def _signature(model: RemoteModel) -> Signature | None:
     """Read a signature from metadata; None where they leave it out, as MLServer's may."""
     if not model.inputs or not model.outputs:
         return None
@@ -307,7 +289,7 @@ def _signature(model: _Model) -> Signature | None:
     )
 
 
-def _tensor(side: str, said: _Metadata) -> Tensor:
+def _tensor(side: str, said: TensorMetadata) -> Tensor:
     where = f"the remote model's {side} {said.name!r}"
     if said.datatype not in DTYPES:
         raise RemoteError(
@@ -317,8 +299,8 @@ def _tensor(side: str, said: _Metadata) -> Tensor:
     if not said.shape or said.shape[0] != -1:
         raise RemoteError(
             Fault.UNFIT,
-            f"{where} has the shape {said.shape}; have its server offer the batch as a first axis "
-            "of any length, -1",
+            f"{where} has the shape {list(said.shape)}; have its server offer the batch as a first "
+            "axis of any length, -1",
         )
     return Tensor(said.name, said.datatype, tuple(axis if axis >= 0 else -1 for axis in said.shape))
 

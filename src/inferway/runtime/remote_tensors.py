@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.runtime.remote_failure import Fault, RemoteError
-from inferway.runtime.signature import DTYPES, Signature, Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 Arrays = dict[str, NDArray[Any]]
 

@@ -11,7 +11,7 @@ from contextlib import suppress
 from threading import Lock
 from typing import Final
 
-from inferway.runtime.remote_address import RemoteAddress
+from inferway.protocol.address import ModelAddress
 from inferway.runtime.remote_failure import Fault, RemoteError
 from inferway.runtime.remote_reply import GarbageError, Reply
 
@@ -146,7 +146,7 @@ class RemoteWires:
         Calls that were made again because the first connection ended before they were out.
     """
 
-    def __init__(self, address: RemoteAddress) -> None:
+    def __init__(self, address: ModelAddress) -> None:
         self._address = address
         self._tls = ssl.create_default_context() if address.tls else None
         self._idle: list[_Wire] = []

@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from inferway.runtime.signature import Signature
+from inferway.protocol import Signature
 
 
 class Call(Protocol):

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.runtime.unreadable import UNREADABLE, fault
 from inferway.scheduling.observation import Layout, Vector, layout_of
 from inferway.site.fleet import Fleet
+from inferway.unreadable import UNREADABLE, fault
 
 SCHEMA = 1
 LAYERS = 3

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from inferway.catalog.zoo import model_path, testset
 from inferway.live.up import Up
-from inferway.loadgen.address import parse
 from inferway.loadgen.generator import UNANSWERED, UNSENT
 from inferway.loadgen.message import encode, head
 from inferway.loadgen.plan import Outcome, Plan
+from inferway.protocol import parse_server
 from inferway.runtime import inspect
 
 RATE_PER_S: Final = 60.0
@@ -167,7 +167,7 @@ class Clients:
     ) -> None:
         there, self._back = folder / "plan.npz", folder / "outcome.npz"
         self._back.unlink(missing_ok=True)
-        server = parse(up.url(entry))
+        server = parse_server(up.url(entry))
         images = testset("digits").images[:_IMAGES]
         count = int(seconds * rate_per_s)
         chance = np.random.default_rng(seed)

@@ -24,7 +24,8 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
 from inferway.live.node.relay import Relay
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))

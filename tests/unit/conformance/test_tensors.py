@@ -9,7 +9,7 @@ import pytest
 
 from inferway.conformance import tensors
 from inferway.conformance.errors import ViolationError
-from inferway.runtime import DTYPES, Tensor
+from inferway.protocol import DTYPES, Tensor
 
 
 @pytest.mark.parametrize("datatype", DTYPES)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from inferway.deployment import DeploymentError, load
-from inferway.deployment.hosts import joined, split
+from inferway.protocol.address import joined, split
 
 Write = Callable[..., Path]
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from inferway.live import Outcome, Request, Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 LIMIT_S = 10.0

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from inferway.dispatch.offers import Offer
 from inferway.live.node.listing import Listing, listed
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 SIGNATURES = [
     Signature((Tensor("x", "FP32", (-1, width)),), (Tensor("y", "FP32", (-1, 2)),))

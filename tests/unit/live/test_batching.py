@@ -17,7 +17,7 @@ from inferway.dispatch.batching import Rule
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Site
 from inferway.live.errors import WarmUpError
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 from inferway.site import Fleet
 
 OPEN = Signature((Tensor("x", "FP32", (-1, -1)),), (Tensor("y", "FP32", (-1, -1)),))

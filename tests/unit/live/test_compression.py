@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from inferway.live.http.compression import MEMBERS, accepted, compress, decompress
-from inferway.live.http.refusal import RefusalError
+from inferway.protocol.refusal import RefusalError
 
 
 @given(body=st.binary(max_size=5000), encoding=st.sampled_from([b"gzip", b"deflate"]))

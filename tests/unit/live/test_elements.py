@@ -15,8 +15,8 @@ from hypothesis.extra import numpy as hnp
 
 from inferway.live.http import elements
 from inferway.live.http.elements import from_bytes, from_json, to_bytes, to_json
-from inferway.live.http.refusal import RefusalError
-from inferway.runtime import DTYPES
+from inferway.protocol import DTYPES
+from inferway.protocol.refusal import RefusalError
 
 NUMERIC = sorted(set(DTYPES) - {"BYTES"})
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)

@@ -12,7 +12,8 @@ import pytest
 from inferway.live.faults import FAILURES, RETRY_S, verdict
 from inferway.live.instance import Instance
 from inferway.live.request import Outcome, Request
-from inferway.runtime import Fault, RemoteError, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import Fault, RemoteError
 
 
 class Remote:

@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from inferway.live.headroom import Headroom, memory_need_of, tensors_of, too_many
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 from inferway.runtime.growth import Growth
 
 MIB = 1024**2

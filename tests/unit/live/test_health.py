@@ -15,7 +15,8 @@ import pytest
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Request, Site
 from inferway.live.instance import FAILURES
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))

@@ -11,7 +11,7 @@ import pytest
 from inferway.live.errors import WarmUpError
 from inferway.live.instance import WARM_UP_RUNS, Instance, zeros
 from inferway.live.request import Outcome, Request
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 

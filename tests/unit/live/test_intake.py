@@ -8,10 +8,11 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Limits, Site
-from inferway.live.http.message import InferParameters, TensorParameters
-from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters, unknown
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.messages import InferParameters, TensorParameters
+from inferway.protocol.refusal import RefusalError
+from inferway.runtime import NullRuntime
 from inferway.site import ALL_CLASSES, Fleet
 
 SIGNATURE = Signature(

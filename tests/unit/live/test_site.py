@@ -13,8 +13,9 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import Plan
 from inferway.live import Outcome, Request, Site
 from inferway.live.errors import WarmUpError
-from inferway.live.http.refusal import RefusalError
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.refusal import RefusalError
+from inferway.runtime import NullRuntime
 from inferway.site import HOLD, Fleet
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))

@@ -11,7 +11,7 @@ import pytest
 from inferway.live.instance import FAILURES, Instance
 from inferway.live.request import Outcome, Request
 from inferway.live.turn import BRIEF_S, Pace, Turn
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 OPEN = Signature((Tensor("x", "FP32", (-1, -1)),), (Tensor("y", "FP32", (-1, 2)),))

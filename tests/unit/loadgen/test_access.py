@@ -17,10 +17,11 @@ from inferway.live import Certificate
 from inferway.live.control.authority import issue
 from inferway.loadgen import Access, DriveError, Stream, drive, replay, summary
 from inferway.loadgen.access import OPEN
-from inferway.loadgen.address import Address, signature
 from inferway.loadgen.message import head
+from inferway.loadgen.metadata import signature
 from inferway.loadgen.plan import Plan
 from inferway.loadgen.process import carry_out
+from inferway.protocol.address import ServerAddress
 
 KEY = "a-key-of-enough-length"
 
@@ -84,7 +85,7 @@ def test_a_request_with_a_key_is_one_request_with_one_more_header():
         def on_body(self, body: bytes) -> None:
             found[b""] = body
 
-    first, rest = head(Address("h", 1, False, ""), "t"), b"Content-Length: 1\r\n\r\n!"
+    first, rest = head(ServerAddress("h", 1, False, ""), "t"), b"Content-Length: 1\r\n\r\n!"
     httptools.HttpRequestParser(Reader()).feed_data(first + Access(KEY).lines + rest)
     authorization = f"Bearer {KEY}".encode()
     assert found == {
@@ -156,7 +157,7 @@ def test_a_key_that_ends_in_mid_run_is_told_and_not_shown(serve, images, tmp_pat
 
 def _plan(server, count: int) -> Plan:
     tls = server.tls is not None
-    address = Address("localhost" if tls else "127.0.0.1", server.port, tls, "")
+    address = ServerAddress("localhost" if tls else "127.0.0.1", server.port, tls, "")
     return Plan(
         addresses=[address],
         heads=[head(address, "t")],

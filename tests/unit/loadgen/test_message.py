@@ -6,9 +6,11 @@ import httptools
 import numpy as np
 import pytest
 
-from inferway.loadgen.address import Address, DriveError, parse
+from inferway.loadgen.addresses import server_at
+from inferway.loadgen.error import DriveError
 from inferway.loadgen.message import body, encode, head, random_images
-from inferway.runtime.signature import Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.address import ServerAddress
 
 _X = Tensor("x", "FP32", (-1, 2, -1))
 _SIGNATURE = Signature((_X,), (Tensor("y", "FP32", (-1, 3)), Tensor("z", "FP32", (-1,))))
@@ -45,13 +47,13 @@ class _Parsed:
     ],
 )
 def test_addresses(url, authority, tls, prefix):
-    address = parse(url)
+    address = server_at(url)
     assert (address.authority, address.tls, address.prefix) == (authority, tls, prefix)
 
 
 def test_binary_request():
     images = np.arange(12, dtype=np.float64).reshape(2, 2, 3)
-    address = Address("here", 80, False, "/p")
+    address = ServerAddress("here", 80, False, "/p")
     second = encode("a b", _SIGNATURE, images, parameters={"deadline_ms": 5})[1]
     parsed = _Parsed(head(address, "a b", "v/1") + second)
     assert parsed.complete
@@ -85,7 +87,7 @@ def test_json_numbers_are_the_shortest_that_read_back_equal():
 def test_further_inputs_get_zeros():
     signature = Signature((_X, Tensor("mask", "BOOL", (-1, 2))), _SIGNATURE.outputs)
     (rest,) = encode("t", signature, np.ones((1, 2, 1)), binary=False)
-    inputs = json.loads(_Parsed(head(Address("h", 1, False, ""), "t") + rest).body)["inputs"]
+    inputs = json.loads(_Parsed(head(ServerAddress("h", 1, False, ""), "t") + rest).body)["inputs"]
     assert [i["data"] for i in inputs] == [[1.0, 1.0], [False, False]]
 
 

@@ -11,8 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
+from inferway.protocol.address import parse_model
 from inferway.runtime import RemoteRuntime
-from inferway.runtime.remote_address import parse
 from scripted import Scripted
 
 
@@ -41,7 +41,7 @@ def remote_of() -> Iterator[Callable[..., RemoteRuntime]]:
     made: list[RemoteRuntime] = []
 
     def make(server: Scripted, **options: Any) -> RemoteRuntime:
-        made.append(RemoteRuntime(parse(server.url), **({"timeout_s": 5.0} | options)))
+        made.append(RemoteRuntime(parse_model(server.url), **({"timeout_s": 5.0} | options)))
         return made[-1]
 
     yield make

@@ -8,7 +8,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from inferway.runtime import ArtifactError, OnnxRuntime, Signature, Tensor, inspect
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import ArtifactError, OnnxRuntime, inspect
 from inferway.runtime.artifact import newest_opset
 
 

@@ -5,7 +5,8 @@ import time
 import numpy as np
 import pytest
 
-from inferway.runtime import NullRuntime, Runtime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime, Runtime
 
 SIGNATURE = Signature(
     (Tensor("image", "FP32", (-1, 1, 4, 4)),),

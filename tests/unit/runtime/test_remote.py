@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.runtime import Fault, RemoteError, RemoteRuntime, Signature, Tensor
-from inferway.runtime.remote_address import parse
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.address import parse_model
+from inferway.runtime import Fault, RemoteError, RemoteRuntime
 from inferway.runtime.remote_wires import _Wire
 from scripted import METADATA, Asked, EndError, Scripted, response
 
@@ -76,7 +77,7 @@ def test_a_version_is_asked_for_by_its_path(upstream: Scripted) -> None:
         return upstream._ordinary(asked._replace(path=path))
 
     upstream.script = script
-    runtime = RemoteRuntime(parse(f"{upstream.url}/versions/3"))
+    runtime = RemoteRuntime(parse_model(f"{upstream.url}/versions/3"))
     assert runtime.run(X)["y"].tolist() == DOUBLE
     assert upstream.infers[0].path == "/v2/models/double/versions/3/infer"
     runtime.close()
@@ -425,7 +426,7 @@ def test_another_variants_signature_stands_in_and_gives_the_order(
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    address = parse("http://127.0.0.1:1/v2/models/m")
+    address = parse_model("http://127.0.0.1:1/v2/models/m")
     with pytest.raises(ValueError, match="timeout_s"):
         RemoteRuntime(address, timeout_s=0)
     with pytest.raises(ValueError, match="the key holds"):

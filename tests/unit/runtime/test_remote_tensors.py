@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.runtime import DTYPES, Fault, RemoteError, Signature, Tensor
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.runtime import Fault, RemoteError
 from inferway.runtime.remote_tensors import decode, encode
 
 

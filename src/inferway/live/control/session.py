@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from inferway.deployment.hosts import joined, split
 from inferway.live.control.credentials import Credentials
+from inferway.protocol.address import joined, split
 
 __all__ = ["ALIVE", "Keys", "settings"]
 

@@ -21,7 +21,7 @@ from inferway.live.grpc.wires import Peer, peer_of, received
 from inferway.live.http.beside import Beside
 from inferway.live.http.compression import unpacking
 from inferway.live.http.limits import Limits
-from inferway.live.http.refusal import RefusalError
+from inferway.protocol.refusal import RefusalError
 
 __all__ = ["FULL", "Arrivals"]
 

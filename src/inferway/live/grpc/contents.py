@@ -12,8 +12,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.live.http.refusal import RefusalError
-from inferway.runtime import DTYPES
+from inferway.protocol import DTYPES
+from inferway.protocol.refusal import RefusalError
 
 FIELDS: Final = {
     "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",

@@ -20,12 +20,13 @@ from inferway.live.grpc.unread import Unread
 from inferway.live.grpc.wires import peer_of
 from inferway.live.guard import Denied, Guard
 from inferway.live.http.limits import Limits
-from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
 from inferway.live.keys import Role
 from inferway.live.site import Site
-from inferway.runtime import Tensor
+from inferway.protocol import Tensor
+from inferway.protocol.address import joined
+from inferway.protocol.refusal import RefusalError
 from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]
@@ -110,7 +111,7 @@ class Endpoint:
             ]
         )
         server.add_generic_rpc_handlers(self._handlers())
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        address = joined(host, port)
         try:
             if self._certificate is None:
                 self.port = server.add_insecure_port(address)

@@ -14,7 +14,7 @@ from inferway.live.grpc.messages import (
     HealthCheckResponse,
     decode,
 )
-from inferway.live.http.refusal import RefusalError
+from inferway.protocol.refusal import RefusalError
 
 SERVING: Final = 1
 NOT_SERVING: Final = 2

@@ -12,14 +12,14 @@ from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.grpc.status import called, ended
 from inferway.live.http import elements
 from inferway.live.http.identity import Identity
-from inferway.live.http.message import InferParameters, TensorParameters
 from inferway.live.http.parameters import unknown_in
-from inferway.live.http.refusal import RefusalError
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.live.stats import Stats
-from inferway.runtime import Tensor
+from inferway.protocol import Tensor
+from inferway.protocol.messages import InferParameters, TensorParameters
+from inferway.protocol.refusal import RefusalError
 
 _NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
 _PARAMETER: Final[dict[type, str]] = {

@@ -8,8 +8,8 @@ from typing import Any, Final
 import grpc
 
 from inferway.live.guard import Denied
-from inferway.live.http.refusal import RefusalError
 from inferway.live.request import LONGEST_RETRY_S, Outcome, Request
+from inferway.protocol.refusal import RefusalError
 
 CODES: Final = {
     400: grpc.StatusCode.INVALID_ARGUMENT,

@@ -24,9 +24,11 @@ from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON
 from inferway.live.instance import EXPIRED
 from inferway.live.request import Batch, Outcome, Request, outcome_of
-from inferway.runtime import RemoteError, Signature
+from inferway.protocol import Signature
+from inferway.protocol.messages import ErrorMessage
+from inferway.runtime import RemoteError
 from inferway.runtime.remote_tensors import decode, encode
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
     from inferway.live.hops.spans import Spans
@@ -320,10 +322,6 @@ class Forwarder:
             request.lost = True
 
 
-class _Refusal(msgspec.Struct):
-    error: str
-
-
 def worded(answer: Answer, neighbor: str) -> str:
     """Put a refusal into a sentence, which becomes its body where that holds none.
 
@@ -352,6 +350,6 @@ def complaint(answer: Answer, neighbor: str) -> str:
 
 def _said(answer: Answer) -> str:
     try:
-        return msgspec.json.decode(answer.body, type=_Refusal).error
+        return msgspec.json.decode(answer.body, type=ErrorMessage).error
     except UNREADABLE:
         return ""

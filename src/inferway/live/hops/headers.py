@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.http.refusal import RefusalError
 from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
+from inferway.protocol.address import joined
+from inferway.protocol.refusal import RefusalError
 
 if TYPE_CHECKING:
     from inferway.live.hops.wire import Answer
@@ -199,7 +200,7 @@ def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:
 
 def target_of(task: str, host: str, port: int) -> bytes:
     """Write what `hop_head` begins with."""
-    at = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    at = joined(host, port)
     return f"/v2/models/{quote(task, safe='')}/infer HTTP/1.1\r\nHost: {at}\r\n".encode()
 
 

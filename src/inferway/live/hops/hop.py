@@ -18,6 +18,7 @@ from inferway.live.hops.pool import Pool, Question, Sending
 from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
+from inferway.protocol.address import joined
 
 PATIENCE_S: Final = 30.0
 """Longest wait for an answer, unless told otherwise."""
@@ -91,7 +92,7 @@ class Hop:
             self._failed,
             self._waited,
         )
-        self.at = (f"[{host}]:{port}" if ":" in host else f"{host}:{port}").encode()
+        self.at = joined(host, port).encode()
         """The address, as Host lines have it."""
         self._question = live_head(self.at)
         self._ways, self._me = Ways(monotonic), b""

@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Generator
 from typing import Final
 
-from inferway.live.http.refusal import RefusalError
+from inferway.protocol.refusal import RefusalError
 
 SMALLEST: Final = 1024
 """Responses below this many bytes are sent as they are: packing costs more than it saves."""

@@ -11,8 +11,8 @@ import httptools
 
 from inferway.live.guard import Denied
 from inferway.live.http.exchange import Exchange
-from inferway.live.http.refusal import long_json
 from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT, whole
+from inferway.protocol.refusal import long_json
 
 if TYPE_CHECKING:
     from inferway.live.http.listener import Listener

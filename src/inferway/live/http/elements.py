@@ -17,9 +17,9 @@ import numpy as np
 import simdjson
 from numpy.typing import NDArray
 
-from inferway.live.http.refusal import RefusalError
-from inferway.runtime import DTYPES
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol import DTYPES
+from inferway.protocol.refusal import RefusalError
+from inferway.unreadable import UNREADABLE, fault
 
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {

@@ -14,7 +14,13 @@ from inferway.live.http import elements
 from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
-from inferway.live.http.message import (
+from inferway.live.http.parameters import PatchedMessage
+from inferway.live.http.prepared import prepare, read
+from inferway.live.intake import Intake, answer_parameters
+from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
+from inferway.live.site import Site
+from inferway.protocol import Tensor
+from inferway.protocol.messages import (
     AnswerMessage,
     BinarySize,
     InferMessage,
@@ -22,13 +28,7 @@ from inferway.live.http.message import (
     OutputMessage,
     encode,
 )
-from inferway.live.http.parameters import PatchedMessage
-from inferway.live.http.prepared import prepare, read
-from inferway.live.http.refusal import RefusalError, long_json
-from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
-from inferway.live.site import Site
-from inferway.runtime import Tensor
+from inferway.protocol.refusal import RefusalError, long_json
 
 LONG: Final = 16 * 1024
 """Elements of an answer in JSON that are written beside the loop: two milliseconds."""

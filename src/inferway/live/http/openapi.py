@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.live.http.message import (
+from inferway.protocol.messages import (
     AnswerMessage,
     IndexEntry,
     IndexMessage,

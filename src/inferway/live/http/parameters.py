@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from inferway.live.http.message import (
+from inferway.protocol.messages import (
     Count,
     InferMessage,
     InferParameters,
@@ -19,7 +19,7 @@ from inferway.live.http.message import (
     RequestedOutput,
     TensorParameters,
 )
-from inferway.live.http.refusal import RefusalError
+from inferway.protocol.refusal import RefusalError
 from inferway.spelling import edits
 
 __all__ = ["PatchedMessage", "patched", "unknown_in"]

@@ -14,11 +14,11 @@ from inferway.live.http.compression import unpacking
 from inferway.live.http.elements import LARGE, long_from_json
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
-from inferway.live.http.message import InferMessage, decode_infer
 from inferway.live.http.parameters import patched
-from inferway.live.http.refusal import RefusalError, long_json
-from inferway.runtime import DTYPES
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol import DTYPES
+from inferway.protocol.messages import InferMessage, decode_infer
+from inferway.protocol.refusal import RefusalError, long_json
+from inferway.unreadable import UNREADABLE, fault
 
 _UNKNOWN: Final = "contains unknown field"
 """What msgspec says of a parameter that is none of ours."""

@@ -8,10 +8,10 @@ from typing import Any, Final
 from inferway.live.http.compression import decompress
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
-from inferway.live.http.message import IndexEntry, decode_index, encode
-from inferway.live.http.refusal import RefusalError
 from inferway.live.site import Site
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol.messages import IndexEntry, decode_index, encode
+from inferway.protocol.refusal import RefusalError
+from inferway.unreadable import UNREADABLE, fault
 
 _LONGEST: Final = 64 * 1024
 """Bytes that a packed question may unpack to."""

@@ -10,14 +10,14 @@ from inferway.live.explain import KEPT
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
-from inferway.live.http.message import ServerMetadata, TaskMetadata, TensorMetadata, encode
 from inferway.live.http.openapi import document
 from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
-from inferway.runtime import Tensor
+from inferway.protocol import Tensor
+from inferway.protocol.messages import ServerMetadata, TaskMetadata, TensorMetadata, encode
 from inferway.version import __version__
 
 Handler = Callable[[Exchange], None]

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inferway.deployment.hosts import NODE, joined, split
 from inferway.live.errors import ServeError
 from inferway.network.members import members_of
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol.address import NODE, joined, split
+from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node

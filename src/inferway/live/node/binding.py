@@ -15,9 +15,9 @@ from typing import Final
 
 import msgspec
 
-from inferway.deployment.hosts import split
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
+from inferway.protocol.address import split
 
 __all__ = ["bound"]
 

@@ -11,8 +11,7 @@ from inferway.dispatch.offers import Offer, received
 from inferway.live.node.listing import EMPTY, Listing, applied
 from inferway.live.node.telling import Same, Tell
 from inferway.live.node.told import REFRESH_S
-from inferway.runtime import Signature
-from inferway.runtime.signature import DTYPES
+from inferway.protocol import DTYPES, Signature
 
 __all__ = ["EXPIRES_S", "Heard", "MissedError"]
 

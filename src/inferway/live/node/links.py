@@ -6,7 +6,6 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from inferway.deployment.hosts import split
 from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.control.late import LatePlane
@@ -17,6 +16,7 @@ from inferway.live.node.addresses import Addresses
 from inferway.live.node.menu import MENU
 from inferway.live.node.position import Position
 from inferway.network.topology import Topology
+from inferway.protocol.address import split
 
 __all__ = ["hops_of", "host_and_port", "plane_of"]
 

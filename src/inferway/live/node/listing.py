@@ -8,7 +8,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 
 from inferway.dispatch.offers import Offer, Own
-from inferway.runtime import Signature
+from inferway.protocol import Signature
 
 __all__ = ["EMPTY", "MOST", "PARTS", "Change", "Listing", "applied", "changes", "differ", "listed"]
 

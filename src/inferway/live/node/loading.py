@@ -16,7 +16,8 @@ from inferway.live.store.allowed import shown
 from inferway.live.store.error import DamagedError, StoreError
 from inferway.live.store.shared import Progress
 from inferway.live.threads import run_in_thread
-from inferway.runtime import ArtifactError, OnnxRuntime, Signature, inspect
+from inferway.protocol import Signature
+from inferway.runtime import ArtifactError, OnnxRuntime, inspect
 
 if TYPE_CHECKING:
     from inferway.deployment import Model

@@ -28,7 +28,7 @@ from inferway.live.node.heard import Heard, MissedError
 from inferway.live.node.listing import EMPTY, Listing, differ, listed
 from inferway.live.node.telling import RUN_BITS, Ask, packed, unpacked
 from inferway.live.node.told import REFRESH_S, Told
-from inferway.runtime import Signature
+from inferway.protocol import Signature
 
 __all__ = ["MENU", "Menu"]
 

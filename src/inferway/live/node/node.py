@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import uvloop
 
-from inferway.deployment.hosts import joined
 from inferway.live.applying import is_loopback
 from inferway.live.certificate import Certificate
 from inferway.live.control.credentials import Credentials
@@ -57,11 +56,12 @@ from inferway.live.tracing import Tracer
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of
+from inferway.protocol.address import joined
 from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.runtime import Signature
+    from inferway.protocol import Signature
 
 __all__ = ["Node"]
 

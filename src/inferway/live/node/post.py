@@ -29,7 +29,7 @@ from inferway.placement.messages import (
     Worst,
     decode,
 )
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 __all__ = ["Post"]
 

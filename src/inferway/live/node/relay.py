@@ -31,12 +31,12 @@ from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
-from inferway.live.http.refusal import RefusalError
 from inferway.live.http.routes import Handler, Routes
 from inferway.live.http.whole import NODE, PATH, PREDICTED
 from inferway.live.intake import Intake
 from inferway.live.keys import ANYBODY
 from inferway.live.site import Site
+from inferway.protocol.refusal import RefusalError
 
 _BEFORE: Final = b"/v2/models/"
 _AFTER: Final = b"/infer"

@@ -21,13 +21,8 @@ from inferway.live.models import PASSING, LoadError
 from inferway.live.node.loading import Agreed, File, Files, check, fit, opened
 from inferway.live.store.shared import Progress
 from inferway.live.threads import run_in_thread
-from inferway.runtime import (
-    OnnxRuntime,
-    RemoteError,
-    RemoteRuntime,
-    Runtime,
-    Signature,
-)
+from inferway.protocol import Signature
+from inferway.runtime import OnnxRuntime, RemoteError, RemoteRuntime, Runtime
 from inferway.runtime.growth import Growth
 from inferway.site.view import RUN_ROWS
 

@@ -35,7 +35,8 @@ from inferway.live.node.shelf import Shelf
 from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
-from inferway.runtime import Runtime, Signature
+from inferway.protocol import Signature
+from inferway.runtime import Runtime
 from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:

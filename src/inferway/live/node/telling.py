@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from inferway.live.node.listing import PARTS, Change
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.unreadable import UNREADABLE, fault
 
 __all__ = ["RUN_BITS", "Ask", "Letter", "Same", "Tell", "packed", "unpacked"]
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from inferway.live.store.error import NoRoomError, StoreError
-from inferway.runtime.unreadable import UNREADABLE
+from inferway.unreadable import UNREADABLE
 
 __all__ = ["PARTIAL", "Partial"]
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
-from inferway.deployment.hosts import split
 from inferway.live.keys import VARIABLE, Role, parted
 from inferway.live.up.error import UpError
-from inferway.runtime.unreadable import UNREADABLE, fault
+from inferway.protocol.address import split
+from inferway.unreadable import UNREADABLE, fault
 
 __all__ = ["asked", "told"]
 

@@ -10,7 +10,8 @@ from inferway.catalog import TestSet, zoo
 from inferway.catalog.digits.evaluation import ladder_steps, measure, right_answers
 from inferway.catalog.digits.ladder import VARIANTS
 from inferway.catalog.digits.significance import estimate
-from inferway.runtime import OnnxRuntime, Signature, Tensor, inspect
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import OnnxRuntime, inspect
 
 NAMES = tuple(variant.name for variant in VARIANTS)
 QUICK = NAMES[:-2]  # those that answer the whole test set in a few seconds

@@ -10,8 +10,8 @@ from hypothesis.extra import numpy as hnp
 from tritonclient.grpc.service_pb2 import InferTensorContents
 
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
-from inferway.live.http.refusal import RefusalError
-from inferway.runtime import DTYPES
+from inferway.protocol import DTYPES
+from inferway.protocol.refusal import RefusalError
 
 NUMERIC = sorted(set(FIELDS) - {"BYTES"})
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)

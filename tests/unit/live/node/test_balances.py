@@ -15,7 +15,8 @@ from inferway.live.node.balances import Balance, Balances
 from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
 from inferway.live.site import Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))

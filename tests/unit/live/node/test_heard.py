@@ -17,7 +17,7 @@ from inferway.live.node.heard import EXPIRES_S, Heard, MissedError
 from inferway.live.node.listing import EMPTY, Change, Listing, listed
 from inferway.live.node.telling import Ask, Same, Tell, packed, unpacked
 from inferway.live.node.told import REFRESH_S, Told
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 WIDE = Offer("digits", "wide", "cloud", 0.95, 0.004, 0.01, 50.0, ("metro", "cloud"), True)
 TINY = Offer("digits", "tiny", "metro", 0.8, 0.001, 0.0, 100.0, ("metro",), False)

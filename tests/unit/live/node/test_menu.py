@@ -15,7 +15,7 @@ from inferway.live.node.listing import Change
 from inferway.live.node.menu import MENU, Menu
 from inferway.live.node.telling import Ask, Letter, Same, Tell, packed, unpacked
 from inferway.live.node.told import REFRESH_S
-from inferway.runtime import Signature, Tensor
+from inferway.protocol import Signature, Tensor
 
 TINY = Own("digits", "tiny", 0.8, 0.001, 100.0)
 WIDE = Own("digits", "wide", 0.95, 0.004, 50.0, repository=True)

@@ -16,10 +16,11 @@ from inferway.dispatch import Dispatcher
 from inferway.live.hops.headers import Trail, encoded, heading_of
 from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
-from inferway.live.http.refusal import RefusalError
 from inferway.live.node.relay import Relay
 from inferway.live.site import Site
-from inferway.runtime import NullRuntime, Signature, Tensor
+from inferway.protocol import Signature, Tensor
+from inferway.protocol.refusal import RefusalError
+from inferway.runtime import NullRuntime
 from inferway.site import Fleet
 
 BODY = b"\x00\x01not JSON at all\xff"

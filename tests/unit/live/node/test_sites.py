@@ -28,7 +28,8 @@ from inferway.live.site import Site
 from inferway.live.store.store import ModelStore
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
-from inferway.runtime import Signature, inspect
+from inferway.protocol import Signature
+from inferway.runtime import inspect
 
 FILE = """
 tasks:

@@ -1,90 +1,19 @@
-"""Where the server is, read from the address that the user gave."""
+"""What a server says of a task, asked before the requests."""
 
 from __future__ import annotations
 
 import http.client
 import ssl
-from dataclasses import dataclass
-from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from inferway.loadgen.access import HOW_TO_GIVE, OPEN, Access, unsecured
-from inferway.loadgen.error import AddressError, DriveError
-from inferway.runtime.signature import DTYPES, Signature, Tensor
-from inferway.runtime.unreadable import UNREADABLE, fault
-
-__all__ = ["Address", "DriveError", "parse", "signature"]
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """A server's address in parts.
-
-    Attributes
-    ----------
-    host, port
-        Where to connect.
-    tls
-        Whether the connection is encrypted.
-    prefix
-        Path before `/v2`, empty or beginning with a slash.
-    """
-
-    host: str
-    port: int
-    tls: bool
-    prefix: str
-
-    @property
-    def authority(self) -> str:
-        """Host and port as the Host header has them."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"{host}:{self.port}"
-
-    @property
-    def url(self) -> str:
-        """The address in one piece, for messages."""
-        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
-
-    def infer_path(self, task: str, variant: str | None = None) -> str:
-        """Path of the inference call for a task, pinned to a variant if one is given."""
-        return f"{self.model_path(task, variant)}/infer"
-
-    def model_path(self, task: str, variant: str | None = None) -> str:
-        """Path of a task's metadata."""
-        version = "" if variant is None else f"/versions/{quote(variant, safe='')}"
-        return f"{self.prefix}/v2/models/{quote(task, safe='')}{version}"
-
-
-def parse(url: str) -> Address:
-    """Read `http://host:port/prefix` or `https://...`.
-
-    Raises
-    ------
-    AddressError
-        When it is no such address.
-    """
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname, parts.port
-    except ValueError:  # a bracket or a port that is none
-        host = None
-    if not host or parts.scheme not in ("http", "https"):
-        raise AddressError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
-    tls = parts.scheme == "https"
-    return Address(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
-
-
-class _TensorMetadata(msgspec.Struct):
-    name: str
-    datatype: str
-    shape: list[int]
-
-
-class _ModelMetadata(msgspec.Struct):
-    inputs: list[_TensorMetadata]
-    outputs: list[_TensorMetadata]
+from inferway.loadgen.addresses import server_at
+from inferway.loadgen.error import DriveError
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.address import ServerAddress
+from inferway.protocol.messages import RemoteModel, TensorMetadata
+from inferway.unreadable import UNREADABLE, fault
 
 
 def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 5.0) -> Signature:
@@ -110,7 +39,7 @@ def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 
         or has a certificate that is not trusted; or the address has no TLS, though an authority is
         named.
     """
-    address = parse(url)
+    address = server_at(url)
     if access.authority is not None and not address.tls:
         raise DriveError(
             f"{address.url} has no TLS, and --ca names an authority for it: write its address with "
@@ -123,9 +52,11 @@ def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 
     if status != 200:
         raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
     try:
-        metadata = msgspec.json.decode(body, type=_ModelMetadata)
+        metadata = msgspec.json.decode(body, type=RemoteModel)
         for tensor in (*metadata.inputs, *metadata.outputs):
             DTYPES[tensor.datatype]
+        if not metadata.inputs or not metadata.outputs:
+            raise ValueError("it names no inputs or no outputs")
     except (*UNREADABLE, KeyError) as error:
         raise DriveError(
             f"the server at {address.url} answered no Open Inference Protocol metadata "
@@ -134,11 +65,11 @@ def signature(url: str, task: str, *, access: Access = OPEN, timeout_s: float = 
     return Signature(_tensors(metadata.inputs), _tensors(metadata.outputs))
 
 
-def _tensors(metadata: list[_TensorMetadata]) -> tuple[Tensor, ...]:
-    return tuple(Tensor(t.name, t.datatype, tuple(t.shape)) for t in metadata)
+def _tensors(metadata: list[TensorMetadata]) -> tuple[Tensor, ...]:
+    return tuple(Tensor(t.name, t.datatype, t.shape) for t in metadata)
 
 
-def _get(address: Address, path: str, access: Access, timeout_s: float) -> tuple[int, bytes]:
+def _get(address: ServerAddress, path: str, access: Access, timeout_s: float) -> tuple[int, bytes]:
     connection = _connection(address, access, timeout_s)
     try:
         connection.request("GET", path, headers={"Host": address.authority} | access.headers)
@@ -160,7 +91,7 @@ def _get(address: Address, path: str, access: Access, timeout_s: float) -> tuple
 
 
 def _connection(
-    address: Address, access: Access, timeout_s: float
+    address: ServerAddress, access: Access, timeout_s: float
 ) -> http.client.HTTPConnection | http.client.HTTPSConnection:
     host, port = address.host, address.port
     if address.tls:

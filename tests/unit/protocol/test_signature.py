@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferway.runtime import DTYPES, Tensor, datatype_of
+from inferway.protocol import DTYPES, Tensor, datatype_of
 
 
 @pytest.mark.parametrize("name", DTYPES)

@@ -147,6 +147,25 @@ class ServerMetadata(msgspec.Struct):
     extensions: list[str]
 
 
+class RemoteModel(msgspec.Struct):
+    """A model's metadata as another server gives them, which may leave out what it takes."""
+
+    inputs: list[TensorMetadata] = []
+    outputs: list[TensorMetadata] = []
+
+
+class RemoteServer(msgspec.Struct):
+    """Another server's metadata, as far as they matter."""
+
+    extensions: list[str] = []
+
+
+class ErrorMessage(msgspec.Struct):
+    """Why a request was refused."""
+
+    error: str
+
+
 class IndexMessage(msgspec.Struct):
     """A request for the repository index."""
 

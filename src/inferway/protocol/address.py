@@ -1,0 +1,166 @@
+"""Where servers are: HOST:PORT, a server's URL, and a model's URL."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote, urlsplit
+
+NODE: Final = "{node}"
+"""Stands for the node's name, so that one address can be said of a tier's nodes."""
+LABELS: Final = r"(?:[A-Za-z0-9_.-]|\{node\})+"
+"""A host's name, or an IPv4 address, in which `NODE` may stand."""
+EXAMPLE: Final = "http://127.0.0.1:8080/v2/models/NAME"
+
+_ADDRESS: Final = re.compile(rf"(?:({LABELS})|\[([0-9A-Fa-f:.]+)\])(?::([0-9]{{1,5}}))?")
+_MODEL: Final = re.compile(r"(.*)/v2/models/([^/]+)(?:/versions/([^/]+))?/?")
+
+
+def split(address: str) -> tuple[str, int | None]:
+    """Split HOST or HOST:PORT; an IPv6 host loses its brackets.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+    """
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
+        raise ValueError(
+            f'"{address[:60]}" is no address; write HOST or HOST:PORT, such as 10.0.0.7:8000, '
+            "[fd00::7]:8000 or edge-1.example.org"
+        )
+    name, literal, port = match.groups()
+    if port is None:
+        return name or literal, None
+    if not 0 < int(port) < 65536:
+        raise ValueError(f"{address} names the port {port}; ports are 1 to 65535")
+    return name or literal, int(port)
+
+
+def joined(host: str, port: int) -> str:
+    """Write host and port as one address."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerAddress:
+    """A server's address in parts.
+
+    Attributes
+    ----------
+    host, port
+        Where to connect.
+    tls
+        Whether the connection is encrypted.
+    prefix
+        Path before `/v2`, empty or beginning with a slash.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    prefix: str
+
+    @property
+    def authority(self) -> str:
+        """Host and port as the Host header has them."""
+        return joined(self.host, self.port)
+
+    @property
+    def url(self) -> str:
+        """The server's address in one piece, for messages."""
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.prefix}"
+
+    @property
+    def server_path(self) -> str:
+        """Path of the server's own metadata."""
+        return f"{self.prefix}/v2"
+
+    def model_path(self, model: str, version: str | None = None) -> str:
+        """Path of a model's metadata; `/infer` behind it answers requests."""
+        pinned = "" if version is None else f"/versions/{quote(version, safe='')}"
+        return f"{self.prefix}/v2/models/{quote(model, safe='')}{pinned}"
+
+    def infer_path(self, model: str, version: str | None = None) -> str:
+        """Path of a model's inference call."""
+        return f"{self.model_path(model, version)}/infer"
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAddress(ServerAddress):
+    """One model behind a server.
+
+    Attributes
+    ----------
+    model, version
+        As the server names them; None for the version that it chooses.
+    """
+
+    model: str
+    version: str | None = None
+
+    @property
+    def path(self) -> str:
+        """Path of the model's metadata."""
+        return self.model_path(self.model, self.version)
+
+    def __str__(self) -> str:
+        return f"{'https' if self.tls else 'http'}://{self.authority}{self.path}"
+
+
+def parse_server(url: str) -> ServerAddress:
+    """Read `http://host:port/prefix` or `https://...`.
+
+    Raises
+    ------
+    ValueError
+        When it is no such address.
+    """
+    try:
+        parts = urlsplit(url if "://" in url else f"http://{url}")
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a bracket or a port that is none
+        host = None
+    if not host or parts.scheme not in ("http", "https"):
+        raise ValueError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
+    tls = parts.scheme == "https"
+    return ServerAddress(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
+
+
+def parse_model(url: str) -> ModelAddress:
+    """Read `http://host:port/v2/models/NAME` or `.../versions/VERSION`; `https` likewise.
+
+    Raises
+    ------
+    ValueError
+        When it is no such URL, with a sentence that says what would be right.
+    """
+    wrong = f"{url!r} is no model's URL: write it as {EXAMPLE}, or with /versions/VERSION behind it"
+    if any(character <= " " or character > "~" for character in url):
+        raise ValueError(wrong)
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise ValueError(wrong) from None
+    path = _MODEL.fullmatch(parts.path)
+    if parts.scheme not in ("http", "https") or not parts.hostname or path is None or port == 0:
+        raise ValueError(wrong)
+    if parts.query or parts.fragment:
+        raise ValueError(wrong)
+    if parts.username is not None or parts.password is not None:
+        raise ValueError(
+            "a URL with a password in it would be in logs; name an environment variable in `key`"
+        )
+    prefix, model, version = path.groups()
+    tls = parts.scheme == "https"
+    return ModelAddress(
+        parts.hostname,
+        port or (443 if tls else 80),
+        tls,
+        prefix,
+        unquote(model),
+        None if version is None else unquote(version),
+    )
