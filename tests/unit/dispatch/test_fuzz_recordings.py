@@ -1,0 +1,204 @@
+"""Recordings: whatever is in their files, replays and twins say it in a line."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from fuzzed import JSON_TOKENS
+from fuzzing import Course, few_or_many, in_a_line, scratch
+from inferway.cli import main
+from inferway.dispatch import Dispatcher
+from inferway.dispatch.recording import EVENT, Recording
+from inferway.dispatch.replay import replay
+from inferway.site import ALL_CLASSES, Fleet
+from inferway.twin.trace import read as read_trace
+from mutation import damaged, mutated, respelled
+
+FLEET = Fleet(
+    ("a", "b"), np.array([8.0, 2.0]), np.array([0.6, 0.9]), np.array([2, 2]), buffer=4, task="t"
+)
+FIELDS = {name: 1 << (8 * EVENT[name].itemsize - 1) for name in EVENT.names or ()}
+ODD = (-1, -2, 0, 1, 3, 4, 5, 127, 2**31 - 1, 2**62, -(2**31))
+STEPS = 16
+HEAD_KEYS = ("schema", "policy", "options", "target", "fleet", "gap", "ended", "lasting", "folder")
+
+
+def record(folder: Path) -> None:
+    """A short course of events: all kinds, a queue, one that is full."""
+    dispatcher = Dispatcher(FLEET, "jiq-fast", target=0.8, rate_per_s=6.0, measure=True)
+    recording = Recording(dispatcher, folder)
+    chance = random.Random(4)
+    for step in range(STEPS):
+        now = step / 9
+        recording.arrive(now, chance.getrandbits(62), now + 3.0, 0.0, 1, ALL_CLASSES, 2, True)
+        for server in np.flatnonzero(recording.site.queue).tolist():
+            if chance.random() < 0.2:
+                recording.begin(server, 1, now)
+                recording.finish(server, now, 0.1)
+        if recording.site.queue[3] > 1:
+            recording.withdraw(3, 1, now)
+        recording.mark(1, step % 2 == 0, now)
+        recording.shift(0, 4, 0.001, 0.0, now)
+    recording.retune(7.5)
+    recording.close()
+
+
+class Damage:
+    """Makes damaged recordings of a whole one."""
+
+    def __init__(self, folder: Path) -> None:
+        record(folder)
+        self.head = json.loads((folder / "recording.json").read_text())
+        (beginning,) = folder.glob("*.state.npz")
+        self.state = beginning.read_bytes()
+        (events,) = folder.glob("*.events")
+        self.events = events.read_bytes()
+        self.names = {"head": "recording.json", "state": beginning.name, "events": events.name}
+        with np.load(beginning) as state:
+            self.arrays = dict(state)
+
+    def __call__(self, choose: random.Random) -> tuple[str, bytes]:
+        match choose.randrange(10):
+            case 0 | 1:
+                head: Any = self.head
+                for _ in range(choose.randrange(1, 3)):
+                    head = mutated(head, choose, HEAD_KEYS)
+                text = json.dumps(head).encode()
+                if choose.random() < 0.2:
+                    text = respelled(text, JSON_TOKENS, choose)
+                return "head", text
+            case 2:
+                return "state", damaged(self.state, choose)
+            case 3:
+                return "state", self._otherwise(choose)
+            case 4:
+                return "events", damaged(self.events, choose)
+            case _:
+                return "events", self._moved(choose)
+
+    def _moved(self, choose: random.Random) -> bytes:
+        """Some fields of some events changed; some events elsewhere, twice or left out."""
+        rows = np.frombuffer(self.events, EVENT).copy()
+        for _ in range(choose.randrange(1, 4)):
+            at, name = choose.randrange(len(rows)), choose.choice(list(FIELDS))
+            if EVENT[name].kind == "f":
+                rows[at][name] = choose.choice([np.nan, np.inf, -np.inf, -1.0, 1e308, 0.0])
+            else:
+                rows[at][name] = (choose.choice(ODD) + FIELDS[name]) % (2 * FIELDS[name]) - (
+                    FIELDS[name] if EVENT[name].kind == "i" else 0
+                )
+            if choose.random() < 0.3:
+                other = choose.randrange(len(rows))
+                rows[[at, other]] = rows[[other, at]]
+            if choose.random() < 0.2:
+                rows = np.delete(rows, choose.randrange(len(rows)))
+        return rows.tobytes()
+
+    def _otherwise(self, choose: random.Random) -> bytes:
+        """A state with another array in it."""
+        arrays = dict(self.arrays)
+        name = choose.choice(list(arrays))
+        array = arrays[name].copy()
+        match choose.randrange(5):
+            case 0:
+                del arrays[name]
+            case 1:
+                arrays[choose.choice([f"{name}x", "site.nothing", "else.queue"])] = array
+            case 2:
+                arrays[name] = np.resize(array, choose.choice([(), (0,), (3,), (4, 4), (2, 2, 2)]))
+            case 3:
+                arrays[name] = array.astype(choose.choice(["<f4", "<i2", "?", "<U4", "<c8"]))
+            case _:
+                odd = choose.choice([*ODD, np.nan, np.inf])
+                with np.errstate(all="ignore"), suppress(ValueError, OverflowError):
+                    array.reshape(-1)[choose.randrange(max(1, array.size)) % max(1, array.size)] = (
+                        odd
+                    )
+                arrays[name] = array
+        return as_npz(arrays)
+
+
+def as_npz(arrays: dict[str, np.ndarray]) -> bytes:
+    from io import BytesIO
+
+    with np.errstate(all="ignore"):
+        written = BytesIO()
+        np.savez(written, **arrays)  # type: ignore[arg-type]
+    return written.getvalue()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    with scratch(tmp_path) as made:
+        yield made
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@few_or_many
+def test_recordings(
+    folder: Path, tmp_path: Path, count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make = Damage(tmp_path / "whole")
+    # Of half the time it takes, and none of what came: which code of policies this is.
+    monkeypatch.setattr("inferway.dispatch.replay.code_of", lambda _: make.head["code"])
+    contents = {
+        "head": json.dumps(make.head).encode(),
+        "state": make.state,
+        "events": make.events,
+    }
+    for part, name in make.names.items():
+        (folder / name).write_bytes(contents[part])
+    good = replay(folder)
+    assert (good.requests, good.differences, good.losses) == (STEPS, (), ())
+
+    def feed(given: tuple[str, bytes]) -> None:
+        part, raw = given
+        file = folder / make.names[part]
+        file.write_bytes(raw)
+        try:
+            readers = (replay, read_trace) if raw[-1:] < b"\x40" else (replay,)
+            for reader in readers:
+                with in_a_line(ValueError):
+                    reader(folder)  # type: ignore[operator]
+        finally:
+            file.write_bytes(contents[part])
+
+    Course("recordings", make, count).run(feed)
+    assert replay(folder).differences == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "field", "value"),
+    [
+        (1, "server", 2**31 - 1),
+        (1, "server", -7),
+        (2, "rows", 40),
+        (0, "server", 4),
+        (9, "rows", 9),
+    ],
+    ids=["finish far", "finish before", "withdraw", "arrive", "shift"],
+)
+def test_replay_tells_an_event_that_could_not_have_happened(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: int, field: str, value: int
+) -> None:
+    record(tmp_path / "t")
+    (file,) = (tmp_path / "t").glob("*.events")
+    rows = np.frombuffer(file.read_bytes(), EVENT).copy()
+    place = int(np.flatnonzero(rows["kind"] == kind)[0])
+    rows[place][field] = value
+    file.write_bytes(rows.tobytes())
+    main(["replay", str(tmp_path / "t")])
+    printed = capsys.readouterr()
+    assert "is damaged, and left out from there on" in printed.out + printed.err
+    assert "bug" not in printed.err
