@@ -46,6 +46,8 @@ coverage: $(call STAMP,test) ## Run what `make test` runs, and see how much of t
 
 test-slow: $(call STAMP,test) $(call STAMP,learn) ## Run the slow tests, and those that need PyTorch
 	$(PY) -m pytest -m "not slow" tests/unit/learning $(PYTEST_ARGS)
+	INFERWAY_EXAMPLES=all $(PY) -m pytest $(SHARED)=worksteal -m "property and not slow" \
+		--ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest $(SHARED)=worksteal -m slow --ignore=tests/live $(PYTEST_ARGS)
 	$(PY) -m pytest -m slow tests/live $(PYTEST_ARGS)
 

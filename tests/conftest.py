@@ -28,6 +28,10 @@ from numba.core import event
 # The same examples each time, and no limit on an example's time: machines differ.
 settings.register_profile("inferway", deadline=None, derandomize=True, print_blob=True)
 settings.load_profile("inferway")
+# All of a property's examples belong to the slow tests; the first of them to every run.
+ALL_EXAMPLES = os.environ.get("INFERWAY_EXAMPLES") == "all"
+FIRST = 1 / 5
+FEWEST = 20
 # Started in the background by a shell, a process ignores Ctrl-C, and so does all that it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -67,6 +71,24 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
             return "tests/live" if file.startswith("tests/live/") else file
 
     return ByFile(config, log)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark properties, and try the first of their examples alone unless all are asked for."""
+    short = set()
+    for item in items:
+        test = getattr(item, "function", None)
+        if not getattr(test, "is_hypothesis_test", False):
+            continue
+        item.add_marker(pytest.mark.property)
+        if not ALL_EXAMPLES and test not in short:
+            short.add(test)
+            whole = test._hypothesis_internal_use_settings
+            few = max(FEWEST, round(FIRST * whole.max_examples))
+            test._hypothesis_internal_use_settings = settings(
+                whole, max_examples=min(whole.max_examples, few)
+            )
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

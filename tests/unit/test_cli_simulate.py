@@ -1,6 +1,6 @@
 """``inferway simulate`` as a person runs it: recordings, sweeps, Ctrl-C, wrong input.
 
-The engine runs uncompiled here, so that a few thousand requests take seconds and not a minute.
+Where a process of its own is needed, its engine runs uncompiled: nothing has to be loaded.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -77,22 +78,31 @@ def start(folder: Path, *arguments: str | Path) -> subprocess.Popen[str]:
     )
 
 
-def run(folder: Path, *arguments: str | Path) -> str:
-    with start(folder, *arguments) as process:
-        output, errors = process.communicate(timeout=120)
-    assert errors == ""
-    assert process.returncode == 0
-    return output
+Run = Callable[..., str]
 
 
-def document(folder: Path, *arguments: str | Path) -> dict[str, Any]:
-    found = json.loads(run(folder, *arguments, "--json"))
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run the command in an empty folder, and take what it prints."""
+    monkeypatch.chdir(tmp_path)
+
+    def runs(*arguments: str | Path) -> str:
+        assert main(["simulate", *map(str, arguments), "--workers", "1"]) == 0
+        output = capsys.readouterr()
+        assert output.err == ""
+        return output.out
+
+    return runs
+
+
+def document(run: Run, *arguments: str | Path) -> dict[str, Any]:
+    found = json.loads(run(*arguments, "--json"))
     assert isinstance(found, dict)
     return found
 
 
-def test_a_recording_is_compared_with_the_twin(tmp_path: Path, file: Path, recording: Path) -> None:
-    found = document(tmp_path, file, "--trace", recording, "--replications", "2")
+def test_a_recording_is_compared_with_the_twin(run: Run, file: Path, recording: Path) -> None:
+    found = document(run, file, "--trace", recording, "--replications", "2")
     task = found["tasks"]["words"]
     trace = task["trace"]
     # Every service took a second, nobody waited, and the policy is the same code.
@@ -105,14 +115,14 @@ def test_a_recording_is_compared_with_the_twin(tmp_path: Path, file: Path, recor
     assert trace["live"]["queries"] == 100
     assert task["queries"] == 200
     assert task["complete"]
-    words = run(tmp_path, file, "--trace", recording, "--replications", "1")
+    words = run(file, "--trace", recording, "--replications", "1")
     assert "live against twin" in words
     assert "100 recorded requests" in words
 
 
-def test_a_sweep_is_written_drawn_and_gone_on_with(tmp_path: Path, file: Path) -> None:
+def test_a_sweep_is_written_drawn_and_gone_on_with(run: Run, tmp_path: Path, file: Path) -> None:
     sweep = ["--sweep", "load=0.3:0.5:0.1", "--sweep", "policy=tad,tad-op", "--queries", "500"]
-    found = document(tmp_path, file, *sweep)
+    found = document(run, file, *sweep)
     assert found["network"] is None
     assert (found["sweep"]["points"], found["sweep"]["done"]) == (6, 6)
     assert found["sweep"]["keys"] == ["load", "policy"]
@@ -127,21 +137,19 @@ def test_a_sweep_is_written_drawn_and_gone_on_with(tmp_path: Path, file: Path) -
     assert {"task", "response_time_s.mean", "bound.response_time_s", "shares.small"} <= set(frame)
     assert (frame["response_time_s.mean"] > 0.8 * frame["bound.response_time_s"]).all()
     sweep[1] = "load=0.3:0.6:0.1"
-    words = run(tmp_path, file, *sweep)
+    words = run(file, *sweep)
     assert "6 of 8 points are from an earlier run" in words
     again = pq.read_table(folder / "sweep.parquet").to_pandas()
     assert len(again) == 8
     assert again.head(6)["response_time_s.mean"].tolist() == frame["response_time_s.mean"].tolist()
     sweep[-1] = "400"
-    assert "earlier run" not in run(tmp_path, file, *sweep)
+    assert "earlier run" not in run(file, *sweep)
 
 
-def test_a_point_that_cannot_be_simulated_does_not_end_the_sweep(
-    tmp_path: Path, file: Path
-) -> None:
+def test_a_point_that_cannot_be_simulated_does_not_end_the_sweep(run: Run, file: Path) -> None:
     file.write_text(FILE.replace("    accuracy_target: 0.75\n", ""))
     found = document(
-        tmp_path, file, "--sweep", "policy=jiq-fast,tad-op", "--queries", "200", "--out", "x"
+        run, file, "--sweep", "policy=jiq-fast,tad-op", "--queries", "200", "--out", "x"
     )
     fine, failed = found["tasks"]["words"]["points"]
     assert fine["response_time_s.mean"] > 0

@@ -13,8 +13,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-"""How grave it is, the gravest last."""
+LEVELS: Final = ("debug", "info", "warning", "error", "critical")
+"""How grave it is, the gravest last; nothing is as grave as ``critical``."""
 _CHUNK: Final = select.PIPE_BUF
 """Bytes that a pipe which is ready takes without waiting."""
 
@@ -84,7 +84,8 @@ def logger(level: str = "info") -> Logger:
     Parameters
     ----------
     level
-        ``debug``, ``info``, ``warning`` or ``error``: the least that is written.
+        ``debug``, ``info``, ``warning`` or ``error``: the least that is written; ``critical``:
+        nothing.
     """
     stream = sys.stderr
     return Logger(_Outlet(stream), level, stream is not None and stream.isatty())

@@ -13,6 +13,7 @@ from inferway.live.log import logger
 
 
 def test_lines_of_json_on_standard_error(capsys: pytest.CaptureFixture[str]) -> None:
+    logger("critical").error("silent")
     log = logger("warning")
     log.info("quiet")
     log.warning("loud", port=1)

@@ -18,7 +18,7 @@ from inferway.catalog.digits.evaluation import ablation, profiled, right_answers
 from inferway.catalog.digits.graph import Weights, model
 from inferway.catalog.digits.images import Originals, Split, draw, originals, split
 from inferway.catalog.digits.ladder import NETWORKS, VARIANTS, Network
-from inferway.catalog.measurement import Progress, answers, machine
+from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
 from inferway.extras import installing
 
 TEST_TIMES: Final = 14
@@ -119,6 +119,7 @@ def build(
             variant.name: _parameters(weights[name] for name in variant.networks)
             for variant in VARIANTS
         },
+        rounds=ROUNDS,
         round_s=round_s,
         seed=seed,
         progress=lambda share, what: tell(0.94 + 0.06 * share, what),

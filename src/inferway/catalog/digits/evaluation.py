@@ -17,6 +17,8 @@ from inferway.catalog.digits.ladder import VARIANTS
 from inferway.catalog.digits.significance import Estimate, estimate
 from inferway.catalog.measurement import (
     LARGEST_RUN,
+    ROUND_S,
+    ROUNDS,
     Progress,
     answers,
     machine,
@@ -35,7 +37,8 @@ def measure(
     *,
     folder: Path | None = None,
     images: int | None = None,
-    round_s: float = 0.25,
+    rounds: int = ROUNDS,
+    round_s: float = ROUND_S,
     workers: int = 1,
     seed: int = 1,
     progress: Progress | None = None,
@@ -49,8 +52,8 @@ def measure(
         it is `inferway.catalog.zoo.user_folder`. None: nowhere.
     images
         Measure the accuracy on that many test images, drawn at random, and not on all.
-    round_s
-        Least time of one of the five rounds of each service time, in seconds.
+    rounds, round_s
+        How often each service time is measured, and for how long at least, in seconds.
     workers
         Threads that share the answering of the test set; service times are always of one thread.
     seed
@@ -75,6 +78,7 @@ def measure(
         right,
         chosen,
         parameters={name: profile.parameters for name, profile in known.profiles.items()},
+        rounds=rounds,
         round_s=round_s,
         seed=seed,
         progress=lambda share, what: tell(0.6 + 0.4 * share, what),
@@ -125,6 +129,7 @@ def profiled(
     testset: zoo.TestSet,
     *,
     parameters: Mapping[str, int],
+    rounds: int,
     round_s: float,
     seed: int,
     progress: Progress | None = None,
@@ -139,7 +144,11 @@ def profiled(
         The steps of the ladder: what each variant gains over the one before.
     """
     served = service_times(
-        list(paths.values()), testset.images[:256], round_s=round_s, progress=progress
+        list(paths.values()),
+        testset.images[:256],
+        rounds=rounds,
+        round_s=round_s,
+        progress=progress,
     )
     found = {}
     for (name, path), service in zip(paths.items(), served, strict=True):
