@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -24,6 +21,7 @@ import uvloop
 sys.path.insert(0, str(Path(__file__).parent))
 
 from patient import Patient
+from small_disk import disk as disk
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Server, Site
@@ -33,7 +31,6 @@ from inferway.site import Fleet
 
 DIGITS = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 3)),))
 LIMIT_S = 20.0
-DISK_BYTES = 1_000_000
 START_S = 120.0
 """A first start compiles its policies, beside whatever else the machine does."""
 
@@ -281,22 +278,3 @@ def until() -> Callable[[Callable[[], bool]], None]:
             pause.wait(0.002)
 
     return wait
-
-
-@pytest.fixture
-def disk(tmp_path: Path) -> Iterator[Path]:
-    """Mount a disk that is soon full."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("a disk of its own needs root: a tmpfs is mounted")
-    made = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "none", folder],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if made.returncode:
-        pytest.skip(f"no tmpfs can be mounted here: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "--lazy", folder], check=True)

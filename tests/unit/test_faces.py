@@ -18,36 +18,14 @@ LIVE = Path(__file__).parents[1] / "live"
 
 # By file of tests/live, the inner modules that it names.
 INNER: dict[str, set[str]] = {
-    "emulation/test_cleanup.py": {
-        "inferway.live.emulation.entrance",
-        "inferway.live.emulation.namespace",
-        "inferway.live.emulation.network",
-        "inferway.live.emulation.record",
-    },
-    "emulation/test_controls.py": {
-        "inferway.live.emulation.record",
-    },
-    "emulation/test_wiring.py": {
-        "inferway.live.emulation.wiring",
-    },
     "network/clients.py": {
-        "inferway.catalog.zoo",
         "inferway.loadgen.generator",
         "inferway.loadgen.message",
         "inferway.loadgen.plan",
     },
-    "network/fetching.py": {
-        "inferway.catalog.zoo",
-    },
-    "network/proxy.py": {
-        "inferway.live.node.addresses",
-    },
     "network/ring.py": {
         "inferway.live.node.position",
         "inferway.live.node.state",
-    },
-    "network/test_garbage.py": {
-        "inferway.live.node.addresses",
     },
     "network/test_killed.py": {
         "inferway.live.node.position",
@@ -62,79 +40,12 @@ INNER: dict[str, set[str]] = {
         "inferway.live.http.routes",
         "inferway.live.node.relay",
     },
-    "node/member.py": {
-        "inferway.live.control.control",
-        "inferway.live.control.credentials",
-        "inferway.live.control.neighbors",
-        "inferway.live.node.post",
-        "inferway.live.node.slots",
-        "inferway.placement.agent",
-        "inferway.placement.crossing",
-    },
-    "node/members.py": {
-        "inferway.network.delivery",
-        "inferway.placement.crossing",
-    },
-    "node/nursery.py": {
-        "inferway.live.node.accounts",
-        "inferway.live.node.balances",
-        "inferway.live.node.position",
-        "inferway.live.node.rounds",
-        "inferway.live.node.slots",
-        "inferway.live.node.state",
-        "inferway.live.request",
-        "inferway.live.store.allowed",
-        "inferway.live.store.store",
-        "inferway.placement.counted",
-        "inferway.placement.infida",
-        "inferway.placement.local",
-    },
-    "node/planes.py": {
-        "inferway.live.control.control",
-        "inferway.live.control.credentials",
-    },
-    "node/test_agents.py": {
-        "inferway.live.control.authority",
-        "inferway.live.control.control",
-        "inferway.live.control.neighbors",
-        "inferway.live.node.post",
-        "inferway.network.delivery",
-        "inferway.placement.agent",
-        "inferway.placement.crossing",
-        "inferway.placement.exchange",
-        "inferway.placement.infida",
-        "inferway.placement.messages",
-        "inferway.site.draw",
-    },
     "node/test_batched.py": {
         "inferway.dispatch.replay",
-    },
-    "node/test_bound.py": {
-        "inferway.live.control.authority",
-        "inferway.live.emulation.device",
-        "inferway.live.emulation.entrance",
-        "inferway.live.emulation.namespace",
-        "inferway.live.node.addresses",
-        "inferway.live.up.ports",
-        "inferway.live.up.process",
-    },
-    "node/test_control.py": {
-        "inferway.live.control.authority",
-        "inferway.live.control.control",
-        "inferway.live.control.credentials",
-        "inferway.live.control.session",
-    },
-    "node/test_cut.py": {
-        "inferway.live.control.authority",
-        "inferway.live.control.control",
-        "inferway.live.control.credentials",
     },
     "node/test_grpc_hops.py": {
         "inferway.live.grpc",
         "inferway.live.headroom",
-    },
-    "node/test_hangup.py": {
-        "inferway.live.control.authority",
     },
     "node/test_hops.py": {
         "inferway.deployment.nodes",
@@ -146,28 +57,8 @@ INNER: dict[str, set[str]] = {
         "inferway.live.http.listener",
     },
     "node/test_hung.py": {
-        "inferway.live.control.authority",
         "inferway.live.metrics",
         "inferway.live.pauses",
-    },
-    "node/test_members.py": {
-        "inferway.live.control.authority",
-        "inferway.live.control.neighbors",
-        "inferway.placement.exchange",
-    },
-    "node/test_moves.py": {
-        "inferway.catalog.zoo",
-        "inferway.live.instance",
-        "inferway.live.node.mover",
-        "inferway.live.node.shelf",
-        "inferway.live.store.allowed",
-        "inferway.live.store.store",
-    },
-    "node/test_node.py": {
-        "inferway.live.node.addresses",
-        "inferway.live.node.node",
-        "inferway.live.node.state",
-        "inferway.live.store.error",
     },
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
@@ -182,18 +73,6 @@ INNER: dict[str, set[str]] = {
     },
     "node/test_secured.py": {
         "inferway.live.control.credentials",
-    },
-    "node/test_store.py": {
-        "inferway.live.store.allowed",
-        "inferway.live.store.error",
-        "inferway.live.store.store",
-    },
-    "node/test_store_full.py": {
-        "inferway.live.node.state",
-        "inferway.live.store.allowed",
-        "inferway.live.store.error",
-        "inferway.live.store.store",
-        "inferway.placement.infida",
     },
     "node/test_traced.py": {
         "inferway.live.hops.spans",
@@ -265,20 +144,6 @@ INNER: dict[str, set[str]] = {
     },
     "test_tracing.py": {
         "inferway.live.tracing",
-    },
-    "up/conftest.py": {
-        "inferway.live.node.addresses",
-    },
-    "up/test_command.py": {
-        "inferway.cli.app",
-    },
-    "up/test_real_nodes.py": {
-        "inferway.live.control.authority",
-    },
-    "up/test_up.py": {
-        "inferway.live.node.addresses",
-        "inferway.live.up.alone",
-        "inferway.live.up.watch",
     },
 }
 

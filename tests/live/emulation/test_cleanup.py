@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import os
+import resource
 import select
 import signal
 import socket
@@ -18,13 +20,12 @@ import pytest
 from inferway.live.emulation import (
     Emulation,
     EmulationError,
-    namespace,
     obstacle,
     remove_leftovers,
 )
-from inferway.live.emulation.record import HOSTS, STATE
 from inferway.network import Topology
 
+STATE, NAMESPACES, HOSTS = Path("/run/inferway"), Path("/run/netns"), Path("/etc/netns")
 PAIR = Topology(("a", "b"), np.array([[0, 1]]), np.array([0.01]))
 
 
@@ -63,8 +64,20 @@ def owner(network: Emulation) -> Iterator[Owner]:
 
 def left(name: str) -> list[Path]:
     """What is there of a network."""
-    found = [path for top in (namespace.FOLDER, HOSTS) for path in top.glob(f"inferway-{name}-*")]
+    found = [path for top in (NAMESPACES, HOSTS) for path in top.glob(f"inferway-{name}-*")]
     return [*found, *STATE.glob(name)]
+
+
+def made(path: Path) -> None:
+    """Make a namespace with a name, as another program may."""
+    path.touch()
+    bind = ["unshare", "--net", "mount", "--bind", "/proc/self/ns/net", str(path)]
+    subprocess.run(bind, check=True)
+
+
+def removed(path: Path) -> None:
+    subprocess.run(["umount", "--lazy", str(path)], check=True)
+    path.unlink()
 
 
 def outside() -> dict[str, Any]:
@@ -166,36 +179,43 @@ def test_names_left_by_a_power_failure(network: Emulation) -> None:
 
 
 def test_what_others_called_alike_stays(network: Emulation) -> None:
-    path = namespace.FOLDER / "inferway-mine-b"
-    namespace.made(path, lambda: None)
-    theirs = namespace.identity(path)
+    path = NAMESPACES / "inferway-mine-b"
+    made(path)
+    theirs = path.stat().st_ino
     try:
         with pytest.raises(EmulationError, match="not known to be inferway's"):
             Emulation(PAIR, name="mine")
-        assert namespace.identity(path) == theirs
+        assert path.stat().st_ino == theirs
         assert left("mine") == [path]
     finally:
-        namespace.remove(path)
+        removed(path)
     with Emulation(PAIR, name="mine"):
-        namespace.remove(path)
-        namespace.made(path, lambda: None)
-        theirs = namespace.identity(path)
-    assert namespace.identity(path) == theirs
-    namespace.remove(path)
+        removed(path)
+        made(path)
+        theirs = path.stat().st_ino
+    assert path.stat().st_ino == theirs
+    removed(path)
 
 
-def test_a_network_that_fails_on_the_way_leaves_nothing(
-    network: Emulation, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("inferway.live.emulation.network.MTU", 1 << 20)  # the kernel refuses it
-    with pytest.raises(EmulationError, match=r"cannot be emulated: .*Invalid argument"):
-        Emulation(PAIR, name="broken")
+def test_a_network_that_fails_on_the_way_leaves_nothing(network: Emulation) -> None:
+    links = np.array([[k, k + 1] for k in range(39)])
+    many = Topology(tuple(f"n{k}" for k in range(40)), links, np.full(39, 0.01))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    # The kernel refuses the device of one of the nodes.
+    taken = {int(one.name) for one in Path("/proc/self/fd").iterdir()}
+    free = (one for one in itertools.count() if one not in taken)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (next(itertools.islice(free, 30, None)), hard))
+    try:
+        with pytest.raises(EmulationError, match=r"cannot be emulated: .*Too many open files.*; "):
+            Emulation(many, name="broken")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert left("broken") == []
 
 
 HIDDEN = """
 libc = ctypes.CDLL(None)
-entrance.leave(entrance.MOUNTS)
+assert libc.unshare(0x00020000) == 0  # CLONE_NEWNS
 libc.mount(b"", b"/", None, 0x84000, None)
 libc.mount(b"none", b"/dev/net", b"tmpfs", 0, None)
 """
@@ -212,7 +232,7 @@ libc.mount(b"none", b"/dev/net", b"tmpfs", 0, None)
 def test_what_stands_in_the_way_is_said(network: Emulation, become: str, sentence: str) -> None:
     program = (
         "import ctypes, os\n"
-        "from inferway.live.emulation import entrance, obstacle\n"
+        "from inferway.live.emulation import obstacle\n"
         f"{become}\n"
         "print(obstacle())"
     )

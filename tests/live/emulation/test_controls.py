@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -131,10 +132,8 @@ def test_refusals(network: Emulation) -> None:
 
 
 def test_nonsense_at_the_socket_is_answered(network: Emulation) -> None:
-    from inferway.live.emulation.record import STATE
-
     with socket.socket(socket.AF_UNIX) as stranger:
-        stranger.connect(str(STATE / network.name / "control"))
+        stranger.connect(str(Path("/run/inferway") / network.name / "control"))
         for nonsense in (b"{\n", b"[]\n", b'{"do": "explode"}\n', b"\xff\n"):
             stranger.send(nonsense)
             assert b"error" in stranger.recv(1000)

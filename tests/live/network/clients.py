@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.zoo import model_path, testset
+from inferway.catalog import model_path, testset
 from inferway.live.up import Up
 from inferway.loadgen.generator import UNANSWERED, UNSENT
 from inferway.loadgen.message import encode, head

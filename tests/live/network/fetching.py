@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 from model_server import ModelServer, digest_of, make_certificate, whole
 from ring import Ring
 
-from inferway.catalog.zoo import model_path, profiles
+from inferway.catalog import model_path, profiles
 
 _HUGE: Final = "huge: {model: zoo://digits/huge}"
 _FETCHED: Final = (

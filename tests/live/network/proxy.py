@@ -20,12 +20,10 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "node"))
 
 from wire import ENDLESS, Wire, announced, replaced, swallowed
 
-from inferway.live.node.addresses import PEER_PORT
-
 if TYPE_CHECKING:
     from ring import Ring
 
-PORT: Final = PEER_PORT + 1000
+PORT: Final = 9003
 QUEUED: Final = 100
 """Connections that may wait for it."""
 ERROR: Final = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\n\r\n"
@@ -48,8 +46,8 @@ class Proxy:
 
     def __init__(self, ring: Ring, node: str, neighbor: str, folder: Path) -> None:
         host = ring.network.addresses[node]
-        words = [sys.executable, __file__, host, f"{host}:{PEER_PORT}"]
         addresses = json.loads(ring.up.addresses_file.read_text())
+        words = [sys.executable, __file__, host, addresses[node]["peer"]]
         addresses[node]["peer"] = f"{host}:{PORT}"
         file = folder / "addresses.json"
         file.write_text(json.dumps(addresses))

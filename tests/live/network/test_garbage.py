@@ -13,8 +13,6 @@ from figures import write
 from ring import Ring
 from stranger import PIECES, Stranger, pester
 
-from inferway.live.node.addresses import CONTROL_PORT, HTTP_PORT, PEER_PORT
-
 Send = Callable[..., Clients]
 
 
@@ -29,7 +27,7 @@ def listening(ring: Ring, node: str, port: int) -> socket.socket:
 
 def test_garbage_on_the_peer_port_is_routed_around(ring: Ring, send: Send, tmp_path: Path) -> None:
     # The left node lives and offers; who answers in its place where requests go is another.
-    other_port = PEER_PORT + 1000
+    other_port = 9003
     stranger = Stranger(listening(ring, "left", other_port))
     addresses = json.loads(ring.up.addresses_file.read_text())
     addresses["left"]["peer"] = f"{ring.network.addresses['left']}:{other_port}"
@@ -58,7 +56,8 @@ def test_garbage_on_the_peer_port_is_routed_around(ring: Ring, send: Send, tmp_p
 
 def test_garbage_on_the_control_plane_is_not_heard(ring: Ring, send: Send) -> None:
     ring.up.terminate("right")
-    ports = (CONTROL_PORT, PEER_PORT, HTTP_PORT)
+    right = ring.up.addresses["right"]
+    ports = [int(one.rpartition(":")[2]) for one in (right.control, right.peer, right.http)]
     stranger = Stranger(*(listening(ring, "right", port) for port in ports))
     clients = send(7.0)
     try:

@@ -11,28 +11,29 @@ import threading
 import time
 import urllib.error
 import urllib.request
-import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 import numpy as np
 import onnx
 import pytest
-from members import free_ports
+from certificates import issue
 from onnx import TensorProto, helper, numpy_helper
+from test_node import free
 
 from inferway.cli import main as inferway
-from inferway.live.emulation import device, entrance, namespace
-from inferway.live.node.addresses import Addresses, write
-from inferway.live.up.ports import on_loopback
-from inferway.live.up.process import NodeProcess, State
+from inferway.live import Addresses
+from inferway.live.emulation import Emulation, EmulationError
+from inferway.live.up import NodeProcess, State
+from inferway.network import Topology
 
 pytest.importorskip("zenoh")
 
 LIMIT_S = 120.0
+T = TypeVar("T")
 FILE = """\
 tasks: {digits: {variants: {tiny: {model: tiny.onnx, accuracy: 0.8, service: {mean: 1 ms}}}}}
 nodes: {cloud: {repository: true}, edge: {}}
@@ -54,6 +55,25 @@ HOSTS = """\
 127.0.0.4 both.test
 ::1 both.test
 """
+
+
+class Inside(NamedTuple):
+    """A network of one machine, and the names that are known there."""
+
+    machine: Emulation
+    hosts: Path
+
+    def command(self, command: list[str]) -> list[str]:
+        named = 'mount --bind "$0" /etc/hosts && exec "$@"'
+        words = ["unshare", "--mount", "sh", "-c", named, str(self.hosts), *command]
+        return self.machine.command("machine", words)
+
+    def within(self, work: Callable[[], T]) -> T:
+        return self.machine.within("machine", work)
+
+
+def write(file: Path, addresses: dict[str, Addresses]) -> None:
+    file.write_bytes(msgspec.json.encode(addresses))
 
 
 @pytest.fixture
@@ -78,40 +98,33 @@ def certs(request: pytest.FixtureRequest, tmp_path: Path) -> Path | None:
     if not request.param:
         return None
     pytest.importorskip("cryptography")
-    from inferway.live.control.authority import issue
-
     folder = tmp_path / "certs"
     issue(("cloud", "edge"), folder)
     return folder
 
 
 @pytest.fixture
-def inside(tmp_path: Path) -> Iterator[Path]:
+def inside(tmp_path: Path) -> Iterator[Inside]:
     """Make a network of one machine, with a loopback and names of its own."""
     if sys.platform != "linux" or os.geteuid() != 0:
         pytest.skip("listening at every address is tested in a network namespace, as root")
-    path = tmp_path / f"bound-{uuid.uuid4().hex[:8]}"
-
-    def prepare() -> None:
-        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
-            device._up(control, "lo")
-
-    try:
-        namespace.made(path, prepare)
-    except OSError as error:
-        pytest.skip(f"no network namespace can be made here: {error}")
     (tmp_path / "hosts").write_text(HOSTS)
-    yield path
-    namespace.remove(path)
+    alone = Topology(("machine",), np.empty((0, 2), np.int64), np.empty(0))
+    try:
+        machine = Emulation(alone)
+    except EmulationError as error:
+        pytest.skip(str(error))
+    with machine:
+        yield Inside(machine, tmp_path / "hosts")
 
 
-def needs_ipv6(inside: Path) -> None:
+def needs_ipv6(inside: Inside) -> None:
     def bind() -> None:
         with socket.socket(socket.AF_INET6) as one:
             one.bind(("::1", 0))
 
     try:
-        namespace.within(inside, bind)
+        inside.within(bind)
     except OSError as error:
         pytest.skip(f"this machine has no IPv6: {error}")
 
@@ -120,7 +133,7 @@ class Pair:
     """Both nodes, each a process."""
 
     def __init__(
-        self, file: Path, addresses: dict[str, Addresses], certs: Path | None, inside: Path | None
+        self, file: Path, addresses: dict[str, Addresses], certs: Path | None, inside: Inside | None
     ) -> None:
         self.folder = file.parent
         self.changed = threading.Condition()
@@ -130,8 +143,7 @@ class Pair:
         if certs is not None:
             self.base += ["--certs", str(certs)]
         if inside is not None:
-            way = [sys.executable, "-I", "-S", entrance.__file__]
-            self.base = [*way, str(inside), str(self.folder / "hosts"), *self.base]
+            self.base = inside.command(self.base)
         self.processes: list[NodeProcess] = []
 
     def start(self, name: str, *options: str) -> None:
@@ -187,7 +199,7 @@ def reached(host: str, ports: range) -> None:
 
 
 def test_nodes_are_reached_by_name_and_listen_at_an_address(file: Path, certs: Path | None) -> None:
-    ports = free_ports(8)
+    ports = [int(free().rpartition(":")[2]) for _ in range(8)]
     addresses = {
         name: Addresses(*(f"localhost:{one}" for one in mine[:3]), f"127.0.0.1:{mine[3]}")
         for name, mine in (("cloud", ports[:4]), ("edge", ports[4:]))
@@ -216,7 +228,7 @@ def test_nodes_are_reached_by_name_and_listen_at_an_address(file: Path, certs: P
     indirect=["certs"],
 )
 def test_nodes_listen_at_every_address(
-    file: Path, certs: Path | None, inside: Path, cloud: str, edge: str, bind: tuple[str, str]
+    file: Path, certs: Path | None, inside: Inside, cloud: str, edge: str, bind: tuple[str, str]
 ) -> None:
     if "::" in bind:
         needs_ipv6(inside)
@@ -242,11 +254,11 @@ def test_nodes_listen_at_every_address(
                     socket.create_connection(("127.0.0.77", PORTS[name][3]), LIMIT_S)
             return asked("http://127.0.0.1:8200")
 
-        assert namespace.within(inside, look) == "edge,cloud"
+        assert inside.within(look) == "edge,cloud"
 
 
 @pytest.mark.slow
-def test_a_name_of_several_addresses_is_listened_at_with_all(file: Path, inside: Path) -> None:
+def test_a_name_of_several_addresses_is_listened_at_with_all(file: Path, inside: Inside) -> None:
     needs_ipv6(inside)
     addresses = {
         "cloud": Addresses("both.test:8100", "both.test:8101", "both.test:8102"),
@@ -256,7 +268,7 @@ def test_a_name_of_several_addresses_is_listened_at_with_all(file: Path, inside:
         pair.start("cloud")
         assert len(pair.ready()) == 1
         for host in ("127.0.0.4", "::1"):
-            namespace.within(inside, lambda host=host: reached(host, PORTS["cloud"]))
+            inside.within(lambda host=host: reached(host, PORTS["cloud"]))
 
 
 @pytest.mark.parametrize(
@@ -286,7 +298,7 @@ def test_a_port_that_is_taken_is_said(
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        at = on_loopback(list(PORTS))
+        at = {name: Addresses(free(), free(), free(), free()) for name in PORTS}
         at["edge"] = msgspec.structs.replace(at["edge"], **{listener: f"127.0.0.1:{port}"})
         write(tmp_path / "addresses.json", at)
         command = ["node", str(file), "--name", "edge", "--state", str(tmp_path / "state")]

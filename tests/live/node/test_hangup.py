@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from certificates import issue
 from test_damaged import FILE
 from test_node import free
-
-from inferway.live.control.authority import issue
 
 LIMIT_S = 120.0
 KEY, OTHER = "a-key-of-enough-length", "another-of-enough-length"

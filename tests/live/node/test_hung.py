@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import uvloop
+from certificates import issue
 from chain import Answered, Held, Node, line, until
 from prometheus_client import generate_latest
 from wire import Spoil, announced, replaced
 
-from inferway.live.control.authority import issue
 from inferway.live.metrics import registry_of
 from inferway.live.pauses import Pauses
 

@@ -26,15 +26,15 @@ from model_server import (
 )
 from patient import Patient
 
-from inferway.live.store.allowed import Allowed
-from inferway.live.store.error import (
+from inferway.live.store import (
+    Allowed,
     DamagedError,
     ForbiddenSourceError,
+    ModelStore,
     NoRoomError,
     StoreError,
     UnavailableError,
 )
-from inferway.live.store.store import ModelStore
 
 MODEL = content_of(300_000)
 DIGEST = digest_of(MODEL)

@@ -1,4 +1,4 @@
-"""The model store and the node's state on a disk that is full."""
+"""The model store on a disk that is full."""
 
 from __future__ import annotations
 
@@ -10,15 +10,10 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 from model_server import ModelServer, chunked, content_of, digest_of, make_certificate, whole
 
-from inferway.live.node.state import NodeState, Saved, StateError
-from inferway.live.store.allowed import Allowed
-from inferway.live.store.error import NoRoomError
-from inferway.live.store.store import ModelStore
-from inferway.placement.infida import InfidaState
+from inferway.live.store import Allowed, ModelStore, NoRoomError
 
 SMALL, LARGE = content_of(100_000, seed=1), content_of(950_000, seed=2)
 
@@ -64,9 +59,7 @@ def test_a_full_disk_is_said_and_left_as_it_was(
 LIMITED = """
 import asyncio, resource, ssl, sys
 from pathlib import Path
-from inferway.live.store.allowed import Allowed
-from inferway.live.store.store import ModelStore
-from inferway.live.store.error import NoRoomError
+from inferway.live.store import Allowed, ModelStore, NoRoomError
 
 folder, url, digest, trusted = sys.argv[1:]
 
@@ -100,21 +93,3 @@ def test_a_write_that_fails_takes_the_beginning_along(server: ModelServer, tmp_p
     )
     assert "is full: File too large after 300,000 bytes of a model 0" in ended.stdout
     assert [path.name for path in (tmp_path / "models").iterdir()] == ["lock"]
-
-
-def test_a_state_that_cannot_be_written_leaves_the_last_one(disk: Path) -> None:
-    def saved(slot: int, pairs: int) -> Saved:
-        x = np.zeros(pairs, np.uint8)
-        y, one = np.full(pairs, 0.5), np.ones(1)
-        return Saved(InfidaState(y, one, one, x, np.array([slot, 0])), (), b"")
-
-    state = NodeState(disk / "state.db", "one")
-    state.save(saved(1, 10))
-    (disk / "another's").write_bytes(bytes(shutil.disk_usage(disk).free - 50_000))
-    with pytest.raises(StateError, match="cannot be written: database or disk is full"):
-        state.save(saved(2, 100_000))
-    state.save(saved(3, 10))
-    loaded = state.load()
-    assert loaded is not None
-    assert loaded.infida.slot[0] == 3
-    state.close()

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inferway.deployment import Deployment, load
-from inferway.live.node.addresses import Addresses
+from inferway.live import Addresses
 from inferway.live.up import Up
 
 STAND_IN = Path(__file__).parent / "stand_in.py"

@@ -22,7 +22,7 @@ LIMIT_S = 60.0
 STAND_IN = Path(__file__).parent / "stand_in.py"
 PROGRAM = """\
 import json, os, signal, sys
-from inferway.cli.app import main
+from inferway.cli import main
 from inferway.live.up import Up
 whims = json.loads(os.environ.get("WHIMS", "{}"))
 class Last:

@@ -38,7 +38,7 @@ def up(request: pytest.FixtureRequest, deployment: Deployment, tmp_path: Path) -
             pytest.skip(reason)
     else:
         pytest.importorskip("cryptography")
-        from inferway.live.control.authority import issue
+        from certificates import issue
 
         certs = tmp_path / "certs"
         issue(("cloud", "metro", "edge"), certs)

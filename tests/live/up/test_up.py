@@ -14,16 +14,25 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from inferway.deployment import Deployment, load
-from inferway.live.node.addresses import read
-from inferway.live.up import State, Up, UpError
-from inferway.live.up.alone import alone
-from inferway.live.up.watch import Watch
+from inferway.live.up import State, Up, UpError, Watch
 
 Raise = Callable[..., Up]
 LIMIT_S = 30.0
+STAND_IN = Path(__file__).parent / "stand_in.py"
+OWNER = """\
+import sys, time
+from pathlib import Path
+from inferway.deployment import load
+from inferway.live.up import Up
+command = lambda name, file, own: [sys.executable, "-S", "-u", sys.argv[2], name, str(file)]
+with Up(load(sys.argv[1]), run=Path(sys.argv[3]), command=command) as up:
+    print(*(one.pid for one in up.nodes.values()), flush=True)
+    time.sleep(600)
+"""
 
 
 def gone(pid: int | None) -> bool:
@@ -57,7 +66,8 @@ def test_nodes_run_each_in_a_process_until_they_are_stopped(raised: Raise, tmp_p
         told = {name: up.admin(name) for name in up.nodes}
         assert {one["pid"] for one in told.values()} == pids
         assert [one["node"] for one in told.values()] == list(up.nodes)
-        assert read(up.addresses_file) == up.addresses
+        written = json.loads(up.addresses_file.read_text())
+        assert written == msgspec.to_builtins(up.addresses)
         assert up.url("edge") == f"http://{up.addresses['edge'].http}"
         assert up.entries == {"digits": ("edge",)}
         assert "starting metro" in (tmp_path / "run" / "metro.log").read_text()
@@ -81,20 +91,19 @@ def test_a_run_folder_is_for_one_at_a_time(raised: Raise, tmp_path: Path) -> Non
     raised().begin()
 
 
-def test_a_killed_one_leaves_its_run_folder_free(tmp_path: Path) -> None:
-    hold = (
-        "import pathlib, sys; from inferway.live.up.alone import alone; "
-        "alone(pathlib.Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", hold, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as holder:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == b"held\n"
+def test_a_killed_one_leaves_its_run_folder_free(
+    raised: Raise, deployment: Deployment, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", OWNER, deployment.path, STAND_IN, tmp_path / "run"]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        assert len(owner.stdout.readline().split()) == 3
         with pytest.raises(UpError, match="another `up` runs in"):
-            alone(tmp_path)
-        holder.kill()
-    os.close(alone(tmp_path))
+            raised().begin()
+        owner.kill()
+    up = raised()
+    up.begin()
+    assert up.admin("edge")["node"] == "edge"
 
 
 def test_repositories_start_first_and_all_addresses_differ(raised: Raise) -> None:
@@ -276,22 +285,9 @@ def test_the_command_of_a_node(deployment: Deployment, tmp_path: Path) -> None:
     )
 
 
-OWNER = """\
-import sys, time
-from pathlib import Path
-from inferway.deployment import load
-from inferway.live.up import Up
-command = lambda name, file, own: [sys.executable, "-S", "-u", sys.argv[2], name, str(file)]
-with Up(load(sys.argv[1]), run=Path(sys.argv[3]), command=command) as up:
-    print(*(one.pid for one in up.nodes.values()), flush=True)
-    time.sleep(600)
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="other kernels do not tell a parent's end")
 def test_nodes_do_not_outlive_a_killed_owner(deployment: Deployment, tmp_path: Path) -> None:
-    stand_in = Path(__file__).parent / "stand_in.py"
-    arguments: list[Any] = [deployment.path, stand_in, tmp_path / "run"]
+    arguments: list[Any] = [deployment.path, STAND_IN, tmp_path / "run"]
     owner = subprocess.Popen(
         [sys.executable, "-c", OWNER, *map(str, arguments)], stdout=subprocess.PIPE, text=True
     )

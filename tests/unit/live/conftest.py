@@ -1,4 +1,4 @@
-"""Sites on a clock that stands still; it is the live tests'."""
+"""Sites on a clock that stands still; it is the live tests', as is what nodes are tested with."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "live"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "live" / "node"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 from patient import Patient
+from small_disk import disk as disk
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -542,3 +543,16 @@ def test_a_fingerprint_is_of_what_gives_the_arrays_their_meaning(
     assert own != fingerprint(replace(network, pairs=other), 0)
     assert own != fingerprint(replace(network, nodes=("else", *network.nodes[1:])), 0)
     assert len(Infida(network).state.y) == network.pairs.first[-1]
+
+
+def test_a_state_that_cannot_be_written_leaves_the_last_one(disk: Path) -> None:
+    state = NodeState(disk / "state.db", "one")
+    state.save(saved(1, 10))
+    (disk / "another's").write_bytes(bytes(shutil.disk_usage(disk).free - 50_000))
+    with pytest.raises(StateError, match="cannot be written: database or disk is full"):
+        state.save(saved(2, 100_000))
+    state.save(saved(3, 10))
+    loaded = state.load()
+    assert loaded is not None
+    assert loaded.infida.slot[0] == 3
+    state.close()

@@ -21,15 +21,14 @@ from typing import Any
 import numpy as np
 
 import inferway
+from inferway.live import Outcome, Request
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balance, Balances
 from inferway.live.node.position import Position, position_of
 from inferway.live.node.rounds import Rounds
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, Saved, fingerprint
-from inferway.live.request import Outcome, Request
-from inferway.live.store.allowed import Allowed
-from inferway.live.store.store import ModelStore
+from inferway.live.store import Allowed, ModelStore
 from inferway.placement.counted import Counters
 from inferway.placement.infida import InfidaState
 from inferway.placement.local import LocalPolicy, local_policy

@@ -8,7 +8,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from model_server import ModelServer, content_of, digest_of, make_certificate, whole
+
+# Real clocks and sockets: on shared machines, processes stand still.
+pytestmark = pytest.mark.flaky(reruns=1)
 
 NURSERY = Path(__file__).with_name("nursery.py")
 MODEL = content_of(4_000_000)
