@@ -53,7 +53,7 @@ INNER: dict[str, set[str]] = {
         "inferway.live.hops.headers",
         "inferway.live.hops.wire",
         "inferway.live.http.connection",
-        "inferway.live.http.elements",
+        "inferway.protocol.tensors",
         "inferway.live.http.listener",
     },
     "node/test_hung.py": {

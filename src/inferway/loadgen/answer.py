@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from inferway.protocol import DTYPES
+from inferway.protocol.messages import RemoteSize
 from inferway.unreadable import UNREADABLE
 
 
@@ -31,15 +32,11 @@ class Answer(NamedTuple):
     predicted_s: float
 
 
-class _OutputParameters(msgspec.Struct):
-    binary_data_size: int | None = None
-
-
 class _Output(msgspec.Struct):
     datatype: str
     shape: list[int]
     data: list[Any] | None = None
-    parameters: _OutputParameters | None = None
+    parameters: RemoteSize | None = None
 
 
 class _Parameters(msgspec.Struct):

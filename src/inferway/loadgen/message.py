@@ -6,7 +6,6 @@ tasks and nodes is held once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -16,8 +15,8 @@ from numpy.typing import NDArray
 from inferway.loadgen.error import DriveError
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ServerAddress
-
-Parameters = Mapping[str, str | float | bool]
+from inferway.protocol.inference import Parameters, content_lines
+from inferway.protocol.inference import encode as write
 
 
 def head(address: ServerAddress, task: str, variant: str | None = None) -> bytes:
@@ -62,17 +61,26 @@ def encode(
     """
     tensor = signature.inputs[0]
     _check(tensor, images, task)
-    zeros = [(other, np.zeros(_row(other), other.dtype)) for other in signature.inputs[1:]]
-    body = _binary if binary else _json
+    zeros = [(other, np.zeros((1, *_row(other)), other.dtype)) for other in signature.inputs[1:]]
+    outputs = signature.outputs[:1]
     return [
-        _frame(*body([(tensor, image), *zeros], signature.outputs[0], dict(parameters or {})))
+        _frame(
+            *write(
+                [(tensor, image[None]), *zeros],
+                outputs,
+                binary=binary,
+                parameters=parameters,
+                numbers=_numbers,
+            )
+        )
         for image in np.ascontiguousarray(images, dtype=tensor.dtype)
     ]
 
 
 def body(signature: Signature, image: NDArray[Any]) -> bytes:
     """Return one request's JSON body, as a person would send it with curl."""
-    return _json([(signature.inputs[0], image)], signature.outputs[0], {})[0]
+    asked = [(signature.inputs[0], image[None])]
+    return write(asked, signature.outputs[:1], binary=False, numbers=_numbers)[0][0]
 
 
 def random_images(tensor: Tensor, count: int, seed: int) -> NDArray[Any]:
@@ -122,53 +130,14 @@ def _check(tensor: Tensor, images: NDArray[Any], task: str) -> None:
         )
 
 
-def _frame(content: bytes, json_length: int | None) -> bytes:
-    if json_length is None:
-        kind = b"Content-Type: application/json\r\n"
-    else:
-        kind = (
-            b"Content-Type: application/octet-stream\r\n"
-            b"Inference-Header-Content-Length: %d\r\n" % json_length
-        )
-    return b"%bContent-Length: %d\r\n\r\n%b" % (kind, len(content), content)
+def _frame(parts: list[bytes], json_length: int | None) -> bytes:
+    content = b"".join(parts)
+    lines = content_lines(json_length)
+    return b"%bContent-Length: %d\r\n\r\n%b" % (lines, len(content), content)
 
 
-def _described(tensor: Tensor, row: NDArray[Any]) -> dict[str, Any]:
-    return {"name": tensor.name, "shape": [1, *row.shape], "datatype": tensor.datatype}
-
-
-def _binary(
-    inputs: list[tuple[Tensor, NDArray[Any]]], output: Tensor, parameters: dict[str, Any]
-) -> tuple[bytes, int | None]:
-    header: dict[str, Any] = {
-        "inputs": [
-            _described(tensor, row) | {"parameters": {"binary_data_size": row.nbytes}}
-            for tensor, row in inputs
-        ],
-        "outputs": [{"name": output.name, "parameters": {"binary_data": True}}],
-    }
-    if parameters:
-        header["parameters"] = parameters
-    encoded = msgspec.json.encode(header)
-    return encoded + b"".join(row.tobytes() for _, row in inputs), len(encoded)
-
-
-def _json(
-    inputs: list[tuple[Tensor, NDArray[Any]]], output: Tensor, parameters: dict[str, Any]
-) -> tuple[bytes, int | None]:
-    content: dict[str, Any] = {
-        "inputs": [
-            _described(tensor, row) | {"data": msgspec.Raw(_numbers(row))} for tensor, row in inputs
-        ],
-        "outputs": [{"name": output.name}],
-    }
-    if parameters:
-        content["parameters"] = parameters
-    return msgspec.json.encode(content), None
-
-
-def _numbers(row: NDArray[Any]) -> bytes:
+def _numbers(tensor: Tensor, row: NDArray[Any]) -> msgspec.Raw:
     """JSON numbers, the shortest that read back as the same value: 0.1, not 0.10000000149."""
     if row.dtype == np.bool_:
-        return msgspec.json.encode(row.ravel().tolist())
-    return f"[{','.join(row.ravel().astype(str).tolist())}]".encode("ascii")
+        return msgspec.Raw(msgspec.json.encode(row.ravel().tolist()))
+    return msgspec.Raw(f"[{','.join(row.ravel().astype(str).tolist())}]".encode("ascii"))

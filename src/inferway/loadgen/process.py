@@ -16,10 +16,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferway.loadgen.access import OPEN, Access
 from inferway.loadgen.error import DriveError
-from inferway.loadgen.message import Parameters
 from inferway.loadgen.plan import Outcome, Plan
 from inferway.loadgen.record import Record
 from inferway.loadgen.stream import Stream, merge
+from inferway.protocol.inference import Parameters
 
 CONNECTIONS: Final = 512
 """Greatest number of connections unless told otherwise."""

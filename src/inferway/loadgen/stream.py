@@ -12,10 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 from inferway.loadgen.access import Access
 from inferway.loadgen.addresses import server_at
 from inferway.loadgen.error import DriveError
-from inferway.loadgen.message import Parameters, encode, head
+from inferway.loadgen.message import encode, head
 from inferway.loadgen.metadata import signature
 from inferway.loadgen.plan import Outcome, Plan
 from inferway.loadgen.record import Record
+from inferway.protocol.inference import Parameters
 
 
 @dataclass(frozen=True)

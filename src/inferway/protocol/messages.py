@@ -160,6 +160,28 @@ class RemoteServer(msgspec.Struct):
     extensions: list[str] = []
 
 
+class RemoteOutput(msgspec.Struct):
+    """One output of another server's answer; `data` stays undecoded."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+    parameters: RemoteSize | None = None
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class RemoteSize(msgspec.Struct):
+    """Parameters of an output that may follow the JSON as raw bytes."""
+
+    binary_data_size: int | None = None
+
+
+class RemoteAnswer(msgspec.Struct):
+    """Another server's answer to a request for inference, as far as it matters."""
+
+    outputs: list[RemoteOutput]
+
+
 class ErrorMessage(msgspec.Struct):
     """Why a request was refused."""
 

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ModelAddress
+from inferway.protocol.inference import AnswerError, UnwritableError, content_lines, decode, encode
 from inferway.protocol.messages import ErrorMessage, RemoteModel, RemoteServer, TensorMetadata
 from inferway.runtime.remote_failure import Fault, RemoteError
 from inferway.runtime.remote_reply import Reply
-from inferway.runtime.remote_tensors import decode, encode
 from inferway.runtime.remote_wires import RemoteCall, RemoteWires
 from inferway.unreadable import UNREADABLE, fault
 
@@ -217,21 +217,22 @@ class RemoteRuntime:
         # Another thread may have found out that it must be asked anew: then JSON will do.
         binary, signature = bool(self._binary), self.signature
         deadline_s = time.monotonic() + self.timeout_s
-        body, json_length = encode(signature, inputs, binary=binary)
-        if json_length is None:
-            kind = "Content-Type: application/json\r\n"
-        else:
-            kind = (
-                "Content-Type: application/octet-stream\r\n"
-                f"Inference-Header-Content-Length: {json_length}\r\n"
-            )
-        head = f"{self._post}{kind}Content-Length: {sum(map(len, body))}\r\n\r\n"
-        reply = self._wires.exchange([head.encode("ascii"), *body], deadline_s, call)
+        try:
+            asked = [(tensor, inputs[tensor.name]) for tensor in signature.inputs]
+            body, json_length = encode(asked, signature.outputs, binary=binary)
+        except UnwritableError as error:
+            raise RemoteError(Fault.REFUSED, str(error), unserved=True) from None
+        size = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
+        head = self._post.encode("ascii") + content_lines(json_length) + size
+        reply = self._wires.exchange([head, *body], deadline_s, call)
         if reply.status != 200:
             raise _failure(reply)
         _check_coding(reply)
         rows = len(inputs[signature.inputs[0].name])
-        return decode(signature, rows, reply.body, reply.json_length)
+        try:
+            return decode(signature, rows, reply.body, reply.json_length)
+        except AnswerError as error:
+            raise RemoteError(Fault.BROKEN, f"the remote server's answer {error}") from None
 
     def _get(self, path: str, kind: type[T], deadline_s: float) -> T:
         request = f"GET {path} HTTP/1.1\r\n{self._common}\r\n"

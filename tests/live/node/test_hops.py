@@ -20,8 +20,9 @@ from inferway.live import Outcome, Request
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.hops.headers import Trail
 from inferway.live.hops.wire import Answer
-from inferway.live.http import connection, elements
+from inferway.live.http import connection
 from inferway.live.http.listener import Listener
+from inferway.protocol import tensors
 
 
 @pytest.fixture
@@ -357,13 +358,13 @@ def test_numbers_of_a_forwarded_request_stay_undecoded(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded: list[str] = []
-    before = elements.from_json
+    before = tensors.from_json
 
     def from_json(name: str, *rest: Any) -> Any:
         decoded.append(name)
         return before(name, *rest)
 
-    monkeypatch.setattr(elements, "from_json", from_json)
+    monkeypatch.setattr(tensors, "from_json", from_json)
 
     async def main() -> None:
         async with line("edge", "cloud") as (edge, cloud):

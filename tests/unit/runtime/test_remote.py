@@ -41,6 +41,16 @@ def failing(runtime: RemoteRuntime, inputs: Any = X) -> RemoteError:
     return error.value
 
 
+def test_what_json_cannot_carry_is_refused_here_and_has_certainly_not_run(
+    serve: Callable[..., Scripted], remote_of: RemoteOf
+) -> None:
+    server = serve(binary=False)
+    error = failing(remote_of(server), {"x": np.full((1, 2), np.nan, np.float32)})
+    assert (error.fault, error.unserved) == (Fault.REFUSED, True)
+    assert "'x' holds NaN or infinity" in str(error)
+    assert not server.infers
+
+
 @pytest.mark.parametrize("binary", [True, False])
 def test_it_asks_what_the_server_can_take_and_answers(
     serve: Callable[..., Scripted], remote_of: RemoteOf, binary: bool

@@ -1,7 +1,7 @@
 """Typed tensor contents to arrays and back.
 
 Source: Open Inference Protocol v2 over gRPC, `InferTensorContents`. Raw contents are the same bytes
-as in the binary tensor extension over HTTP: see `inferway.live.http.elements`.
+as in the binary tensor extension over HTTP: see `inferway.protocol.tensors`.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import msgspec
 from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.grpc.status import called, ended
-from inferway.live.http import elements
 from inferway.live.http.identity import Identity
 from inferway.live.http.parameters import unknown_in
 from inferway.live.intake import Intake, answer_parameters
@@ -18,6 +17,7 @@ from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.live.stats import Stats
 from inferway.protocol import Tensor
+from inferway.protocol import tensors as codec
 from inferway.protocol.messages import InferParameters, TensorParameters
 from inferway.protocol.refusal import RefusalError
 
@@ -154,7 +154,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
         if given.HasField("contents"):
             raise RefusalError(400, f"input {name!r} has both contents and raw_input_contents")
         data = raw[i]
-        arrays[name] = elements.from_bytes(name, datatype, shape, data, 0, len(data))
+        arrays[name] = codec.from_bytes(name, datatype, shape, data, 0, len(data))
     intake.complete(arrays)
     return arrays
 
@@ -204,7 +204,7 @@ def _answer(named: str, intake: Intake, request: Request, wanted: list[Tensor], 
         array = outputs[tensor.name]
         output = answer.outputs.add(name=tensor.name, datatype=tensor.datatype, shape=array.shape)
         if raw:
-            answer.raw_output_contents.append(elements.to_bytes(tensor.datatype, array))
+            answer.raw_output_contents.append(codec.to_bytes(tensor.datatype, array))
         else:
             to_contents(tensor.datatype, array, output.contents)
     return answer

@@ -25,9 +25,8 @@ from inferway.live.http.exchange import JSON
 from inferway.live.instance import EXPIRED
 from inferway.live.request import Batch, Outcome, Request, outcome_of
 from inferway.protocol import Signature
+from inferway.protocol.inference import AnswerError, content_lines, decode, encode
 from inferway.protocol.messages import ErrorMessage
-from inferway.runtime import RemoteError
-from inferway.runtime.remote_tensors import decode, encode
 from inferway.unreadable import UNREADABLE
 
 if TYPE_CHECKING:
@@ -219,12 +218,7 @@ class Forwarder:
         request: Request = job.members[0] if isinstance(job, Batch) else job
         job.started_s = started_s
         job.call = _Stop(self, job)
-        try:
-            carried, body, size = self._written(request, started_s)
-        except RemoteError as error:
-            job.outcome, job.reason = Outcome.INVALID, str(error)
-            asyncio.get_running_loop().call_soon(self._end, job)
-            return
+        carried, body, size = self._written(request, started_s)
         # A late request that is served all the same must not be refused further up for that.
         left_s = request.deadline_s - started_s if self._drop_late else float("inf")
         predicted_s = request.predicted_s
@@ -246,12 +240,9 @@ class Forwarder:
         if exchange is not None:
             body = exchange.body
             return lines + body_lines(exchange), body, len(body)
-        parts, json_length = encode(self._signature, request.inputs, binary=True)
-        assert json_length is not None
-        lines += (
-            b"Content-Type: application/octet-stream\r\n"
-            b"Inference-Header-Content-Length: %d\r\n" % json_length
-        )
+        asked = [(tensor, request.inputs[tensor.name]) for tensor in self._signature.inputs]
+        parts, json_length = encode(asked, self._signature.outputs, binary=True)
+        lines += content_lines(json_length)
         return lines, parts, sum(map(len, parts))
 
     def _ended(self, job: Any, result: Answer | Failure) -> None:
@@ -289,9 +280,10 @@ class Forwarder:
         try:
             length = None if answer.json_length is None else int(answer.json_length)
             job.outputs = decode(self._signature, request.rows, answer.body, length)
-        except (RemoteError, ValueError) as error:
+        except ValueError as error:
             job.outcome, request.passed, request.status = Outcome.FAILED, None, BAD_GATEWAY
-            job.reason = f"the answer of node {self.forwarding.node} is wrong: {error}"
+            wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
+            job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
 
     def _refuse(self, job: Any, request: Request, answer: Answer) -> None:
         if strange_failure(answer):

@@ -10,7 +10,6 @@ from typing import Any, Final, cast
 import msgspec
 from numpy.typing import NDArray
 
-from inferway.live.http import elements
 from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
@@ -20,6 +19,7 @@ from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.protocol import Tensor
+from inferway.protocol import tensors as codec
 from inferway.protocol.messages import (
     AnswerMessage,
     BinarySize,
@@ -65,7 +65,7 @@ class Later:
 
     def decoded(self) -> NDArray[Any]:
         """Decode it; malformed data is a `RefusalError`."""
-        return elements.from_json(self._name, self._datatype, self.shape, self._data)
+        return codec.from_json(self._name, self._datatype, self.shape, self._data)
 
 
 class Infer:
@@ -105,7 +105,7 @@ class Infer:
         site = self.site
         if exchange.prepared is not None:
             received_s = exchange.prepared.received_s
-        elif (exchange.encoding is not None or len(exchange.body) > elements.LARGE) and not prepare(
+        elif (exchange.encoding is not None or len(exchange.body) > codec.LARGE) and not prepare(
             exchange, self.intake.limits, received_s, numbers=not self._later
         ):
             return None
@@ -193,7 +193,7 @@ class Infer:
                     f"input {name!r} announces {size} bytes of binary data; "
                     f"{len(body) - binary_at} are left after the JSON and the inputs before it",
                 )
-            arrays[name] = elements.from_bytes(name, datatype, shape, body, binary_at, size)
+            arrays[name] = codec.from_bytes(name, datatype, shape, body, binary_at, size)
             binary_at += size
         self.intake.complete(arrays)
         if binary_at != len(body):
@@ -297,7 +297,7 @@ def _written(
     lists = {}
     for tensor, binary in wanted.outputs:
         if not binary:
-            lists[tensor.name] = yield from elements.long_to_json(outputs[tensor.name])
+            lists[tensor.name] = yield from codec.long_to_json(outputs[tensor.name])
     body, tensors = answer(request, wanted, lists)
     extra, kind = b"", JSON
     if tensors is not None:
@@ -348,13 +348,13 @@ def answer(
         name, datatype = tensor.name, tensor.datatype
         array = outputs[name]
         if binary:
-            raw = elements.to_bytes(datatype, array)
+            raw = codec.to_bytes(datatype, array)
             if tensors is None:
                 tensors = []
             tensors.append(raw)
             messages.append(OutputMessage(name, datatype, array.shape, BinarySize(len(raw))))
         else:
-            data = lists[name] if lists else elements.to_json(name, datatype, array)
+            data = lists[name] if lists else codec.to_json(name, datatype, array)
             messages.append(OutputMessage(name, datatype, array.shape, None, data))
     parameters = answer_parameters(request)
     if wanted.exchange.hop is not None:

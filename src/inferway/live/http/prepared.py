@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import unpacking
-from inferway.live.http.elements import LARGE, long_from_json
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.parameters import patched
 from inferway.protocol import DTYPES
 from inferway.protocol.messages import InferMessage, decode_infer
 from inferway.protocol.refusal import RefusalError, long_json
+from inferway.protocol.tensors import LARGE, long_from_json
 from inferway.unreadable import UNREADABLE, fault
 
 _UNKNOWN: Final = "contains unknown field"

@@ -16,7 +16,7 @@ from inferway.live import Outcome, Site
 from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
-from inferway.runtime.remote_tensors import encode
+from inferway.protocol.inference import encode
 from inferway.site import Fleet
 
 
@@ -111,7 +111,11 @@ def test_a_request_without_http_goes_as_binary_and_comes_back_as_arrays(run: Any
         assert visit.headers["inferway-variant"] == "big"
         assert visit.headers["inferway-path"] == "edge"
         assert "inferway-deadline-ms" not in visit.headers
-        body, _ = encode(SIGNATURE, request.inputs, binary=True)
+        body, _ = encode(
+            [(SIGNATURE.inputs[0], request.inputs[SIGNATURE.inputs[0].name])],
+            SIGNATURE.outputs,
+            binary=True,
+        )
         assert visit.body == b"".join(body)
         assert site.counters.rows == [0, 0, 2]
         assert request.service_s > 0.0

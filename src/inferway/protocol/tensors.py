@@ -21,6 +21,8 @@ from inferway.protocol import DTYPES
 from inferway.protocol.refusal import RefusalError
 from inferway.unreadable import UNREADABLE, fault
 
+Raw = bytes | bytearray | memoryview
+
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
     "BOOL": bool, "FP16": float, "FP32": float, "FP64": float, "BYTES": str,
@@ -129,7 +131,7 @@ def long_from_json(
 
 def _from_json(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -> NDArray[Any]:
     size = math.prod(shape)
-    numbers = _flat_numbers(datatype, text)
+    numbers = flat_numbers(datatype, text)
     if numbers is not None and numbers.size == size:
         return numbers.reshape(shape)
     if datatype != "BYTES":
@@ -167,7 +169,7 @@ def from_bytes(
     name: str,
     datatype: str,
     shape: tuple[int, ...],
-    data: bytes | bytearray | memoryview,
+    data: Raw,
     start: int,
     size: int,
 ) -> NDArray[Any]:
@@ -180,7 +182,7 @@ def from_bytes(
     """
     count = math.prod(shape)
     if datatype == "BYTES":
-        return _read_bytes(name, shape, data, start, size, count)
+        return _read_bytes(name, data, start, size, count).reshape(shape)
     dtype = _WIRE[datatype]
     if size != count * dtype.itemsize:
         raise RefusalError(
@@ -209,15 +211,20 @@ def to_json(name: str, datatype: str, array: NDArray[Any]) -> list[Any]:
     RefusalError
         When a BYTES element is not UTF-8.
     """
-    values: list[Any] = array.ravel().tolist()
-    if datatype != "BYTES":
-        return values
     try:
-        return [value if isinstance(value, str) else bytes(value).decode() for value in values]
+        return listed(datatype, array)
     except UnicodeDecodeError:
         raise RefusalError(
             400, f"output {name!r} holds bytes that are not UTF-8; request it as binary data"
         ) from None
+
+
+def listed(datatype: str, array: NDArray[Any]) -> list[Any]:
+    """List the elements of an array, flat; BYTES must be UTF-8."""
+    values: list[Any] = array.ravel().tolist()
+    if datatype != "BYTES":
+        return values
+    return [value if isinstance(value, str) else bytes(value).decode() for value in values]
 
 
 def long_to_json(array: NDArray[Any]) -> Generator[int, None, msgspec.Raw]:
@@ -268,9 +275,12 @@ def _frame(shape: tuple[int, ...]) -> bytes:
     return frame
 
 
-def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
-    # A list of numbers without a Python object for each: half the time for 1024 of them. None
-    # where it is none, or they do not fit; the longer way says why.
+def flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
+    """Read a flat list of numbers; None where it is none, or they do not fit the datatype.
+
+    No Python object is made for each: half the time for 1024 of them. The longer way says why one
+    does not pass.
+    """
     if datatype not in _NUMBERS or text.count(b"[") != 1:
         return None
     kind, wide = _NUMBERS[datatype]
@@ -330,27 +340,57 @@ def _flatten(values: list[Any], shape: tuple[int, ...]) -> list[str] | None:
     return flat
 
 
-def _read_bytes(
-    name: str,
-    shape: tuple[int, ...],
-    data: bytes | bytearray | memoryview,
-    start: int,
-    size: int,
-    count: int,
-) -> NDArray[np.object_]:
+class UnevenError(ValueError):
+    """Raw bytes of BYTES that do not hold as many elements as they should.
+
+    Parameters
+    ----------
+    element
+        At which it shows; their number where bytes are left.
+    cut
+        Whether the bytes end in the element itself, after its length.
+    left
+        Whether bytes are left after the last one.
+    """
+
+    def __init__(self, element: int, *, cut: bool = False, left: bool = False) -> None:
+        super().__init__(element)
+        self.element, self.cut, self.left = element, cut, left
+
+
+def texts(data: Raw, start: int, size: int, count: int) -> NDArray[np.object_]:
+    """Read `count` elements of BYTES, each after its length, from `size` bytes at `start`.
+
+    Raises
+    ------
+    UnevenError
+        When there are fewer, or more.
+    """
     end = start + size
     array = np.empty(count, np.object_)
     for i in range(count):
         if start + 4 > end:
-            raise RefusalError(
-                400, f"the binary data of input {name!r} ends at element {i} of {count}"
-            )
+            raise UnevenError(i)
         (length,) = _LENGTH.unpack_from(data, start)
         start += 4
         if start + length > end:
-            raise RefusalError(400, f"element {i} of input {name!r} is longer than its binary data")
+            raise UnevenError(i, cut=True)
         array[i] = bytes(data[start : start + length])
         start += length
     if start != end:
-        raise RefusalError(400, f"the binary data of input {name!r} goes on after element {count}")
-    return array.reshape(shape)
+        raise UnevenError(count, left=True)
+    return array
+
+
+def _read_bytes(name: str, data: Raw, start: int, size: int, count: int) -> NDArray[np.object_]:
+    try:
+        return texts(data, start, size, count)
+    except UnevenError as error:
+        i = error.element
+        if error.cut:
+            reason = f"element {i} of input {name!r} is longer than its binary data"
+        elif error.left:
+            reason = f"the binary data of input {name!r} goes on after element {count}"
+        else:
+            reason = f"the binary data of input {name!r} ends at element {i} of {count}"
+        raise RefusalError(400, reason) from None

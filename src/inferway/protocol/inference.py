@@ -1,4 +1,4 @@
-"""Tensors on their way to a remote server and back: JSON, or raw bytes where it takes them.
+"""Inference as a client speaks it: the body of a request, and the arrays of its answer.
 
 Source: Open Inference Protocol v2 and its binary tensor extension.
 """
@@ -6,56 +6,68 @@ Source: Open Inference Protocol v2 and its binary tensor extension.
 from __future__ import annotations
 
 import math
-import struct
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.protocol import DTYPES, Signature, Tensor
-from inferway.runtime.remote_failure import Fault, RemoteError
+from inferway.protocol.messages import RemoteAnswer, RemoteOutput
+from inferway.protocol.signature import DTYPES, Signature, Tensor
+from inferway.protocol.tensors import UnevenError, flat_numbers, listed, texts, to_bytes
 from inferway.unreadable import UNREADABLE, fault
 
 Arrays = dict[str, NDArray[Any]]
+Parameters = Mapping[str, str | float | bool]
 
-_LENGTH: Final = struct.Struct("<I")
 _FLAT: Final[dict[str, Any]] = {
     "BOOL": list[bool], "BYTES": list[str],
     **dict.fromkeys(("FP16", "FP32", "FP64"), list[float | None]),
 }  # fmt: skip
+_decode_answer: Final = msgspec.json.Decoder(RemoteAnswer).decode
 
 
-class _Parameters(msgspec.Struct):
-    binary_data_size: int | None = None
+class UnwritableError(ValueError):
+    """An input has elements that JSON cannot carry."""
 
 
-class _Output(msgspec.Struct):
-    name: str
-    datatype: str
-    shape: list[int]
-    parameters: _Parameters | None = None
-    data: msgspec.Raw = msgspec.Raw()
+class AnswerError(ValueError):
+    """An answer is none that the signature allows; the message goes on after "the answer"."""
 
 
-class _Answer(msgspec.Struct):
-    outputs: list[_Output]
+def content_lines(json_length: int | None) -> bytes:
+    """Write the header lines that say what a body holds: JSON alone, or raw bytes after it."""
+    if json_length is None:
+        return b"Content-Type: application/json\r\n"
+    return (
+        b"Content-Type: application/octet-stream\r\n"
+        b"Inference-Header-Content-Length: %d\r\n" % json_length
+    )
 
 
-_decode_answer: Final = msgspec.json.Decoder(_Answer).decode
-
-
-def encode(signature: Signature, inputs: Arrays, *, binary: bool) -> tuple[list[bytes], int | None]:
+def encode(
+    inputs: Iterable[tuple[Tensor, NDArray[Any]]],
+    outputs: Sequence[Tensor],
+    *,
+    binary: bool,
+    parameters: Parameters | None = None,
+    numbers: Callable[[Tensor, NDArray[Any]], Any] | None = None,
+) -> tuple[list[bytes], int | None]:
     """Write the body of an inference request.
 
     Parameters
     ----------
-    signature
-        Of the model.
     inputs
-        One array per input, first axis the batch.
+        Of the model, each with its array, whose first axis is the batch.
+    outputs
+        Which are wanted back.
     binary
         Tensors as raw bytes in both directions, else as JSON.
+    parameters
+        Of the whole request.
+    numbers
+        Writes an array into JSON; as a plain list where not given.
 
     Returns
     -------
@@ -66,29 +78,31 @@ def encode(signature: Signature, inputs: Arrays, *, binary: bool) -> tuple[list[
 
     Raises
     ------
-    RemoteError
+    UnwritableError
         When an element cannot be written in JSON.
     """
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
-    for tensor in signature.inputs:
-        array = inputs[tensor.name]
+    for tensor, array in inputs:
         one: dict[str, Any] = {
             "name": tensor.name,
             "shape": array.shape,
             "datatype": tensor.datatype,
         }
         if binary:
-            raw.append(_to_bytes(tensor, array))
+            raw.append(to_bytes(tensor.datatype, array))
             one["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
-            one["data"] = _to_json(tensor, array)
+            one["data"] = (numbers or _to_json)(tensor, array)
         described.append(one)
-    wanted: list[dict[str, Any]] = [{"name": tensor.name} for tensor in signature.outputs]
+    wanted: list[dict[str, Any]] = [{"name": tensor.name} for tensor in outputs]
     if binary:
         for one in wanted:
             one["parameters"] = {"binary_data": True}
-    text = msgspec.json.encode({"inputs": described, "outputs": wanted})
+    message: dict[str, Any] = {"inputs": described, "outputs": wanted}
+    if parameters:
+        message["parameters"] = parameters
+    text = msgspec.json.encode(message)
     return [text, *raw], len(text) if binary else None
 
 
@@ -108,14 +122,14 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
 
     Raises
     ------
-    RemoteError
+    AnswerError
         When it is no answer that the signature allows.
     """
     at = len(body) if json_length is None else json_length
     try:
         answer = _decode_answer(memoryview(body)[:at])
     except UNREADABLE as error:
-        raise _broken(f"is not one of the Open Inference Protocol: {fault(error)}") from None
+        raise AnswerError(f"is not one of the Open Inference Protocol: {fault(error)}") from None
     wanted = {tensor.name: tensor for tensor in signature.outputs}
     found: Arrays = {}
     for output in answer.outputs:
@@ -124,7 +138,7 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
         if size is not None:
             at += size
             if size < 0 or at > len(body):
-                raise _broken(f"has fewer bytes than its output {output.name!r} announces")
+                raise AnswerError(f"has fewer bytes than its output {output.name!r} announces")
         tensor = wanted.get(output.name)
         if tensor is None:
             continue  # more than was asked for does no harm
@@ -135,22 +149,18 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
             found[tensor.name] = _from_bytes(tensor, shape, body[start:at])
     missing = [name for name in wanted if name not in found]
     if missing:
-        raise _broken(f"lacks the output {missing[0]!r}")
+        raise AnswerError(f"lacks the output {missing[0]!r}")
     return {name: found[name] for name in wanted}
 
 
-def _broken(what: str) -> RemoteError:
-    return RemoteError(Fault.BROKEN, f"the remote server's answer {what}")
-
-
-def _shape(tensor: Tensor, output: _Output, rows: int) -> tuple[int, ...]:
+def _shape(tensor: Tensor, output: RemoteOutput, rows: int) -> tuple[int, ...]:
     shape = tuple(output.shape)
     expected = (rows, *tensor.shape[1:])
     fits = len(shape) == len(expected) and all(
         have >= 0 and want in (-1, have) for want, have in zip(expected, shape, strict=True)
     )
     if not fits or output.datatype != tensor.datatype:
-        raise _broken(
+        raise AnswerError(
             f"has the output {output.name!r} as {output.datatype[:16]}{output.shape[:8]}, "
             f"expected {tensor.datatype}{list(expected)}"
         )
@@ -159,52 +169,38 @@ def _shape(tensor: Tensor, output: _Output, rows: int) -> tuple[int, ...]:
 
 def _to_json(tensor: Tensor, array: NDArray[Any]) -> list[Any]:
     if array.dtype.kind == "f" and not np.isfinite(array).all():
-        raise RemoteError(
-            Fault.REFUSED,
+        raise UnwritableError(
             f"the input {tensor.name!r} holds NaN or infinity, which the remote server cannot be "
-            "sent: it takes JSON only",
-            unserved=True,
+            "sent: it takes JSON only"
         )
-    values: list[Any] = array.ravel().tolist()
-    if tensor.datatype != "BYTES":
-        return values
     try:
-        return [value if isinstance(value, str) else bytes(value).decode() for value in values]
+        return listed(tensor.datatype, array)
     except UnicodeDecodeError:
-        raise RemoteError(
-            Fault.REFUSED,
+        raise UnwritableError(
             f"the input {tensor.name!r} holds bytes that are not UTF-8, which the remote server "
-            "cannot be sent: it takes JSON only",
-            unserved=True,
+            "cannot be sent: it takes JSON only"
         ) from None
-
-
-def _to_bytes(tensor: Tensor, array: NDArray[Any]) -> bytes:
-    if tensor.datatype != "BYTES":
-        return array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
-    parts: list[bytes] = []
-    for value in array.ravel().tolist():
-        element = value.encode() if isinstance(value, str) else bytes(value)
-        parts += (_LENGTH.pack(len(element)), element)
-    return b"".join(parts)
 
 
 def _from_json(tensor: Tensor, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
     name, size = tensor.name, math.prod(shape)
+    flat = flat_numbers(tensor.datatype, bytes(data))
+    if flat is not None and flat.size == size:
+        return flat.reshape(shape)
     kind = _FLAT.get(tensor.datatype, list[int])
     try:
         values = msgspec.json.decode(data, type=kind)
     except UNREADABLE:
         values = _unnested(tensor, data, kind)
     if len(values) != size:
-        raise _broken(
+        raise AnswerError(
             f"has {len(values)} elements in the output {name!r}, whose shape {list(shape)} "
             f"says {size}"
         )
     if tensor.datatype == "BYTES":
-        texts = np.empty(size, np.object_)
-        texts[:] = [value.encode() for value in values]
-        return texts.reshape(shape)
+        strings = np.empty(size, np.object_)
+        strings[:] = [value.encode() for value in values]
+        return strings.reshape(shape)
     if kind == list[float | None] and None in values:
         # JSON has no NaN and no infinities; servers write null.
         values = [math.nan if value is None else value for value in values]
@@ -212,13 +208,13 @@ def _from_json(tensor: Tensor, shape: tuple[int, ...], data: msgspec.Raw) -> NDA
         with np.errstate(over="ignore"):
             return np.array(values, tensor.dtype).reshape(shape)
     except OverflowError:
-        raise _broken(
+        raise AnswerError(
             f"has elements in the output {name!r} that are out of the range of {tensor.datatype}"
         ) from None
 
 
 def _unnested(tensor: Tensor, data: msgspec.Raw, kind: Any) -> list[Any]:
-    wrong = _broken(f"has no list of {tensor.datatype} in the output {tensor.name!r}")
+    wrong = AnswerError(f"has no list of {tensor.datatype} in the output {tensor.name!r}")
     try:
         rest = msgspec.json.decode(data)
     except UNREADABLE:
@@ -243,10 +239,10 @@ def _unnested(tensor: Tensor, data: msgspec.Raw, kind: Any) -> list[Any]:
 def _from_bytes(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
     size = math.prod(shape)
     if tensor.datatype == "BYTES":
-        return _read_texts(tensor, shape, raw)
+        return _texts(tensor, raw, size).reshape(shape)
     dtype = DTYPES[tensor.datatype].newbyteorder("<")
     if len(raw) != size * dtype.itemsize:
-        raise _broken(
+        raise AnswerError(
             f"has {len(raw)} bytes in the output {tensor.name!r}; {tensor.datatype} of shape "
             f"{list(shape)} has {size * dtype.itemsize}"
         )
@@ -255,17 +251,11 @@ def _from_bytes(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> NDArray[A
     return np.frombuffer(raw, dtype).reshape(shape)
 
 
-def _read_texts(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
-    texts = np.empty(math.prod(shape), np.object_)
-    at = 0
-    for index in range(len(texts)):
-        end = at + 4
-        if end <= len(raw):
-            end += _LENGTH.unpack_from(raw, at)[0]
-        if end > len(raw) or end < at + 4:
-            raise _broken(f"ends in element {index} of the output {tensor.name!r}")
-        texts[index] = raw[at + 4 : end]
-        at = end
-    if at != len(raw):
-        raise _broken(f"goes on after the last element of the output {tensor.name!r}")
-    return texts.reshape(shape)
+def _texts(tensor: Tensor, raw: bytes, count: int) -> NDArray[np.object_]:
+    try:
+        return texts(raw, 0, len(raw), count)
+    except UnevenError as error:
+        where = (
+            "goes on after the last element" if error.left else f"ends in element {error.element}"
+        )
+        raise AnswerError(f"{where} of the output {tensor.name!r}") from None

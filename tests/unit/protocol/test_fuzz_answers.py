@@ -18,8 +18,8 @@ from fuzzed import MIXED, as_binary, as_json
 from fuzzing import Course, few_or_many
 from inferway.loadgen.answer import decode as read_answer
 from inferway.protocol import Signature
-from inferway.runtime import RemoteError
-from inferway.runtime.remote_tensors import decode as read_remote
+from inferway.protocol.inference import AnswerError
+from inferway.protocol.inference import decode as read_remote
 
 ANSWERS = Signature(MIXED.outputs, MIXED.inputs)
 
@@ -29,7 +29,7 @@ def read(given: tuple[bytes, str, str]) -> None:
     body = given[0].replace(b'"inputs"', b'"outputs"')
     length = re.search(r"Content-Length: ([0-9]{1,9})\r", given[1])
     json_length = min(int(length[1]) + 1, len(body)) if length else None
-    with suppress(RemoteError):
+    with suppress(AnswerError):
         read_remote(ANSWERS, 1, body, json_length)
     read_answer(body, -1 if json_length is None else json_length)
 

@@ -13,10 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from inferway.live.http import elements
-from inferway.live.http.elements import from_bytes, from_json, to_bytes, to_json
 from inferway.protocol import DTYPES
+from inferway.protocol import tensors as codec
 from inferway.protocol.refusal import RefusalError
+from inferway.protocol.tensors import from_bytes, from_json, to_bytes, to_json
 
 NUMERIC = sorted(set(DTYPES) - {"BYTES"})
 SHAPES = hnp.array_shapes(min_dims=1, max_dims=4, max_side=4)
@@ -185,7 +185,7 @@ def by_steps(work: Any) -> Any:
 def outcome(work: Callable[[], np.ndarray]) -> np.ndarray | int:
     """What comes of it: an array, or the status of a refusal."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elements, "_PIECE", 4)
+        patch.setattr(codec, "_PIECE", 4)
         try:
             return work()
         except RefusalError as refusal:
@@ -215,7 +215,7 @@ def test_long_lists_are_read_as_short_ones_are(
         outcome(work)
         for work in (
             read,
-            lambda: by_steps(elements.long_from_json("x", datatype, array.shape, bytes(data))),
+            lambda: by_steps(codec.long_from_json("x", datatype, array.shape, bytes(data))),
         )
     )
     if isinstance(expected, int):
@@ -230,6 +230,6 @@ def test_long_lists_are_read_as_short_ones_are(
 def test_long_outputs_are_written_as_short_ones_are(tensor: tuple[str, np.ndarray]) -> None:
     datatype, array = tensor
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(elements, "_PART", 3)
-        written = by_steps(elements.long_to_json(array))
+        patch.setattr(codec, "_PART", 3)
+        written = by_steps(codec.long_to_json(array))
     assert bytes(written) == msgspec.json.encode(to_json("y", datatype, array))
