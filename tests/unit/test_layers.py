@@ -14,6 +14,7 @@ LAYERS = (
     ("workload",),
     ("network",),
     ("site",),
+    ("policies",),
     ("dispatch",),
     ("scheduling", "placement"),
     ("twin", "live"),

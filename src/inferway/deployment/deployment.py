@@ -10,13 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from inferway.deployment.document import Cost
 from inferway.deployment.nodes import Network, NodeLimits, Store
-from inferway.deployment.policies import (
-    DeadlineDispatch,
-    LeastCostDispatch,
-    PolicySpec,
-    PricedDispatch,
-    scheduled_dispatch,
-)
+from inferway.deployment.policies import PolicySpec, scheduled_dispatch, spec_of
 from inferway.deployment.remote import Remote
 from inferway.deployment.setting import set_all, setting
 from inferway.deployment.tasks import WrittenCatalog
@@ -337,10 +331,10 @@ class Deployment:
         if chosen is not None:
             return chosen
         if task.accuracy_target is not None:
-            return PricedDispatch(policy="priced").spec()
+            return spec_of("dispatch", "priced")
         if self.network is not None and task.deadline_s is None:
-            return LeastCostDispatch(policy="least-cost").spec()
-        return DeadlineDispatch(policy="deadline").spec()
+            return spec_of("dispatch", "least-cost")
+        return spec_of("dispatch", "deadline")
 
     def scheduling_of(self, task: Task | str) -> PolicySpec | None:
         """Return the scheduling policy of a task; None where it has a dispatch policy of its own.

@@ -1,49 +1,196 @@
-"""Policies by name, each with the options that it takes.
+"""Policies by name: one table of the three kinds, and the section of a file that each one makes.
 
-The names are those of the papers. A dispatch policy may also be a class in a Python file of the
-user's own, ``./mine.py:Cheapest``, which takes any options.
+A row names the class of a policy, which is imported when a file names the policy. Its options are
+the keyword parameters of its `build` that are annotated with `Annotated`: type, limits, description
+and default stand there and nowhere else. Any policy may also be a class in a Python file of the
+user's own, ``./mine.py:Cheapest``, which takes any options. The names are those of the papers.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
+import inspect
+import operator
 import re
+import sys
+import typing
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     Tag,
     TypeAdapter,
     ValidationInfo,
+    create_model,
     field_validator,
 )
+from pydantic_core import core_schema
 
-from inferway.deployment.quantities import (
-    Count,
-    Number,
-    PositiveNumber,
-    PositiveRate,
-    PositiveSeconds,
-    Ratio,
-    refuse,
-)
-from inferway.deployment.section import Name, Place, Section
+from inferway.deployment.quantities import PositiveSeconds, refuse
+from inferway.deployment.section import Section
 
 __all__ = [
+    "DISPATCH",
+    "HINDSIGHT",
+    "PLACEMENT",
+    "SCHEDULING",
     "DispatchPolicy",
     "PlacementPolicy",
     "PolicySpec",
     "SchedulingPolicy",
     "scheduled_dispatch",
-    "scheduling_spec",
+    "spec_of",
 ]
 
-_ROUNDING = 1e-6
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
+
+Kind = Literal["dispatch", "scheduling", "placement"]
+
+
+class Row(NamedTuple):
+    """One policy."""
+
+    place: str
+    """MODULE:CLASS below the package."""
+    section: str = ""
+    """Of the file's schema; policies with the same options share one. Empty where no file may name
+    the policy."""
+    says: str = ""
+    """What the section is; in the first row of those that share it."""
+    implies: str = "alias"
+    """Of a scheduler: the dispatch policy that routes as it says."""
+    hindsight: bool = False
+    """Of a placement policy: whether it must be given the requests of all slots."""
+
+
+DISPATCH: Final[Mapping[str, Row]] = {
+    "fastest-only": Row(
+        "dispatch.fastest_only:FastestOnly", "PlainDispatch", "A dispatch policy without options."
+    ),
+    "most-accurate-only": Row("dispatch.most_accurate_only:MostAccurateOnly", "PlainDispatch"),
+    "jiq-fast": Row("dispatch.jiq_fast:JiqFast", "PlainDispatch"),
+    "jiq-accurate": Row("dispatch.jiq_accurate:JiqAccurate", "PlainDispatch"),
+    "r-jiq": Row(
+        "dispatch.r_jiq:RJiq",
+        "RandomizedDispatch",
+        "A policy that draws the server class from the bound's probabilities for the arrival rate.",
+    ),
+    "r-jsq": Row("dispatch.r_jsq:RJsq", "RandomizedDispatch"),
+    "r-jsq-d": Row(
+        "dispatch.r_jsq_d:RJsqD",
+        "RandomizedDispatchD",
+        "As r-jsq, looking at `d` servers of the class drawn.",
+    ),
+    "tad": Row("dispatch.tad:Tad", "PlainDispatch"),
+    "tad-op": Row("dispatch.tad_op:TadOp", "PlainDispatch"),
+    "priced": Row(
+        "dispatch.priced:Priced",
+        "PricedDispatch",
+        "The priced idle queue: least response time less the price of the accuracy delivered.",
+    ),
+    "deadline": Row(
+        "dispatch.deadline:Deadline",
+        "DeadlineDispatch",
+        "The most accurate server predicted to finish in time.",
+    ),
+    "least-cost": Row(
+        "dispatch.least_cost:LeastCost",
+        "LeastCostDispatch",
+        "The least wait and service time together with the price of inaccuracy (eq. 6).",
+    ),
+    "alias": Row(
+        "dispatch.alias:Alias",
+        "AliasDispatch",
+        "Every request to a server at random, by fixed probabilities.",
+    ),
+    "steered": Row("dispatch.steered:Steered"),
+    "sq": Row(
+        "dispatch.single_queue:SingleQueue",
+        "SingleQueueDispatch",
+        "One queue for all instances of a task: an idle one takes the first that waits.",
+    ),
+    "hw-e": Row(
+        "dispatch.early_drop:EarlyDrop",
+        "EarlyDropDispatch",
+        "All to the most accurate variant; requests that cannot be in time leave its queue.",
+    ),
+}
+
+_LEARNED: Final = Row(
+    "scheduling.store:Store",
+    "LearnedScheduling",
+    "A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot.",
+    implies="steered",
+)
+_FIXED: Final = Row(
+    "scheduling.fixed:Fixed",
+    "FixedScheduling",
+    "Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e).",
+)
+SCHEDULING: Final[Mapping[str, Row]] = {
+    **dict.fromkeys(("rl-po", "rl-fo", "rl-po-b", "rl-fo-b"), _LEARNED),
+    **dict.fromkeys(("lw", "hw"), _FIXED),
+    "hw-e": DISPATCH["hw-e"]._replace(section="FixedScheduling", implies="hw-e"),
+    "sq": DISPATCH["sq"]._replace(
+        section="SingleQueueScheduling",
+        says="One queue for all instances of a task.",
+        implies="sq",
+    ),
+    "sa": Row(
+        "scheduling.sa:StationaryApproximation",
+        "StationaryScheduling",
+        "The greatest share of the accurate variant that keeps the deadline, by phase.",
+    ),
+    "infaas": Row(
+        "scheduling.infaas:Infaas",
+        "InfaasScheduling",
+        "Evenly over the instances that are not overloaded.",
+    ),
+    "hand": Row(
+        "scheduling.hand_rule:HandRule",
+        "HandScheduling",
+        "A hand rule: all to the accurate variant while it keeps up, else a set share.",
+    ),
+}
+"""`hw-e` and `sq` are all dispatch and need no controller."""
+
+PLACEMENT: Final[Mapping[str, Row]] = {
+    "infida": Row(
+        "placement.infida:Infida",
+        "InfidaPlacement",
+        "INFIDA: each node moves its allocation a little every slot, with no view of the future.",
+    ),
+    "infida-offline": Row(
+        "placement.infida_offline:InfidaOffline",
+        "PlainPlacement",
+        "A placement policy without options of its own.",
+        hindsight=True,
+    ),
+    "static-greedy": Row("placement.static_greedy:StaticGreedy", "PlainPlacement", hindsight=True),
+    "olag": Row("placement.olag:Olag", "PlainPlacement"),
+    "olag-literal": Row("placement.olag:OlagLiteral", "PlainPlacement"),
+    "greedy": Row("placement.greedy:Greedy", "PlainPlacement"),
+    "exact": Row("placement.exact:Exact", "PlainPlacement", hindsight=True),
+    "repository-only": Row("placement.repository_only:RepositoryOnly", "PlainPlacement"),
+}
+
+HINDSIGHT: Final = frozenset(name for name, row in PLACEMENT.items() if row.hindsight)
+"""Placement policies that must be given the requests of all slots."""
+
+ROWS: Final[Mapping[Kind, Mapping[str, Row]]] = {
+    "dispatch": DISPATCH,
+    "scheduling": SCHEDULING,
+    "placement": PLACEMENT,
+}
 
 
 @dataclass(frozen=True)
@@ -63,8 +210,8 @@ class PolicySpec:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class _Policy(Section):
-    """What all policies share: a name, and options that become a `PolicySpec`."""
+class PolicySection(Section):
+    """A policy in a file: its name, and options that become a `PolicySpec`."""
 
     policy: str
 
@@ -74,92 +221,7 @@ class _Policy(Section):
         return PolicySpec(self.policy, options)
 
 
-class PlainDispatch(_Policy):
-    """A dispatch policy without options."""
-
-    policy: Literal[
-        "fastest-only", "most-accurate-only", "jiq-fast", "jiq-accurate", "tad", "tad-op"
-    ]
-
-
-class RandomizedDispatch(_Policy):
-    """A policy that draws the server class from the bound's probabilities for the arrival rate."""
-
-    policy: Literal["r-jiq", "r-jsq"]
-    rate: PositiveRate | None = None
-    """Arrival rate to plan for; if not given, the workload's, or an estimate over `window`."""
-    window: PositiveSeconds | None = None
-    """Estimate the arrival rate over the last such stretch of time."""
-    beta: Annotated[Number, Field(gt=0, lt=0.5)] | None = None
-    """Load is kept below 1 - n^-beta of the greatest, in (0, 0.5); if not given, from the rate."""
-
-
-class RandomizedDispatchD(RandomizedDispatch):
-    """As r-jsq, looking at `d` servers of the class drawn."""
-
-    policy: Literal["r-jsq-d"]  # type: ignore[assignment]
-    d: Count = 2
-    """How many servers to compare."""
-
-
-class PricedDispatch(_Policy):
-    """The priced idle queue: least response time less the price of the accuracy delivered."""
-
-    policy: Literal["priced"]
-    price: Number | None = None
-    """Starting price, in seconds per unit of accuracy; if not given, from the bound."""
-    step: PositiveNumber | None = None
-    """How fast the price moves, relative to its scale; if not given, set for the fleet."""
-    wait: Number = 3.0
-    """Service times that each request at a server counts."""
-
-
-class DeadlineDispatch(_Policy):
-    """The most accurate server predicted to finish in time."""
-
-    policy: Literal["deadline"]
-    margin: Annotated[PositiveNumber, Field(ge=1)] = 1.5
-    """Service times are believed to be this much longer than their learned quantile."""
-
-
-class LeastCostDispatch(_Policy):
-    """The least wait and service time together with the price of inaccuracy (eq. 6)."""
-
-    policy: Literal["least-cost"]
-    alpha: Number | None = None
-    """Milliseconds per point of inaccuracy; if not given, as `cost` says, or 1."""
-
-
-class AliasDispatch(_Policy):
-    """Every request to a server at random, by fixed probabilities."""
-
-    policy: Literal["alias"]
-    probabilities: Annotated[dict[Name, Ratio], Field(min_length=1)] | None = None
-    """By variant, split evenly over its instances; in proportion to service rates if not given."""
-
-    @field_validator("probabilities")
-    @classmethod
-    def _sum_to_one(cls, given: dict[str, float] | None) -> dict[str, float] | None:
-        if given is not None and abs(sum(given.values()) - 1.0) > _ROUNDING:
-            raise refuse(f"sum to {sum(given.values()):.6g}, not to 1")
-        return given
-
-
-class SingleQueueDispatch(_Policy):
-    """One queue for all instances of a task: an idle one takes the first that waits."""
-
-    policy: Literal["sq"]
-    ties: Literal["heavy", "uniform"] = "heavy"
-    """Which of several idle instances: one of the most accurate variant, or any."""
-
-
-class EarlyDropDispatch(_Policy):
-    """All to the most accurate variant; requests that cannot be in time leave its queue."""
-
-    policy: Literal["hw-e"]
-
-
-class FileDispatch(_Policy):
+class _FilePolicy(PolicySection):
     """A class in a Python file of the user's own, with any options."""
 
     model_config = ConfigDict(extra="allow")
@@ -183,8 +245,9 @@ class FileDispatch(_Policy):
         return policy
 
     def spec(self) -> PolicySpec:
-        """Return name and options, these as they were written."""
-        return PolicySpec(self.policy, dict(self.model_extra or {}))
+        """Return name and options; what the section does not declare, as it was written."""
+        options = self.model_dump(exclude={"policy"}, include=set(type(self).model_fields))
+        return PolicySpec(self.policy, {**options, **(self.model_extra or {})})
 
 
 def _names_bound_in(path: Path) -> list[str]:
@@ -206,121 +269,119 @@ def _names_bound_in(path: Path) -> list[str]:
     return names
 
 
-def _dispatch_kind(value: Any) -> str | None:
-    name = value.get("policy") if isinstance(value, dict) else getattr(value, "policy", None)
+def builtin_class(kind: Kind, name: str) -> Any:
+    """Import the class of a policy of ours; KeyError for another name."""
+    module, _, attribute = ROWS[kind][name].place.partition(":")
+    return getattr(importlib.import_module(f"inferway.{module}"), attribute)
+
+
+def _options(policy: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
+    """Give each option of a policy's `build`: its name, its type and its default."""
+    build = policy.build
+    names = vars(sys.modules[build.__func__.__module__])
+    for name, parameter in inspect.signature(build).parameters.items():
+        if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+            continue
+        written = parameter.annotation
+        if isinstance(written, str):
+            written = eval(written, names)  # the module's own text, and the module was imported
+        if typing.get_origin(written) is Annotated:
+            default = parameter.default
+            yield name, (written, ... if default is inspect.Parameter.empty else default)
+
+
+# Of all placement policies: whoever runs one goes by it, and `build` is not told.
+_COMMON: Final[Mapping[Kind, dict[str, Any]]] = {
+    "dispatch": {},
+    "scheduling": {},
+    "placement": {
+        "slot": (
+            Annotated[PositiveSeconds, Field(description="Time between two steps.")],
+            60.0,
+        )
+    },
+}
+
+
+@functools.cache
+def _section(kind: Kind, title: str) -> type[PolicySection]:
+    """Make the section of a file that names one of the policies which share it."""
+    rows = {name: row for name, row in ROWS[kind].items() if row.section == title}
+    policy = builtin_class(kind, next(iter(rows)))
+    fields: dict[str, Any] = {
+        "policy": (Literal[tuple(rows)], ...),
+        **_COMMON[kind],
+        **dict(_options(policy)),
+    }
+    says = next(row.says for row in rows.values() if row.says)
+    made: type[PolicySection] = create_model(title, __base__=PolicySection, __doc__=says, **fields)
+    return made
+
+
+@functools.cache
+def _file_section(kind: Kind) -> type[PolicySection]:
+    made: type[PolicySection] = create_model(
+        f"File{kind.title()}", __base__=_FilePolicy, __doc__=_FilePolicy.__doc__, **_COMMON[kind]
+    )
+    return made
+
+
+def _section_of(kind: Kind, value: Any) -> type[PolicySection] | None:
+    """Find the section that a value of a file is; None where it names no policy."""
+    name = value.get("policy") if isinstance(value, dict) else None
     if not isinstance(name, str):
         return None
-    for kind in DISPATCH_KINDS:
-        if name in _names_of(kind):
-            return kind.__name__
-    return FileDispatch.__name__ if FILE_POLICY.fullmatch(name) else None
+    row = ROWS[kind].get(name)
+    if row is not None and row.section:
+        return _section(kind, row.section)
+    return _file_section(kind) if FILE_POLICY.fullmatch(name) else None
 
 
-def _names_of(kind: type[_Policy]) -> tuple[str, ...]:
-    names: tuple[str, ...] = kind.model_fields["policy"].annotation.__args__  # type: ignore[union-attr]
-    return names
+@functools.cache
+def _any_section(kind: Kind) -> TypeAdapter[PolicySection]:
+    """All sections of a kind: what the schema shows, and what says why a value is none of them."""
+    titles = dict.fromkeys(row.section for row in ROWS[kind].values() if row.section)
+    sections = [*(_section(kind, title) for title in titles), _file_section(kind)]
+
+    def tag(value: Any) -> str | None:
+        section = _section_of(kind, value)
+        return None if section is None else section.__name__
+
+    tagged: list[Any] = [Annotated[section, Tag(section.__name__)] for section in sections]
+    union: Any = functools.reduce(operator.or_, tagged)
+    return TypeAdapter(Annotated[union, Discriminator(tag)])
 
 
-DISPATCH_KINDS: tuple[type[_Policy], ...] = (
-    PlainDispatch,
-    RandomizedDispatch,
-    RandomizedDispatchD,
-    PricedDispatch,
-    DeadlineDispatch,
-    LeastCostDispatch,
-    AliasDispatch,
-    SingleQueueDispatch,
-    EarlyDropDispatch,
-)
+class _Policies:
+    """The pydantic type of a kind's sections; only that of the policy named is imported."""
 
-DispatchPolicy = Annotated[
-    Annotated[PlainDispatch, Tag("PlainDispatch")]
-    | Annotated[RandomizedDispatch, Tag("RandomizedDispatch")]
-    | Annotated[RandomizedDispatchD, Tag("RandomizedDispatchD")]
-    | Annotated[PricedDispatch, Tag("PricedDispatch")]
-    | Annotated[DeadlineDispatch, Tag("DeadlineDispatch")]
-    | Annotated[LeastCostDispatch, Tag("LeastCostDispatch")]
-    | Annotated[AliasDispatch, Tag("AliasDispatch")]
-    | Annotated[SingleQueueDispatch, Tag("SingleQueueDispatch")]
-    | Annotated[EarlyDropDispatch, Tag("EarlyDropDispatch")]
-    | Annotated[FileDispatch, Tag("FileDispatch")],
-    Discriminator(_dispatch_kind),
-]
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.with_info_plain_validator_function(self._read)
+
+    def _read(self, value: Any, info: ValidationInfo) -> PolicySection:
+        section = _section_of(self.kind, value)
+        if section is None:
+            return _any_section(self.kind).validate_python(value, context=info.context)
+        return section.model_validate(value, context=info.context)
+
+    def __get_pydantic_json_schema__(
+        self, source: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        return handler(_any_section(self.kind).core_schema)
 
 
-class _Slotted(_Policy):
-    """A controller that sets routing once a slot."""
-
-    slot: PositiveSeconds = 1.0
-    """Time between two decisions."""
-    event: Literal["rejection"] | None = None
-    """Decide also at once after such an event."""
+DispatchPolicy = Annotated[PolicySection, _Policies("dispatch")]
+SchedulingPolicy = Annotated[PolicySection, _Policies("scheduling")]
+PlacementPolicy = Annotated[PolicySection, _Policies("placement")]
 
 
-class LearnedScheduling(_Slotted):
-    """A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot."""
-
-    policy: Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"]
-    checkpoint: Place
-    """The trained policy, relative to this file; or a folder with one for each set of healthy
-    instances, of which the matching one is used, and `deadline` while there is none."""
-
-
-class FixedScheduling(_Policy):
-    """Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e)."""
-
-    policy: Literal["lw", "hw", "hw-e"]
-
-
-class SingleQueueScheduling(_Policy):
-    """One queue for all instances of a task."""
-
-    policy: Literal["sq"]
-    ties: Literal["heavy", "uniform"] = "heavy"
-    """Which of several idle instances: one of the most accurate variant, or any."""
-
-
-class StationaryScheduling(_Slotted):
-    """The greatest share of the accurate variant that keeps the deadline, by phase."""
-
-    policy: Literal["sa"]
-    violations: Annotated[Ratio, Field(gt=0, lt=1)] = 0.02
-    """Largest share of requests that may be late."""
-
-
-class InfaasScheduling(_Slotted):
-    """Evenly over the instances that are not overloaded."""
-
-    policy: Literal["infaas"]
-    slot: PositiveSeconds = 0.1
-    """Time between two decisions."""
-    overloaded: Annotated[Ratio, Field(gt=0)] = 0.5
-    """Share of the deadline that serving what waits takes where an instance is overloaded."""
-
-
-class HandScheduling(_Slotted):
-    """A hand rule: all to the accurate variant while it keeps up, else a set share."""
-
-    policy: Literal["hand"]
-    share: Ratio = 0.12
-    """Share of the most accurate variant while load is high."""
-    waiting: Count = 3
-    """Requests waiting there from which on load is high."""
-
-
-SchedulingPolicy = Annotated[
-    LearnedScheduling
-    | FixedScheduling
-    | SingleQueueScheduling
-    | StationaryScheduling
-    | InfaasScheduling
-    | HandScheduling,
-    Field(discriminator="policy"),
-]
-
-
-def scheduling_spec(policy: str, **options: Any) -> PolicySpec:
-    """Return a scheduling policy with these options, as a file would name it, and its defaults.
+def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
+    """Return a policy with these options, as a file would name it, and its defaults.
 
     Raises
     ------
@@ -328,51 +389,13 @@ def scheduling_spec(policy: str, **options: Any) -> PolicySpec:
         For an unknown name or option, or a value that a file may not have.
     """
     written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
-    found: _Policy = TypeAdapter(SchedulingPolicy).validate_python({"policy": policy, **written})
-    return found.spec()
+    section = _section_of(kind, {"policy": policy}) or _any_section(kind)
+    read = section.validate_python if isinstance(section, TypeAdapter) else section.model_validate
+    return read({"policy": policy, **written}).spec()
 
 
 def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:
     """Return the dispatch policy that a scheduling policy implies."""
-    match scheduling.policy:
-        case "sq":
-            return PolicySpec("sq", {"ties": scheduling.options["ties"]})
-        case "hw-e":
-            return PolicySpec("hw-e")
-        case name if name.startswith("rl-"):
-            return PolicySpec("steered")
-        case _:
-            return PolicySpec("alias")
-
-
-class InfidaPlacement(_Policy):
-    """INFIDA: each node moves its allocation a little every slot, with no view of the future."""
-
-    policy: Literal["infida"]
-    slot: PositiveSeconds = 60.0
-    """Time between two steps."""
-    learning_rate: PositiveNumber | None = None
-    """Step size; if not given, it tunes itself."""
-    refresh: Count = 1
-    """Slots between two changes of the integral allocation."""
-    rounding: Literal["coupled", "fresh"] = "coupled"
-    """Whether successive roundings share their random numbers, so that few models move."""
-
-
-class PlainPlacement(_Policy):
-    """A placement policy without options of its own."""
-
-    policy: Literal[
-        "infida-offline",
-        "static-greedy",
-        "olag",
-        "olag-literal",
-        "greedy",
-        "exact",
-        "repository-only",
-    ]
-    slot: PositiveSeconds = 60.0
-    """Time between two steps."""
-
-
-PlacementPolicy = Annotated[InfidaPlacement | PlainPlacement, Field(discriminator="policy")]
+    row = SCHEDULING.get(scheduling.policy)
+    name = "alias" if row is None else row.implies
+    return PolicySpec(name, dict(scheduling.options) if name == scheduling.policy else {})

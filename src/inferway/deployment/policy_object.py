@@ -22,6 +22,7 @@ from typing import Any
 
 __all__ = ["policy_name"]
 
+_CALLS = ("choose", "act", "step")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 
 
@@ -31,7 +32,8 @@ def policy_name(policy: str | type) -> str:
     Parameters
     ----------
     policy
-        A name, which comes back as it is; or a class with `choose`.
+        A name, which comes back as it is; or a class with `choose` (dispatch), `act` (scheduling)
+        or `step` (placement).
 
     Returns
     -------
@@ -46,7 +48,7 @@ def policy_name(policy: str | type) -> str:
     """
     if isinstance(policy, str):
         return policy
-    if not (isinstance(policy, type) and hasattr(policy, "choose")):
+    if not (isinstance(policy, type) and any(hasattr(policy, call) for call in _CALLS)):
         name = getattr(policy, "__name__", policy)
         raise ValueError(f"a policy is a name or a class with `choose`, not {name!r}")
     module = sys.modules.get(policy.__module__)

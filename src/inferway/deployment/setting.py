@@ -128,11 +128,15 @@ def _set_policy(data: dict[str, Any], value: Setting) -> None:
         task.pop("dispatch", None)
     data.pop("scheduling", None)
     name = value.text if value.data is None else str(value.data)
-    if FILE_POLICY.fullmatch(name):
-        # As file names on a command line: from the current folder, not from the file's.
-        file, _, of = name.rpartition(":")
-        name = f"{Path(file).resolve()}:{of}"
-    data["dispatch"] = {"policy": name}
+    data["dispatch"] = {"policy": _from_here(name)}
+
+
+def _from_here(name: str) -> str:
+    """Take a policy's file as file names on a command line are: from the current folder."""
+    if not FILE_POLICY.fullmatch(name):
+        return name
+    file, _, of = name.rpartition(":")
+    return f"{Path(file).resolve()}:{of}"
 
 
 def _set_scheduling(data: dict[str, Any], value: Setting) -> None:
@@ -147,10 +151,11 @@ def _set_placement(data: dict[str, Any], value: Setting) -> None:
 
 def _named(before: Any, value: Setting) -> Any:
     """Return a policy by its name with the slot of the one before, or a section as it stands."""
-    if value.data is not None:
+    if isinstance(value.data, dict):
         return value.data
     slot = before.get("slot") if isinstance(before, dict) else None
-    return {"policy": value.text, **({} if slot is None else {"slot": slot})}
+    name = value.text if value.data is None else str(value.data)
+    return {"policy": _from_here(name), **({} if slot is None else {"slot": slot})}
 
 
 def _set_target(data: dict[str, Any], value: Setting) -> None:

@@ -9,11 +9,13 @@ that it may.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from pydantic import AfterValidator, Field
 
+from inferway.deployment.quantities import Ratio, refuse
+from inferway.deployment.section import Name
 from inferway.dispatch.alias_table import tabulate
 from inferway.site import REJECT, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
@@ -21,6 +23,12 @@ from inferway.site.view import Floats, Ints
 
 _ROUNDING = 1e-6
 """How far from 1 probabilities may sum: float32 networks round so much."""
+
+
+def _sum_to_one(given: dict[str, float]) -> dict[str, float]:
+    if abs(sum(given.values()) - 1.0) > _ROUNDING:
+        raise refuse(f"sum to {sum(given.values()):.6g}, not to 1")
+    return given
 
 
 class Alias(NamedTuple):
@@ -44,7 +52,13 @@ class Alias(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        probabilities: Mapping[str, float] | None = None,
+        probabilities: Annotated[
+            Annotated[dict[Name, Ratio], Field(min_length=1), AfterValidator(_sum_to_one)] | None,
+            Field(
+                description="By variant, split evenly over its instances; in proportion to service "
+                "rates if not given."
+            ),
+        ] = None,
     ) -> Alias:
         """Begin without batches.
 

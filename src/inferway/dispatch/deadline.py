@@ -8,10 +8,12 @@ server is taken to last a margin longer than a high quantile of the service time
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field
 
+from inferway.deployment.quantities import PositiveNumber
 from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site
 from inferway.site.view import Floats, Ints
 
@@ -39,7 +41,14 @@ class Deadline(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        margin: float = MARGIN,
+        margin: Annotated[
+            PositiveNumber,
+            Field(
+                ge=1,
+                description="Service times are believed to be this much longer than their learned "
+                "quantile.",
+            ),
+        ] = MARGIN,
     ) -> Self:
         """Begin with the fleet's mean service times.
 

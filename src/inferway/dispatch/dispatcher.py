@@ -13,9 +13,9 @@ import numpy as np
 
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.entries import AS_DECIDED, ENTRIES, Entries
-from inferway.dispatch.policy_fault import COMPILE_ERRORS, compile_reason, division
 from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding, Silent
 from inferway.dispatch.table import build_policy
+from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
 

@@ -15,10 +15,12 @@ forward to the same place do, differ by chance more often than by nature.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
+from inferway.deployment.quantities import Number
 from inferway.site import (
     REJECT,
     Fleet,
@@ -50,7 +52,13 @@ class LeastCost(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        alpha: float = ALPHA,
+        alpha: Annotated[
+            Number | None,
+            Field(
+                description="Milliseconds per point of inaccuracy; if not given, as `cost` says, "
+                "or 1."
+            ),
+        ] = None,
     ) -> LeastCost:
         """Set the price.
 
@@ -66,6 +74,8 @@ class LeastCost(NamedTuple):
             For an alpha below 0 or not finite.
         """
         del fleet, target, rate_per_s
+        if alpha is None:
+            alpha = ALPHA
         if not (alpha >= 0.0 and np.isfinite(alpha)):
             raise ValueError(f"alpha is {alpha:g} ms per point; it must be 0 or more")
         return cls(_POINT_S * float(alpha))

@@ -21,10 +21,12 @@ Sec. 8.1 asks how several constraints might be kept at once, and prices simply a
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
+from inferway.deployment.quantities import Number, PositiveNumber
 from inferway.dispatch.bound import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats
@@ -60,9 +62,23 @@ class Priced(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        price: float | None = None,
-        step: float = STEP,
-        wait: float = WAIT,
+        price: Annotated[
+            Number | None,
+            Field(
+                description="Starting price, in seconds per unit of accuracy; if not given, from "
+                "the bound."
+            ),
+        ] = None,
+        step: Annotated[
+            PositiveNumber | None,
+            Field(
+                description="How fast the price moves, relative to its scale; if not given, set "
+                "for the fleet."
+            ),
+        ] = None,
+        wait: Annotated[
+            Number, Field(description="Service times that each request at a server counts.")
+        ] = WAIT,
         energy_budget: float | None = None,
     ) -> Priced:
         """Scale the steps to the fleet.
@@ -90,6 +106,7 @@ class Priced(NamedTuple):
             raise ValueError(
                 "policy priced tracks an accuracy target: give the task accuracy_target"
             )
+        step = STEP if step is None else step
         low = relaxed(fleet, target, energy_budget)
         start = HEADROOM * _duals(fleet, target, rate_per_s, energy_budget, low)
         if price is not None:

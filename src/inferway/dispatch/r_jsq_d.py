@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from typing import Self
+from typing import Annotated, Self
 
-from inferway.dispatch.routing import RandomRouting, class_by
+from pydantic import Field
+
+from inferway.deployment.quantities import Count
+from inferway.dispatch.routing import Beta, Planned, RandomRouting, Window, class_by
 from inferway.site import REJECT, Fleet, Request, Site, any_in, uniform
 
 
@@ -21,15 +23,23 @@ class RJsqD(RandomRouting):
         *,
         target: float | None,
         rate_per_s: float | None,
-        beta: float = math.nan,
+        rate: Planned = None,
+        window: Window = None,
+        beta: Beta = None,
+        d: Annotated[Count, Field(description="How many servers to compare.")] = 2,
         energy_budget: float | None = None,
-        d: int = 2,
     ) -> Self:
         """As for the others of its kind; ValueError also with d < 1."""
         if d < 1:
             raise ValueError(f"r-jsq-d looks at d >= 1 servers, not {d}")
         made = super().build(
-            fleet, target=target, rate_per_s=rate_per_s, beta=beta, energy_budget=energy_budget
+            fleet,
+            target=target,
+            rate_per_s=rate_per_s,
+            rate=rate,
+            window=window,
+            beta=beta,
+            energy_budget=energy_budget,
         )
         return made._replace(d=d)
 

@@ -3,14 +3,35 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple, Self
+from typing import Annotated, NamedTuple, Self
 
 import numpy as np
+from pydantic import Field
 
+from inferway.deployment.quantities import Number, PositiveRate, PositiveSeconds
 from inferway.dispatch.bound import max_rate, solve
 from inferway.site import Fleet, Request, Site, any_in
 from inferway.site.compiled import jit
 from inferway.site.view import Floats
+
+Planned = Annotated[
+    PositiveRate | None,
+    Field(
+        description="Arrival rate to plan for; if not given, the workload's, or an estimate over "
+        "`window`."
+    ),
+]
+Window = Annotated[
+    PositiveSeconds | None,
+    Field(description="Estimate the arrival rate over the last such stretch of time."),
+]
+Beta = Annotated[
+    Annotated[Number, Field(gt=0, lt=0.5)] | None,
+    Field(
+        description="Load is kept below 1 - n^-beta of the greatest, in (0, 0.5); if not given, "
+        "from the rate."
+    ),
+]
 
 
 class RandomRouting(NamedTuple):
@@ -32,14 +53,25 @@ class RandomRouting(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        beta: float = math.nan,
+        rate: Planned = None,
+        window: Window = None,
+        beta: Beta = None,
         energy_budget: float | None = None,
     ) -> Self:
-        """Solve the LP; ValueError without a rate or with a target out of reach."""
+        """Solve the LP; ValueError without a rate or with a target out of reach.
+
+        The world estimates over `window`, and calls `retune`.
+        """
+        del window
+        weight = math.nan if beta is None else beta
         found = routing(
-            fleet, target=target, rate_per_s=rate_per_s, beta=beta, energy_budget=energy_budget
+            fleet,
+            target=target,
+            rate_per_s=rate_per_s if rate is None else rate,
+            beta=weight,
+            energy_budget=energy_budget,
         )
-        return cls(found, beta, math.nan if energy_budget is None else energy_budget, 0)
+        return cls(found, weight, math.nan if energy_budget is None else energy_budget, 0)
 
     def retune(self, fleet: Fleet, *, target: float | None, rate_per_s: float) -> None:
         """Solve the LP again for another arrival rate."""

@@ -8,9 +8,10 @@ state, 52.65 %, does not follow from it; `ties: uniform` draws among all idle se
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
 from inferway.site import HOLD, REJECT, Fleet, Request, Site, any_between, idle_in, uniform
 from inferway.site.view import Ints
@@ -31,7 +32,13 @@ class SingleQueue(NamedTuple):
         *,
         target: float | None,
         rate_per_s: float | None,
-        ties: Literal["heavy", "uniform"] = "heavy",
+        ties: Annotated[
+            Literal["heavy", "uniform"],
+            Field(
+                description="Which of several idle instances: one of the most accurate variant, "
+                "or any."
+            ),
+        ] = "heavy",
     ) -> SingleQueue:
         """By the fleet's accuracies.
 

@@ -237,7 +237,7 @@ def _controller(
 
     told = Conditions(fleet, task.deadline_s, batches=batches)
     try:
-        return controller_of(spec, told)
+        return controller_of(spec, told, deployment.folder)
     except ValueError as error:
         raise ServeError(f"{deployment.path}: scheduling: {error}") from error
 

@@ -7,10 +7,12 @@ computation; `inferway.placement.agent` runs the same kernels at each node alone
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
+from inferway.deployment.quantities import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float, batch_of, load_of
 from inferway.placement.ascent import RATE, ascend, initial, steepness
@@ -118,12 +120,25 @@ class Infida:
         *,
         seed: int = 0,
         batches: Float | None = None,
-        learning_rate: float | None = None,
-        refresh: int | Refresh | tuple[float, float, float] = 1,
-        rounding: Literal["coupled", "fresh"] = "coupled",
+        learning_rate: Annotated[
+            PositiveNumber | None, Field(description="Step size; if not given, it tunes itself.")
+        ] = None,
+        refresh: Annotated[
+            Count, Field(description="Slots between two changes of the integral allocation.")
+        ] = 1,
+        rounding: Annotated[
+            Literal["coupled", "fresh"],
+            Field(
+                description="Whether successive roundings share their random numbers, so that few "
+                "models move."
+            ),
+        ] = "coupled",
         residual: Literal["elastic", "strict"] = "elastic",
     ) -> Infida:
-        """Make the policy; it needs no `batches`, the future's least of all."""
+        """Make the policy; it needs no `batches`, the future's least of all.
+
+        In Python `refresh` may also be all that `Infida` takes.
+        """
         return cls(
             network,
             seed=seed,

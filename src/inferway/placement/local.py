@@ -21,7 +21,7 @@ from inferway.placement.counters import Counting
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.infida import Infida, InfidaState, room_at
 from inferway.placement.messages import Letter
-from inferway.placement.table import build_policy, policy_class
+from inferway.placement.table import POLICIES, build_policy, policy_class
 from inferway.placement.written import WRITTEN, Written
 
 if TYPE_CHECKING:
@@ -231,6 +231,11 @@ def local_policy(
         if deployment is None:
             raise ValueError("what a file lists runs: give the deployment")
         return _fixed(own, network, Written(deployment, network).allocation)
+    if name not in POLICIES:
+        raise ValueError(
+            f"placement policy {name} decides for the whole network at once, and a node knows its "
+            "own part alone: `inferway place` and `inferway simulate` run it"
+        )
     found = policy_class(name)
     # Built whole even where one node's part follows alone: it says what options are wrong.
     whole = build_policy(name, network, seed=seed, batches=batches, **options)

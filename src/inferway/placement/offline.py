@@ -230,6 +230,7 @@ def place(
         network,
         seed=deployment.seed if seed is None else seed,
         batches=batches if name in HINDSIGHT else None,
+        folder=deployment.folder,
         **options,
     )
     allocation = (

@@ -1,42 +1,24 @@
-"""Which name in a deployment file means which policy. Policies are imported when asked for."""
+"""Makes placement policies by their names. Policies are imported when asked for."""
 
 from __future__ import annotations
 
-import importlib
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
+from inferway.deployment.policies import HINDSIGHT, PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
 from inferway.placement.contract import NamedPolicy, Policy
+from inferway.policies.registry import policy_class as find
 
 __all__ = ["HINDSIGHT", "POLICIES", "build_policy", "policy_class"]
 
-POLICIES = {
-    "infida": "infida:Infida",
-    "infida-offline": "infida_offline:InfidaOffline",
-    "static-greedy": "static_greedy:StaticGreedy",
-    "olag": "olag:Olag",
-    "olag-literal": "olag:OlagLiteral",
-    "greedy": "greedy:Greedy",
-    "exact": "exact:Exact",
-    "repository-only": "repository_only:RepositoryOnly",
-}
-
-HINDSIGHT = frozenset({"infida-offline", "static-greedy", "exact"})
-"""Policies that must be given the requests of all slots."""
+POLICIES = PLACEMENT
 
 
-def policy_class(name: str) -> type[NamedPolicy]:
-    """Find the class of a policy; ValueError for an unknown name."""
-    if name not in POLICIES:
-        raise ValueError(
-            f"unknown placement policy {name!r}: expected one of {', '.join(POLICIES)}"
-        )
-    file, attribute = POLICIES[name].split(":")
-    found: type[NamedPolicy] = getattr(
-        importlib.import_module(f"inferway.placement.{file}"), attribute
-    )
-    return found
+def policy_class(name: str, folder: Path | None = None) -> type[NamedPolicy]:
+    """Find the class of a placement policy; see `inferway.policies.policy_class`."""
+    return cast("type[NamedPolicy]", find("placement", name, folder))
 
 
 def build_policy(
@@ -45,6 +27,7 @@ def build_policy(
     *,
     seed: int = 0,
     batches: Float | None = None,
+    folder: Path | None = None,
     **options: Any,
 ) -> Policy:
     """Make a policy by its name.
@@ -52,13 +35,15 @@ def build_policy(
     Parameters
     ----------
     name
-        One of `POLICIES`.
+        One of `POLICIES`, or ``./file.py:Class``.
     network
         The inference delivery network.
     seed
         Of what the policy draws.
     batches
         (T, R) requests of each type in each slot, for policies in hindsight.
+    folder
+        Where a relative file name starts; the current folder by default.
     options
         The policy's own, as its class documents them.
 
@@ -67,7 +52,7 @@ def build_policy(
     ValueError
         For an unknown name or option, a wrong value, or where `batches` are needed and missing.
     """
-    found = policy_class(name)
+    found = policy_class(name, folder)
     try:
         return found.build(network, seed=seed, batches=batches, **options)
     except TypeError as error:

@@ -9,9 +9,17 @@ what it says into the memory of the dispatch policy.
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
+from pydantic import Field
+
+from inferway.deployment import Batch
+from inferway.deployment.quantities import PositiveSeconds
+from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints, Site
+from inferway.workload import Span
 
 
 class Routing(NamedTuple):
@@ -38,8 +46,41 @@ UNKNOWN = Signal(-1, math.nan)
 """All that a live server knows."""
 
 
+@dataclass(frozen=True)
+class Conditions:
+    """What a scheduler is made for."""
+
+    fleet: Fleet
+    deadline_s: float | None = None
+    phases: Sequence[Span] = ()
+    """Of the workload; none where its state cannot be seen, as live."""
+    periodic: bool = False
+    """Whether these follow each other at set times."""
+    batches: Sequence[Batch | None] = ()
+    """By class; empty where no class serves batches."""
+    policy: str = ""
+    """The name that the file gives the scheduler."""
+
+    def deadline(self) -> float:
+        """Return the deadline, s; ValueError where there is none."""
+        if self.deadline_s is None:
+            raise ValueError(f"{self.policy} needs a deadline to keep: give the task one")
+        return self.deadline_s
+
+
+Slot = Annotated[PositiveSeconds, Field(description="Time between two decisions.")]
+Event = Annotated[
+    Literal["rejection"] | None, Field(description="Decide also at once after such an event.")
+]
+
+
 class Controller(Protocol):
-    """What decides how requests are routed, slot by slot."""
+    """What decides how requests are routed, slot by slot.
+
+    Its class has ``build(conditions, **options)``, a classmethod, which raises ValueError where the
+    scheduler lacks what it needs. Options that are annotated with `Annotated` are the policy's keys
+    in a deployment file.
+    """
 
     @property
     def slot_s(self) -> float:

@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-from inferway.scheduling.contract import Routing, Signal
+from inferway.scheduling.contract import Conditions, Routing, Signal
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Site
 
@@ -30,6 +30,12 @@ class Fixed:
 
     def __init__(self, fleet: Fleet, share: Floats) -> None:
         self._routing = even(fleet, share)
+
+    @classmethod
+    def build(cls, conditions: Conditions) -> Fixed:
+        """Send all to the least accurate class for `lw`, to the most accurate one else."""
+        fleet = conditions.fleet
+        return cls(fleet, only(fleet, (lightest if conditions.policy == "lw" else heaviest)(fleet)))
 
     def observe(self, site: Site, signal: Signal) -> None:
         """Nothing."""

@@ -7,9 +7,13 @@ else all go to the most accurate. It shows how much of a learned policy one comp
 
 from __future__ import annotations
 
-import numpy as np
+from typing import Annotated
 
-from inferway.scheduling.contract import Routing, Signal
+import numpy as np
+from pydantic import Field
+
+from inferway.deployment.quantities import Count, Ratio
+from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.fixed import even, heaviest, lightest, only
 from inferway.site.fleet import Fleet
 from inferway.site.view import Site
@@ -29,6 +33,29 @@ class HandRule:
     """
 
     sees_phase = False
+
+    @classmethod
+    def build(
+        cls,
+        conditions: Conditions,
+        *,
+        slot: Slot = 1.0,
+        event: Event = None,
+        share: Annotated[
+            Ratio, Field(description="Share of the most accurate variant while load is high.")
+        ] = 0.12,
+        waiting: Annotated[
+            Count, Field(description="Requests waiting there from which on load is high.")
+        ] = 3,
+    ) -> HandRule:
+        """Make the rule for a fleet."""
+        return cls(
+            conditions.fleet,
+            slot_s=slot,
+            share=share,
+            waiting=waiting,
+            on_rejection=event == "rejection",
+        )
 
     def __init__(
         self, fleet: Fleet, *, slot_s: float, share: float, waiting: int, on_rejection: bool

@@ -11,11 +11,13 @@ servers then count as overloaded too, and whatever the threshold, late requests 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from pydantic import Field
 
-from inferway.scheduling.contract import Routing, Signal
+from inferway.deployment.quantities import Ratio
+from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.site.fleet import Fleet
 from inferway.site.view import Flags, Site
 
@@ -34,6 +36,31 @@ class Infaas:
     """
 
     sees_phase = False
+
+    @classmethod
+    def build(
+        cls,
+        conditions: Conditions,
+        *,
+        slot: Slot = 0.1,
+        event: Event = None,
+        overloaded: Annotated[
+            Ratio,
+            Field(
+                gt=0,
+                description="Share of the deadline that serving what waits takes where an instance "
+                "is overloaded.",
+            ),
+        ] = 0.5,
+    ) -> Infaas:
+        """Make it for a fleet; ValueError without a deadline."""
+        return cls(
+            conditions.fleet,
+            deadline_s=conditions.deadline(),
+            slot_s=slot,
+            overloaded=overloaded,
+            on_rejection=event == "rejection",
+        )
 
     def __init__(
         self,

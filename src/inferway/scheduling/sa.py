@@ -11,10 +11,13 @@ latency requirement"). Buffers are taken to be unlimited.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
 
-from inferway.scheduling.contract import Routing, Signal
+from inferway.deployment.quantities import Ratio
+from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.fixed import even, heaviest, lightest, only
 from inferway.scheduling.waiting_time import later_than
 from inferway.site.fleet import Fleet
@@ -47,6 +50,40 @@ class StationaryApproximation:
     """
 
     sees_phase = True
+
+    @classmethod
+    def build(
+        cls,
+        conditions: Conditions,
+        *,
+        slot: Slot = 1.0,
+        event: Event = None,
+        violations: Annotated[
+            Ratio,
+            Field(gt=0, lt=1, description="Largest share of requests that may be late."),
+        ] = 0.02,
+    ) -> StationaryApproximation:
+        """Make it for a workload whose phases and rates are known, and a deadline.
+
+        Raises
+        ------
+        ValueError
+            Where one of these is not known, or the fleet is of one class.
+        """
+        if not conditions.phases:
+            raise ValueError("sa goes by the workload's state, which a live server cannot see")
+        rates = [span.rate_per_s for span in conditions.phases]
+        known = [rate for rate in rates if rate is not None]
+        if len(known) < len(rates):
+            raise ValueError("sa needs the arrival rate, and a trace does not say it")
+        return cls(
+            conditions.fleet,
+            known,
+            deadline_s=conditions.deadline(),
+            slot_s=slot,
+            violations=violations,
+            on_rejection=event == "rejection",
+        )
 
     def __init__(
         self,

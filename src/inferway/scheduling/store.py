@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
 
-from inferway.scheduling.contract import Routing, Signal
+from inferway.deployment.section import Place
+from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.learned import Learned
 from inferway.scheduling.network import Network, fits, read
 from inferway.scheduling.observation import Vector
@@ -59,6 +61,42 @@ class Store:
             counts = dict(zip(network.about.variants, network.about.counts, strict=True))
             key = tuple(counts.get(variant, 0) for variant in fleet.variants)
             self._by_counts[key] = Learned(network)
+
+    @classmethod
+    def build(
+        cls,
+        conditions: Conditions,
+        *,
+        slot: Slot = 1.0,
+        event: Event = None,
+        checkpoint: Annotated[
+            Place,
+            Field(
+                description="The trained policy, relative to this file; or a folder with one for "
+                "each set of healthy\ninstances, of which the matching one is used, and `deadline` "
+                "while there is none."
+            ),
+        ],
+    ) -> Store:
+        """Read the trained policies.
+
+        Raises
+        ------
+        ValueError
+            Where there is none, or one was trained for other conditions.
+        """
+        fleet = conditions.fleet
+        networks = networks_of(
+            checkpoint,
+            fleet,
+            policy=conditions.policy,
+            deadline_s=conditions.deadline_s,
+            slot_s=slot,
+        )
+        for network in networks:
+            _check_workload(network, conditions)
+            _check_batches(network, conditions)
+        return cls(networks, fleet, slot, event == "rejection")
 
     def observe(self, site: Site, signal: Signal) -> Seen:
         """The healthy servers, as the policy for them sees them."""
@@ -136,3 +174,34 @@ def part_of(fleet: Fleet, network: Network) -> Fleet:
         task=fleet.task,
         node=fleet.node,
     )
+
+
+def _check_workload(network: Network, conditions: Conditions) -> None:
+    about, phases = network.about, conditions.phases
+    if not about.phases:
+        return
+    if not phases:
+        raise ValueError(
+            f"{about.policy} goes by the workload's state, which a live server cannot see"
+        )
+    if about.phases != len(phases) or (about.longest_phase_s is not None) != conditions.periodic:
+        kind = "periodic" if about.longest_phase_s is not None else "random"
+        raise ValueError(
+            f"{network.path} was trained for a workload of {about.phases} {kind} phases; this one "
+            f"has {len(phases)} {'periodic' if conditions.periodic else 'random'} ones"
+        )
+
+
+def _check_batches(network: Network, conditions: Conditions) -> None:
+    about = network.about
+    if about.batch_sizes is None:
+        return
+    offered = dict(zip(conditions.fleet.variants, conditions.batches, strict=False))
+    for variant, sizes in zip(about.variants, about.batch_sizes, strict=True):
+        batch = offered.get(variant)
+        here = (1,) if batch is None else batch.sizes
+        if {1, *here} != {1, *sizes}:
+            raise ValueError(
+                f"{network.path} was trained for batches of {', '.join(map(str, sizes))} at "
+                f"{variant}, which serves batches of {', '.join(map(str, here))}"
+            )

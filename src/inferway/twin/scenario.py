@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from inferway.deployment import Batch, PolicySpec, ServiceTime
-from inferway.deployment.policies import scheduled_dispatch, scheduling_spec
+from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import foresee
 from inferway.dispatch.bound import max_rate
@@ -165,7 +165,7 @@ class Scenario:
         ValueError
             For an unknown name or option.
         """
-        scheduling = scheduling_spec(policy, **options)
+        scheduling = spec_of("scheduling", policy, **options)
         implied = scheduled_dispatch(scheduling)
         return replace(
             self, scheduling=scheduling, policy=implied.policy, options=dict(implied.options)
@@ -188,7 +188,7 @@ class Scenario:
             periodic=isinstance(self.arrivals, PhasedArrivals),
             batches=self.batches,
         )
-        return controller_of(self.scheduling, conditions)
+        return controller_of(self.scheduling, conditions, self.folder)
 
     def build_options(self) -> dict[str, Any]:
         """What the policy's `build` is given besides fleet, target and rate."""

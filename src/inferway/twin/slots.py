@@ -110,7 +110,9 @@ def placement_of(
     if name == WRITTEN:
         return name, Written(deployment, network)
     batches = expected_batches(demand, slots) if name in HINDSIGHT else None
-    return name, build_policy(name, network, seed=seed, batches=batches, **options)
+    return name, build_policy(
+        name, network, seed=seed, batches=batches, folder=deployment.folder, **options
+    )
 
 
 def run_slots(

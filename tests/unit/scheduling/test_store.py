@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferway.deployment import Batch
-from inferway.deployment.policies import scheduling_spec
+from inferway.deployment.policies import spec_of
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
 from inferway.scheduling.learned import Learned
@@ -23,7 +23,7 @@ BURSTS = (Span(0, 0.0, np.inf, 180.0, None), Span(1, 0.0, np.inf, 10.0, None))
 
 
 def made(place: Path, fleet: Fleet, policy: str = "rl-po", **conditions: Any) -> Any:
-    spec = scheduling_spec(policy, checkpoint=place)
+    spec = spec_of("scheduling", policy, checkpoint=place)
     return controller_of(spec, Conditions(fleet, 0.3, **conditions))
 
 

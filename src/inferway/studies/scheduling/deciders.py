@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.policies import scheduling_spec
+from inferway.deployment.policies import spec_of
 from inferway.learning.evaluation import Decide
 from inferway.learning.site import Control
 from inferway.scheduling.fixed import even, heaviest, lightest, only
@@ -48,7 +48,7 @@ def decider_of(
     """
     if policy == "split":
         return _split(control, options["shares"])
-    fleet, spec = control.scenario.fleet, scheduling_spec(policy, **options)
+    fleet, spec = control.scenario.fleet, spec_of("scheduling", policy, **options)
     deadline_s = control.scenario.deadline_s
     assert deadline_s is not None
     match policy:

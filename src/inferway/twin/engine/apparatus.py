@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from inferway.dispatch.dispatcher import PolicyError
-from inferway.dispatch.policy_fault import COMPILE_ERRORS, compile_reason, division
 from inferway.dispatch.table import build_policy
+from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.compiled import entry
 from inferway.site.view import Site
 from inferway.twin.engine.face import CrowdedError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferway.deployment.policies import scheduling_spec
+from inferway.deployment.policies import spec_of
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Conditions, Signal, controller_of
 from inferway.scheduling.learned import Learned
@@ -29,7 +29,7 @@ def test_as_for_one_site(policy):
     asked = scenario()
     on = Control(asked, sees_phase=policy == "sa")
     decide = decider_of(policy, on, RATE_PER_S)
-    spec = scheduling_spec(policy)
+    spec = spec_of("scheduling", policy)
     phases = phases_of(asked.arrivals, asked.capacity_per_s)
     single = controller_of(spec, Conditions(asked.fleet, asked.deadline_s, phases=phases))
     site = empty_site(asked.fleet, None, 16)
