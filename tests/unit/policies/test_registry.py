@@ -78,7 +78,7 @@ class Still:
     def __init__(self, network: Any) -> None:
         from inferway.placement import minimal
 
-        self.allocation = minimal(network)
+        self.allocation = minimal(network).astype(np.int32)
 
     @classmethod
     def build(cls, network: Any, *, seed: int = 0, batches: Any = None) -> Still:
