@@ -231,12 +231,13 @@ def local_policy(
         if deployment is None:
             raise ValueError("what a file lists runs: give the deployment")
         return _fixed(own, network, Written(deployment, network).allocation)
+    folder = None if deployment is None else deployment.folder
+    found = policy_class(name, folder)
     if name not in POLICIES:
         raise ValueError(
             f"placement policy {name} decides for the whole network at once, and a node knows its "
             "own part alone: `inferway place` and `inferway simulate` run it"
         )
-    found = policy_class(name)
     # Built whole even where one node's part follows alone: it says what options are wrong.
     whole = build_policy(name, network, seed=seed, batches=batches, **options)
     if found is Infida:
