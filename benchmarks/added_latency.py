@@ -21,9 +21,9 @@ from http_stack import machine
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.demo.server import launch
 from inferway.loadgen import drive
 from inferway.runtime import OnnxRuntime
+from inferway.studies.live.servers import launch
 
 DEPLOYMENT = """\
 tasks:

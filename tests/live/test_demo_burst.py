@@ -14,34 +14,35 @@ from typing import Any
 import pytest
 
 import inferway
-from inferway.demo import burst
+from inferway.studies.live import compare_schedulers
 
 
 @pytest.mark.slow
 def test_schedulers_get_the_same_requests_and_the_twin_stands_beside(tmp_path: Path) -> None:
     seen: list[float] = []
-    result = burst.run(
+    result = compare_schedulers(
         out=tmp_path / "out",
         schedulers=("deadline", "hw"),
         duration_s=4.0,
         progress=lambda doing, part: seen.append(part),
     )
     assert seen == sorted(seen)
-    deadline, heavy = result.schedulers
-    assert deadline.offered == heavy.offered
-    assert sum(deadline.offered.values()) > 50
-    assert heavy.phases["burst"].heavy == 1.0
-    assert deadline.phases["burst"].heavy < 1.0
-    assert heavy.phases["burst"].violation_ratio > deadline.phases["burst"].violation_ratio
-    for one in result.schedulers:
-        assert one.failed == 0
-        assert one.predicted is not None
-    assert result.warnings == () or "busy with other things" in result.warnings[0]
-    for path in result.figure:
-        assert path.stat().st_size > 5_000
-    json.dumps(result.to_json(), allow_nan=False)
-    left = inferway.load(result.file)
-    assert left.tasks["digits"].deadline_s == result.load.deadline_s
+    deadline, heavy = result.rows
+    assert deadline["offered"] == heavy["offered"]
+    assert sum(deadline["offered"].values()) > 50
+    late = {row["scheduler"]: row["phases"]["burst"]["violation_ratio"] for row in result.rows}
+    assert heavy["phases"]["burst"]["heavy"] == 1.0
+    assert deadline["phases"]["burst"]["heavy"] < 1.0
+    assert late["hw"] > late["deadline"]
+    for one in result.rows:
+        assert one["failed"] == 0
+        assert one["predicted"] is not None
+    assert result.warnings == [] or "busy with other things" in result.warnings[0]
+    document = json.loads(json.dumps(result.to_json(), allow_nan=False))
+    for path in document["figure"]:
+        assert Path(path).stat().st_size > 5_000
+    left = inferway.load(document["file"])
+    assert left.tasks["digits"].deadline_s == document["load"]["deadline_s"]
 
 
 def _marked(mark: str) -> list[int]:

@@ -17,7 +17,7 @@ import pandas as pd
 import pytest
 
 import inferway
-from inferway.demo import network
+from inferway.studies.live import compare_placements
 
 pytest.importorskip("zenoh", reason="nodes need the extra `network`")
 pytestmark = pytest.mark.slow
@@ -26,37 +26,39 @@ pytestmark = pytest.mark.slow
 def test_policies_get_the_same_requests_and_the_twins_stand_beside(tmp_path: Path) -> None:
     told: list[str] = []
     out = tmp_path / "out"
-    result = network.run(
+    result = compare_placements(
         out=out,
         policies=("static-greedy", "repository"),
         slots=3,
         progress=lambda doing, part: told.append(doing),
     )
-    greedy, repository = result.policies
-    assert result.slots == len(greedy.gain_ms) == len(repository.gain_ms) == 3
-    assert greedy.offered == repository.offered > 500
-    assert greedy.lost == repository.lost == 0
-    assert greedy.moved_bytes_per_slot == repository.moved_bytes_per_slot == 0
-    assert 0 < repository.cpu_share < 1
-    assert greedy.twin is not None
-    assert repository.twin is not None
+    greedy, repository = result.rows
+    slots = result.found["slots"]
+    assert slots == len(greedy["gain_ms"]) == len(repository["gain_ms"]) == 3
+    assert greedy["offered"] == repository["offered"] > 500
+    assert greedy["lost"] == repository["lost"] == 0
+    assert greedy["moved_bytes_per_slot"] == repository["moved_bytes_per_slot"] == 0
+    assert 0 < repository["cpu_share"] < 1
+    assert greedy["twin"] is not None
+    assert repository["twin"] is not None
     # However busy the machine is: nobody answers sooner than the round trip takes.
-    assert repository.latency_s > 0.067
-    assert repository.ntag_ms < 0
-    assert greedy.ntag_ms > repository.ntag_ms + 20
-    assert greedy.twin.ntag_ms == pytest.approx(greedy.twin.slot_ntag_ms, abs=3.0)
+    assert repository["latency_s"] > 0.067
+    assert repository["ntag_ms"] < 0
+    assert greedy["ntag_ms"] > repository["ntag_ms"] + 20
+    assert greedy["twin"]["ntag_ms"] == pytest.approx(greedy["twin"]["slot_ntag_ms"], abs=3.0)
     # The labels of few images agree with the profiles, roughly.
-    assert greedy.accuracy == pytest.approx(greedy.profile_accuracy, abs=0.08)
-    json.dumps(result.to_json(), allow_nan=False)
+    assert greedy["accuracy"] == pytest.approx(greedy["profile_accuracy"], abs=0.08)
+    document = json.loads(json.dumps(result.to_json(), allow_nan=False))
     requests = pd.read_parquet(out / "network-requests.parquet")
-    assert requests.groupby("policy", observed=True).size().tolist() == 2 * [greedy.offered]
+    assert requests.groupby("policy", observed=True).size().tolist() == 2 * [greedy["offered"]]
     assert set(requests.query("policy == 'repository'")["hops"]) == {3}
-    slots = pd.read_parquet(out / "network-slots.parquet")
-    assert len(slots) == 6
-    assert slots.notna().all(axis=None)
-    for path in result.files:
-        assert path.is_file()
-    assert set(result.service_s) == set(inferway.load(result.files[-1]).tasks["digits"].variants)
+    frame = pd.read_parquet(out / "network-slots.parquet")
+    assert len(frame) == 6
+    assert frame.notna().all(axis=None)
+    for path in document["files"]:
+        assert Path(path).is_file()
+    left = inferway.load(document["files"][-1])
+    assert set(document["service_s"]) == set(left.tasks["digits"].variants)
     assert any("s left" in doing for doing in told)
 
 

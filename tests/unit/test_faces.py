@@ -89,15 +89,6 @@ INNER: dict[str, set[str]] = {
     "test_conformance.py": {
         "inferway.live.grpc",
     },
-    "test_demo.py": {
-        "inferway.demo.server",
-    },
-    "test_demo_burst.py": {
-        "inferway.demo.burst",
-    },
-    "test_demo_network.py": {
-        "inferway.demo.network",
-    },
     "test_deploy.py": {
         "inferway.cli.app",
         "inferway.live.assembly",

@@ -20,7 +20,7 @@ LAYERS = (
     ("twin", "live"),
     ("learning", "loadgen"),
     ("experiments",),
-    ("studies", "demo", "dashboard", "conformance"),
+    ("studies", "dashboard", "conformance"),
     ("cli",),
 )
 RANK = {layer: rank for rank, row in enumerate(LAYERS) for layer in row}
@@ -128,7 +128,7 @@ def test_twin_and_live_do_not_know_each_other() -> None:
         assert wrong_way(found) == f"{here} and {there} never import each other"
 
 
-def test_only_demos_and_the_command_line_use_the_public_face() -> None:
+def test_only_studies_and_the_command_line_use_the_public_face() -> None:
     assert wrong_way(Import("inferway.cli.bound", "inferway", 1, eager=False)) is None
     assert wrong_way(Import("inferway.__main__", "inferway.cli", 1, eager=True)) is None
     assert wrong_way(Import("inferway.live.server", "inferway", 1, eager=False)) is not None

@@ -39,29 +39,27 @@ def demo(
     json: terminal.Json = False,
 ) -> None:
     """Serve real models here and compare policies on one stream of real images."""
-    from inferway import demo as demo_
-    from inferway.demo import burst, network
-    from inferway.demo.burst_result import BurstResult
-    from inferway.demo.network_result import NetworkDemoResult
+    from inferway.studies.live import compare_placements, compare_policies, compare_schedulers
 
     if checkpoint is not None and what is not Demo.BURST:
         raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
     writable(out)
     # Told to end, it takes its servers with it, as after Ctrl-C.
     signal.signal(signal.SIGTERM, _interrupt)
-    result: demo_.DemoResult | BurstResult | NetworkDemoResult
     with terminal.progress() as progress:
         if what is Demo.BURST:
-            result = burst.run(out=out, seed=seed, checkpoint=checkpoint, progress=progress)
+            result = compare_schedulers(
+                out=out, seed=seed, checkpoint=checkpoint, progress=progress
+            )
         elif what is Demo.NETWORK:
-            result = network.run(out=out, seed=seed, progress=progress)
+            result = compare_placements(out=out, seed=seed, progress=progress)
         else:
-            result = demo_.run(out=out, seed=seed, progress=progress)
+            result = compare_policies(out=out, seed=seed, progress=progress)
     if json:
         terminal.document(result.to_json())
     else:
         terminal.show(*result.to_text())
-    if isinstance(result, NetworkDemoResult) and result.interrupted:
+    if result.interrupted:
         raise typer.Exit(INTERRUPTED)
 
 

@@ -190,7 +190,7 @@ def _claims(study: Study[Any], claims: list[Claim], image: Path) -> list[Text]:
 def _listing(studies: list[Study[Any]]) -> list[Text]:
     from rich.text import Text
 
-    from inferway.experiments.run import cores
+    from inferway.experiments.machine import cores
     from inferway.studies import SCALES
 
     lines = []

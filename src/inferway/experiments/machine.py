@@ -12,14 +12,19 @@ from typing import Any
 
 def machine(packages: Sequence[str] = ("numpy", "numba")) -> dict[str, Any]:
     """Cores, processor, system, and versions of Python and of these packages."""
-    affinity = getattr(os, "sched_getaffinity", None)
     return {
-        "cores": len(affinity(0)) if affinity else os.cpu_count() or 1,
+        "cores": cores(),
         "processor": _processor(),
         "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{name: version(name) for name in packages},
     }
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _processor() -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -11,12 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from inferway.experiments.code import version
+from inferway.experiments.machine import cores
 from inferway.experiments.results import Results
 from inferway.experiments.store import Store, key
 from inferway.experiments.study import SCALES, Point, Study
 from inferway.experiments.workers import compute
 
-__all__ = ["OUT", "Progress", "cores", "place", "run", "seeded", "stored"]
+__all__ = ["OUT", "Progress", "place", "run", "seeded", "stored"]
 
 OUT = Path("out/studies")
 """Where results go unless said otherwise, below the current folder."""
@@ -127,12 +127,6 @@ def seeded(points: Sequence[Point], seed: int) -> list[Point]:
         else point
         for point in points
     ]
-
-
-def cores() -> int:
-    """Cores that this process may use."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def _plan(

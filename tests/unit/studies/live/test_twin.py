@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from inferway.demo.twin import simulate
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.site import Fleet
+from inferway.studies.live.policies import replayed, twin_table
 
 FILE = """
 tasks:
@@ -47,32 +47,25 @@ def recorded(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_a_recorded_run_is_simulated(recorded: tuple[Path, Path]) -> None:
-    (found,), warnings = simulate("words", {"fastest-only": recorded}, 1)
+    file, recording = recorded
+    found, warnings = replayed("words", {"fastest-only": file}, {"fastest-only": recording})
     assert warnings == []
-    assert found.policy == "fastest-only"
-    assert found.trace["live"]["response_time_s"]["mean"] == pytest.approx(0.02)
-    assert found.trace["twin"]["response_time_s"]["mean"] == pytest.approx(0.02, rel=0.01)
-    assert found.trace["profiled"]["response_time_s"]["mean"] == pytest.approx(0.01, rel=0.01)
-    assert abs(found.trace["error"]["mean"]) < 0.01
-    assert found.trace["error"]["accuracy"] == pytest.approx(0.0, abs=1e-9)
+    (trace,) = found.values()
+    assert trace["live"]["response_time_s"]["mean"] == pytest.approx(0.02)
+    assert trace["twin"]["response_time_s"]["mean"] == pytest.approx(0.02, rel=0.01)
+    assert trace["profiled"]["response_time_s"]["mean"] == pytest.approx(0.01, rel=0.01)
+    assert abs(trace["error"]["mean"]) < 0.01
+    assert trace["error"]["accuracy"] == pytest.approx(0.0, abs=1e-9)
+    shown = io.StringIO()
+    Console(file=shown, width=80).print(twin_table({"fastest-only": trace, "priced": trace}))
+    lines = shown.getvalue().splitlines()
+    assert max(map(len, lines)) <= 80
+    assert any("fastest-only" in line and "20.0" in line for line in lines)
 
 
 def test_what_cannot_be_simulated_is_a_warning(recorded: tuple[Path, Path]) -> None:
     file, folder = recorded
-    found, (warning,) = simulate("words", {"priced": (file, folder / "nothing")}, 1)
-    assert found == []
+    found, (warning,) = replayed("words", {"priced": file}, {"priced": folder / "nothing"})
+    assert found == {}
     assert "the twin of priced could not be run" in warning
     assert "holds no recording" in warning
-
-
-def test_the_table_fits_a_terminal(recorded: tuple[Path, Path]) -> None:
-    from inferway.demo.result import DemoResult
-
-    found, _ = simulate("words", {"fastest-only": recorded}, 1)
-    shown = io.StringIO()
-    result = DemoResult.__new__(DemoResult)
-    object.__setattr__(result, "twins", (*found, *found))
-    Console(file=shown, width=80).print(result._twins())
-    lines = shown.getvalue().splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("fastest-only" in line and "20.0" in line for line in lines)

@@ -4,11 +4,12 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from inferway.demo.calibration import cores, feasible_rate, with_service
-from inferway.demo.error import DemoError
-from inferway.demo.load import Load, arrivals, choose
 from inferway.dispatch.bound import max_rate
+from inferway.experiments.machine import cores
 from inferway.site.fleet import Fleet
+from inferway.studies.live.calibration import as_measured, feasible_rate
+from inferway.studies.live.policies import TwoLevels, choose
+from inferway.studies.live.servers import DemoError
 from inferway.workload.arrivals import mean_rate, peak_rate
 
 
@@ -54,7 +55,7 @@ def test_an_impossible_target_is_refused():
 
 
 def test_measured_times_replace_the_rates():
-    fleet = with_service(_fleet(), {"quick": 0.001, "middle": 0.004, "slow": 0.02})
+    fleet = as_measured(_fleet(), {"quick": 0.001, "middle": 0.004, "slow": 0.02})
     assert fleet.rate.tolist() == pytest.approx([1000, 250, 50])
     assert cores() >= 1
 
@@ -78,19 +79,19 @@ def test_a_target_at_the_top_leaves_nothing_to_show():
 
 
 def test_arrivals_have_the_mean_rate_and_are_seeded():
-    load = Load(400.0, 100.0, 100.0, 300.0)
-    times = arrivals(load, 20.0, seed=3)
+    load = TwoLevels(400.0, 100.0, 100.0, 300.0)
+    times = load.arrivals(20.0, seed=3)
     assert np.all(np.diff(times) >= 0)
     assert times[0] >= 0
     assert times[-1] < 20
     assert len(times) / 20 == pytest.approx(load.mean_per_s, rel=0.02)
-    np.testing.assert_array_equal(times, arrivals(load, 20.0, seed=3))
-    assert not np.array_equal(times, arrivals(load, 20.0, seed=4))
+    np.testing.assert_array_equal(times, load.arrivals(20.0, seed=3))
+    assert not np.array_equal(times, load.arrivals(20.0, seed=4))
 
 
 def test_arrivals_come_in_bursts():
     """A Poisson stream's counts have variance over mean of 1; two levels have far more."""
-    times = arrivals(Load(400.0, 100.0, 100.0, 300.0), 60.0, seed=1)
+    times = TwoLevels(400.0, 100.0, 100.0, 300.0).arrivals(60.0, seed=1)
     counts, _ = np.histogram(times, bins=120, range=(0, 60))
     assert counts.var() / counts.mean() > 4
 

@@ -1,27 +1,25 @@
-"""The network demo's nodes: processes of one policy's network, and what they say slot by slot."""
+"""Nodes of one policy's network in processes of their own, and what they say slot by slot."""
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.request import urlopen
 
-from inferway.demo.error import DemoError
 from inferway.live.up import Up, UpError
+from inferway.studies.live.servers import DemoError
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.live.node.addresses import Addresses
-
-__all__ = ["Course", "Reading", "Watch", "network"]
 
 _BEFORE: Final = 0.05
 """How long before a slot's end nodes are asked, as a share of the slot."""
@@ -32,60 +30,35 @@ _WORKING: Final = (0, 1, 2, 5, 6)
 """Columns of a processor's times that are work: user, nice, system, interrupts."""
 
 
-@dataclass(frozen=True)
-class Reading:
-    """All nodes' numbers at one moment.
-
-    Attributes
-    ----------
-    time_s
-        Seconds since 1970.
-    cpu_s
-        CPU time of all nodes' processes since their start.
-    moved_bytes
-        What all nodes have loaded since their start.
-    machine_s
-        CPU time of everything on this machine since it was started; None where nobody says it.
-    """
+class Reading(NamedTuple):
+    """All nodes' numbers at one moment."""
 
     time_s: float
+    """Seconds since 1970."""
     cpu_s: float
+    """CPU time of all nodes' processes since their start."""
     moved_bytes: float
+    """Loaded by all nodes since their start."""
     machine_s: float | None
+    """CPU time of everything on this machine since it was started; None where nobody says it."""
 
 
-@dataclass(frozen=True)
-class Course:
-    """What nodes said over some slots.
-
-    Attributes
-    ----------
-    lasted_s
-        From the reading before the first slot to that at the end of the last.
-    cpu_s
-        Of the nodes, in this time.
-    machine_s
-        Of the whole machine; None where nobody says it.
-    moved_bytes
-        By slot.
-    """
+class NodesUsage(NamedTuple):
+    """Numbers of all nodes over some slots."""
 
     lasted_s: float
+    """From the reading before the first slot to that at the end of the last."""
     cpu_s: float
+    """Of the nodes, in this time."""
     machine_s: float | None
+    """Of the whole machine; None where nobody says it."""
     moved_bytes: tuple[float, ...]
+    """By slot."""
 
 
 @contextmanager
-def network(
-    deployment: Deployment, folder: Path, ready: Callable[[list[str]], None] | None = None
-) -> Iterator[Up]:
-    """Run the nodes of a file while the block runs.
-
-    Yields
-    ------
-    up
-        Once every task is served wherever requests enter.
+def network(deployment: Deployment, folder: Path) -> Iterator[Up]:
+    """Run the nodes of a file while the block runs, from when every task is served where asked.
 
     Raises
     ------
@@ -94,11 +67,11 @@ def network(
     """
     try:
         up = Up(deployment, run=folder, command=_command(deployment, folder))
-        up.begin(ready=ready)
+        up.begin()
     except UpError as error:
         raise DemoError(f"the network does not run: {error}") from error
     try:
-        _served(up)
+        _wait_until_served(up)
         yield up
     finally:
         up.stop()
@@ -117,7 +90,7 @@ def _command(deployment: Deployment, folder: Path) -> Callable[[str, Path, Addre
     return command
 
 
-def _served(up: Up) -> None:
+def _wait_until_served(up: Up) -> None:
     """Wait until each task is served at each node where its requests enter."""
     end_s = time.monotonic() + _PATIENCE_S
     for task, entries in up.entries.items():
@@ -136,15 +109,10 @@ def _answers(url: str) -> bool:
         return False
 
 
-class Watch:
+class NodesWatch:
     """Asks all nodes shortly before the end of each slot, in a thread, while a block runs.
 
-    Parameters
-    ----------
-    up
-        The nodes.
-    slot_s
-        Length of a slot, seconds; slots end at multiples of it on the wall clock.
+    Slots end at multiples of their length on the wall clock.
     """
 
     def __init__(self, up: Up, slot_s: float) -> None:
@@ -154,7 +122,7 @@ class Watch:
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inferway-watch", daemon=True)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> NodesWatch:
         self._read()
         self._thread.start()
         return self
@@ -163,15 +131,8 @@ class Watch:
         self._over.set()
         self._thread.join()
 
-    def course(self, began_s: float, slots: int) -> Course:
-        """Sum up the slots after a moment.
-
-        Parameters
-        ----------
-        began_s
-            When the first began, seconds since 1970.
-        slots
-            How many.
+    def usage(self, began_s: float, slots: int) -> NodesUsage:
+        """Sum up the slots after a moment, in seconds since 1970.
 
         Raises
         ------
@@ -180,22 +141,18 @@ class Watch:
         """
         if self._fault is not None:
             raise DemoError(str(self._fault)) from self._fault
-        found = [max((r for r in self._readings if r.time_s < began_s), key=_time, default=None)]
-        for slot in range(slots):
-            inside = [
-                r
-                for r in self._readings
-                if 0.0 <= r.time_s - began_s - slot * self._slot_s < self._slot_s
-            ]
-            found.append(max(inside, key=_time, default=None))
-        known = [one for one in found if one is not None]
+        last_in: dict[int, Reading] = {}
+        for reading in sorted(self._readings):
+            slot = math.floor((reading.time_s - began_s) / self._slot_s)
+            last_in[max(slot, -1)] = reading
+        known = [last_in[slot] for slot in range(-1, slots) if slot in last_in]
         if len(known) < slots + 1:
             raise DemoError("the nodes took longer than a slot to say how they are")
         first, last = known[0], known[-1]
         machine = None
         if first.machine_s is not None and last.machine_s is not None:
             machine = last.machine_s - first.machine_s
-        return Course(
+        return NodesUsage(
             last.time_s - first.time_s,
             last.cpu_s - first.cpu_s,
             machine,
@@ -225,10 +182,6 @@ class Watch:
                 _machine_s(),
             )
         )
-
-
-def _time(reading: Reading) -> float:
-    return reading.time_s
 
 
 def _machine_s() -> float | None:

@@ -1,51 +1,43 @@
-"""How fast this machine is today: the time that one request to each variant takes, alone."""
+"""Speed of this machine today: the time that one request to each variant takes, alone."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression, linprog
 
-from inferway.demo.error import DemoError
+from inferway.catalog.zoo import testset
 from inferway.dispatch.bound import max_rate
 from inferway.loadgen import Stream, replay
 from inferway.loadgen.process import Progress
 from inferway.site.fleet import Fleet
+from inferway.studies.live.servers import DemoError
 
 _LEAST: Final = 20
 _MOST: Final = 300
 
 
 class Calibration(NamedTuple):
-    """Times from send to answer of lone requests, in seconds by variant.
-
-    Attributes
-    ----------
-    service_s
-        Median: what to plan with. Not the mean, for a shared machine has pauses that are no part
-        of the service.
-    least_s
-        Tenth percentile, for a lower bound: nothing is answered much faster, even if the machine
-        was busy with other things while it was measured.
-    """
+    """Times from send to answer of lone requests, in seconds by variant."""
 
     service_s: dict[str, float]
+    """Median: what to plan with. Not the mean, for a shared machine has pauses that are no part of
+    the service."""
     least_s: dict[str, float]
+    """Tenth percentile, for a lower bound: nothing is answered much faster, even if the machine was
+    busy with other things while it was measured."""
 
 
 def calibrate(
     url: str,
-    task: str,
-    images: NDArray[Any],
     expected_s: Mapping[str, float],
     *,
     each_s: float = 1.5,
     progress: Progress | None = None,
+    task: str = "digits",
 ) -> Calibration:
     """Measure the time from send to answer of requests sent one after another.
 
@@ -55,9 +47,7 @@ def calibrate(
     Parameters
     ----------
     url, task
-        Whom to ask.
-    images
-        Inputs, without the batch axis.
+        Whom to ask: a server of the digits zoo.
     expected_s
         By variant, the service time of its profile, fastest first. It tells how many requests fit
         in `each_s`; and its order stands: where the measured times contradict it, the variants
@@ -72,7 +62,7 @@ def calibrate(
     KeyboardInterrupt
         When the requests were stopped by it.
     """
-    streams = []
+    streams, images = [], testset(task).images[:256]
     for variant, expected in expected_s.items():
         count = int(np.clip(each_s / (expected + 3e-4), _LEAST, _MOST))
         # All due at once on one connection: each is sent when the one before is answered.
@@ -97,17 +87,14 @@ def _in_order(variants: Iterable[str], times_s: Sequence[float]) -> dict[str, fl
     return dict(zip(variants, isotonic_regression(times_s).x.tolist(), strict=True))
 
 
-def with_service(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
+def times_of(fleet: Fleet) -> dict[str, float]:
+    """Service times of a fleet's profiles, in seconds by variant."""
+    return dict(zip(fleet.variants, (1 / fleet.rate).tolist(), strict=True))
+
+
+def as_measured(fleet: Fleet, service_s: Mapping[str, float]) -> Fleet:
     """Return the fleet with measured service times, in seconds by variant."""
     return replace(fleet, rate=np.array([1 / service_s[name] for name in fleet.variants]))
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    try:
-        return len(os.sched_getaffinity(0))
-    except AttributeError:  # not on macOS
-        return os.cpu_count() or 1
 
 
 def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
@@ -118,19 +105,8 @@ def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
     x_k the rate that goes to class k: maximize sum(x) subject to sum((a_k - target) x_k) >= 0,
     x_k <= n_k mu_k, and sum(x_k / mu_k) <= cores.
 
-    Parameters
-    ----------
-    fleet
-        With service rates that hold the whole work of a request.
-    target
-        Accuracy target, 0..1.
-    cores
-        Number of cores.
-
-    Returns
-    -------
-    rate_per_s
-        At most `inferway.dispatch.bound.max_rate`.
+    The fleet's service rates hold the whole work of a request. The rate is at most
+    `inferway.dispatch.bound.max_rate`.
     """
     solution = linprog(
         -np.ones(len(fleet.rate)),

@@ -1,11 +1,9 @@
-"""The burst demo's numbers: its load, what is counted, what is printed."""
+"""The comparison of schedulers: its load, what is counted, what is printed."""
 
 from __future__ import annotations
 
 import io
 import json
-from dataclasses import replace
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -13,58 +11,49 @@ import pytest
 from rich.console import Console
 
 import inferway
-from inferway.demo import burst
-from inferway.demo.burst_figure import draw
-from inferway.demo.burst_load import PHASES, choose_burst
-from inferway.demo.burst_result import BurstResult, Outcome, SchedulerResult, claims
-from inferway.demo.error import DemoError
 from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
+from inferway.studies.live import burst
+from inferway.studies.live.burst import PHASES, choose, claims, draw, mean_of
+from inferway.studies.live.comparison import ImageStream, LiveComparison, template, write
+from inferway.studies.live.servers import DemoError
 
 FLEET = Fleet(
     ("small", "ensemble"), np.array([2000.0, 80.0]), np.array([0.86, 0.93]), np.array([2, 2])
 )
-GOOD = Outcome(0.9, 0.0, 0.91, 0.6)
-BAD = Outcome(0.1, 0.9, 0.93, 1.0)
-DEADLINE = SchedulerResult(
-    "deadline",
-    {"calm": GOOD, "burst": replace(GOOD, heavy=0.2)},
-    {"calm": (0.85, 0.95), "burst": (0.89, 0.91)},
-    {"calm": GOOD, "burst": GOOD},
-    {"calm": 100, "burst": 1000},
-    1e-3,
-    0.0,
-)
-HEAVY = replace(DEADLINE, scheduler="hw", phases={"calm": GOOD, "burst": BAD}, twin={})
+GOOD = {"goodput": 0.9, "violation_ratio": 0.0, "accuracy": 0.91, "heavy": 0.6}
+BAD = {"goodput": 0.1, "violation_ratio": 0.9, "accuracy": 0.93, "heavy": 1.0}
 
 
-@pytest.fixture
-def result(tmp_path: Path) -> BurstResult:
-    return BurstResult(
-        (DEADLINE, HEAVY),
-        choose_burst(FLEET, 2, 16.0),
-        0.25,
-        {"small": 5e-4, "ensemble": 12.5e-3},
-        {"small": 0.86, "ensemble": 0.93},
-        (Path("out/burst.png"), Path("out/burst.svg")),
-        Path("out/burst.yaml"),
-        {"cores": 2},
-        1,
-        120.0,
-        ("hw: late",),
-    )
+def row(scheduler, calm, burst_, twin):
+    phases = {"calm": calm, "burst": burst_}
+    return {
+        "scheduler": scheduler,
+        "phases": phases,
+        "goodput_interval": {"calm": [0.85, 0.95], "burst": [0.89, 0.91]},
+        "twin": twin,
+        "offered": {"calm": 100, "burst": 1000},
+        "send_lag_p99_s": 1e-3,
+        "failed": 0.0,
+        "overall": mean_of(phases),
+        "predicted": mean_of(twin) if twin else None,
+    }
+
+
+DEADLINE = row("deadline", GOOD, GOOD | {"heavy": 0.2}, {"calm": GOOD, "burst": GOOD})
+HEAVY = row("hw", GOOD, BAD, {})
 
 
 def test_the_load_is_that_of_the_paper_on_this_machines_scale() -> None:
-    load = choose_burst(FLEET, 8, 16.0)
+    load = choose(FLEET, 8, 16.0)
     assert load.heavy_per_s == pytest.approx(160)  # two at 12.5 ms
     assert load.burst_per_s == pytest.approx(18 * load.calm_per_s)
     assert load.calm_per_s / load.heavy_per_s == pytest.approx(10 * 42.9e-3 / 2, abs=0.01)
     # With two cores, what the server and the generator need is not the instances'.
-    assert choose_burst(FLEET, 2, 16.0).heavy_per_s == pytest.approx(1.7 * 80)
+    assert choose(FLEET, 2, 16.0).heavy_per_s == pytest.approx(1.7 * 80)
     assert load.deadline_s == 0.08
     slower = Fleet(FLEET.variants, FLEET.rate / 1.2, FLEET.accuracy, FLEET.count)
-    assert choose_burst(slower, 8, 16.0).deadline_s == 0.16
+    assert choose(slower, 8, 16.0).deadline_s == 0.16
     times_s = load.arrivals(1)
     counts = np.bincount(load.phase_of(times_s))
     assert counts == pytest.approx([load.calm_per_s * 10, load.burst_per_s * 6], rel=0.15)
@@ -72,19 +61,24 @@ def test_the_load_is_that_of_the_paper_on_this_machines_scale() -> None:
 
 
 def test_each_scheduler_gets_a_file_that_can_be_served(tmp_path: Path) -> None:
-    text = files("inferway.demo").joinpath("burst.yaml").read_text(encoding="utf-8")
-    load = choose_burst(FLEET, 2, 16.0)
+    plain = tmp_path / "plain.yaml"
+    plain.write_text(template("burst.yaml"))
+    load = choose(FLEET, 2, 16.0)
     service_s = {"small": 5e-4, "ensemble": 12.5e-3}
+    served = burst.with_load(inferway.load(plain), service_s, load)
     for name in burst.SCHEDULERS:
-        path = burst._written(text, name, service_s, load, None, tmp_path)
-        deployment = inferway.load(path)
+        deployment = inferway.load(write(burst.scheduled(served, name), tmp_path / f"{name}.yaml"))
         assert deployment.unserved() == []
         assert deployment.tasks["digits"].deadline_s == pytest.approx(load.deadline_s)
         assert fleet_of(deployment, "digits").rate == pytest.approx(FLEET.rate)
+        arrivals = deployment.workload["digits"].arrivals
+        assert [one.rate for one in arrivals.phases] == pytest.approx(  # type: ignore[union-attr]
+            [load.calm_per_s, load.burst_per_s]
+        )
         spec = deployment.scheduling
         assert name == "deadline" if spec is None else spec.policy == name
     checkpoint = tmp_path / "policy.npz"
-    path = burst._written(text, "rl-po", service_s, load, checkpoint, tmp_path / ".")
+    path = write(burst.scheduled(served, "rl-po", checkpoint), tmp_path / "rl-po.yaml")
     spec = inferway.load(path).scheduling
     assert spec is not None
     assert spec.options["checkpoint"] == checkpoint
@@ -92,7 +86,7 @@ def test_each_scheduler_gets_a_file_that_can_be_served(tmp_path: Path) -> None:
 
 
 def test_what_is_counted() -> None:
-    load = choose_burst(FLEET, 2, 16.0)
+    load = choose(FLEET, 2, 16.0)
     count = 8
     intended_s = np.array([0.0, 1.0, 2.0, 3.0, 5.5, 6.0, 6.5, 7.0])
     took_s = np.array([0.01, 0.01, 0.2, 0.01, 0.01, 0.01, 0.01, 0.01])
@@ -113,35 +107,52 @@ def test_what_is_counted() -> None:
         cpu_s=0.0,
         generated=count,
     )
-    found = burst._measured("hw", record, "ensemble", load, np.arange(count), {}, 1)
-    calm, burst_ = found.phases["calm"], found.phases["burst"]
+    of = np.zeros(0)
+    stream = ImageStream(intended_s, of, of, record.item, np.arange(count))
+    found = burst.measured("hw", record, "ensemble", load, stream, {}, 1)
     # One wrong, one right but late, one refused; then one refused, one lost.
-    assert calm == Outcome(0.25, 0.5, 2 / 3, 2 / 3)
-    assert burst_ == Outcome(0.5, 0.5, 1.0, 0.5)
-    assert found.overall.goodput == pytest.approx(0.375)
-    assert found.offered == {"calm": 4, "burst": 4}
-    assert found.failed == pytest.approx(1 / 8)
+    calm = {"goodput": 0.25, "violation_ratio": 0.5, "accuracy": 2 / 3, "heavy": 2 / 3}
+    assert found["phases"]["calm"] == calm
+    second = {"goodput": 0.5, "violation_ratio": 0.5, "accuracy": 1.0, "heavy": 0.5}
+    assert found["phases"]["burst"] == second
+    assert found["overall"]["goodput"] == pytest.approx(0.375)
+    assert found["offered"] == {"calm": 4, "burst": 4}
+    assert found["failed"] == pytest.approx(1 / 8)
+    assert found["predicted"] is None
 
 
 def test_claims_hold_or_not() -> None:
-    assert [claim.holds for claim in claims([DEADLINE, HEAVY])] == [True, True, True]
-    late = replace(DEADLINE, phases=HEAVY.phases)
-    assert [claim.holds for claim in claims([late, HEAVY])] == [False, False, True]
+    assert [claim.reproduced for claim in claims([DEADLINE, HEAVY])] == [True, True, True]
+    late = HEAVY | {"scheduler": "deadline"}
+    # As good as another is no better.
+    assert [claim.reproduced for claim in claims([late, HEAVY])] == [False, False, True]
     assert claims([]) == []
 
 
-def test_json_and_text(result: BurstResult) -> None:
+def test_json_and_text() -> None:
+    load = choose(FLEET, 2, 16.0)
+    rows = [DEADLINE, HEAVY]
+    result = LiveComparison(
+        rows=rows,
+        found={"schedulers": rows},
+        claims=claims(rows),
+        tables=[burst.overall_table(rows, load), burst.phases_table(rows)],
+        closing=[],
+        began=0.0,
+        seed=1,
+        warnings=["hw: late"],
+    )
     document = json.loads(json.dumps(result.to_json(), allow_nan=False))
     deadline, heavy = document["schedulers"]
     assert deadline["overall"]["heavy"] == pytest.approx(0.4)
     assert heavy["predicted"] is None
-    assert document["load"]["deadline_s"] == 0.08
     console = Console(file=io.StringIO(), width=80)
     for part in result.to_text():
         console.print(part)
     text = console.file.getvalue()  # type: ignore[attr-defined]
     for phase in PHASES:
         assert phase in text
+    assert "Deadline 80 ms" in text
     assert "deadline  " in text  # no name is broken into lines
     assert "yes  hw fails most requests of a burst (violation ratio 90.00% there)" in text
     assert "Warning: hw: late" in text
@@ -154,4 +165,4 @@ def test_the_figure_is_drawn(tmp_path: Path) -> None:
 
 def test_a_checkpoint_for_something_else_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DemoError, match=r"the checkpoint does not fit: .*nothing\.npz"):
-        burst._check(tmp_path / "nothing.npz", FLEET, choose_burst(FLEET, 2, 16.0))
+        burst.check(tmp_path / "nothing.npz", FLEET, choose(FLEET, 2, 16.0))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from importlib.resources import files
-
 import numpy as np
 import pytest
 
 import inferway
 from inferway.catalog.zoo import profiles
-from inferway.demo.calibration import with_service
-from inferway.demo.load import choose
 from inferway.site.fleet import fleet_of
+from inferway.studies.live.calibration import as_measured
+from inferway.studies.live.comparison import template
+from inferway.studies.live.policies import choose
 
 _SERVING_S = 2.5e-4
 """Roughly what HTTP adds to a request's service time."""
@@ -20,7 +19,7 @@ _SERVING_S = 2.5e-4
 @pytest.fixture
 def deployment(tmp_path):
     path = tmp_path / "digits.yaml"
-    path.write_text(files("inferway.demo").joinpath("digits.yaml").read_text(encoding="utf-8"))
+    path.write_text(template("digits.yaml"))
     return inferway.load(path)
 
 
@@ -35,7 +34,7 @@ def test_on_slow_and_fast_machines_the_load_tells_and_is_feasible(deployment, sl
     fleet = fleet_of(deployment, "digits")
     service = {name: p.mean_s * slower + _SERVING_S for name, p in profiles().items()}
     target = deployment.tasks["digits"].accuracy_target
-    load = choose(with_service(fleet, service), target, cores)
+    load = choose(as_measured(fleet, service), target, cores)
     assert load.telling
     assert load.burst_per_s <= 0.75 * load.feasible_per_s * (1 + 1e-9)
     # Room enough that a policy that takes idle servers first finds the accurate one idle.

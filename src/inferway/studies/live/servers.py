@@ -1,7 +1,8 @@
-"""`inferway serve` in a process of its own, started and stopped around a block."""
+"""Inferway in processes of its own: `serve` around a block, and simulations, uncompiled."""
 
 from __future__ import annotations
 
+import json
 import os
 import select
 import signal
@@ -9,15 +10,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final
+from typing import IO, Any, Final
 
 import msgspec
 
-from inferway.demo.error import DemoError
 from inferway.unreadable import UNREADABLE
 
 READY_S: Final = 60.0
@@ -25,6 +25,12 @@ READY_S: Final = 60.0
 
 _STOP_S: Final = 10.0
 _TAIL: Final = 12
+_SIMULATED_S: Final = 60.0
+"""How long a simulation may take."""
+
+
+class DemoError(RuntimeError):
+    """A comparison cannot go on; the message says why."""
 
 
 class _Ready(msgspec.Struct):
@@ -42,11 +48,6 @@ class Launched:
     def url(self, ready_s: float = READY_S) -> str:
         """Wait until the server is ready and return its address; ask once.
 
-        Parameters
-        ----------
-        ready_s
-            How long to wait, seconds.
-
         Raises
         ------
         DemoError
@@ -62,19 +63,9 @@ class Launched:
 
 @contextmanager
 def launch(deployment: Path, record: Path | None = None) -> Iterator[Launched]:
-    """Serve a deployment file on free ports of this machine while the block runs.
+    """Serve a file on free ports while the block runs; `record` is a folder for a recording.
 
-    Parameters
-    ----------
-    deployment
-        The file.
-    record
-        A folder for a recording of what it decides; none is made without.
-
-    Yields
-    ------
-    launched
-        At once; several can start at the same time.
+    Yields at once, so that several can start at the same time.
     """
     command = [sys.executable, "-m", "inferway", "serve", str(deployment), "--json"]
     command += ["--http-port", "0", "--admin-port", "0", "--log-level", "warning", "--forget"]
@@ -121,7 +112,7 @@ def _port(output: IO[bytes], deadline: float) -> int | None:
 
 
 def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Whether it ends now: its output is closed a moment before it is gone."""
+    """Wait for its end, as its output is closed a moment before it is gone; False if it stays."""
     try:
         process.wait(0.5)
     except subprocess.TimeoutExpired:
@@ -142,3 +133,53 @@ def _end_of(log: IO[bytes]) -> str:
     log.seek(0)
     lines = log.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-_TAIL:]) or "(empty)"
+
+
+def simulate(
+    options: Mapping[str, Sequence[str]], at_a_time: int
+) -> tuple[dict[str, dict[str, Any]], list[str]]:
+    """Run `inferway simulate` with options by name, so many at a time; return JSON and warnings.
+
+    The engine runs uncompiled there: a few thousand requests are done long before the compiler
+    would be. What cannot be simulated has a warning in place of a result.
+    """
+    found, warnings = {}, []
+    names = list(options)
+    step = max(at_a_time, 1)
+    for group in (names[start : start + step] for start in range(0, len(names), step)):
+        with ExitStack() as running:
+            started = {name: running.enter_context(_simulation(options[name])) for name in group}
+            for name, process in started.items():
+                try:
+                    output, errors = process.communicate(timeout=_SIMULATED_S)
+                except subprocess.TimeoutExpired:
+                    warnings.append(f"the twin of {name} took more than {_SIMULATED_S:g} s")
+                    continue
+                if process.returncode != 0:
+                    said = errors.decode(errors="replace").strip().splitlines() or ["nothing"]
+                    warnings.append(f"the twin of {name} could not be run: {said[-1]}")
+                    continue
+                found[name] = json.loads(output)
+    return found, warnings
+
+
+@contextmanager
+def _simulation(options: Sequence[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a simulation; kill it at the end if it still runs."""
+    command = [sys.executable, "-m", "inferway", "simulate", *options, "--json"]
+    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as cache:
+        # Uncompiled code leaves nothing in the cache of the compiled one.
+        environment = os.environ | {"NUMBA_DISABLE_JIT": "1", "XDG_CACHE_HOME": cache}
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.communicate()

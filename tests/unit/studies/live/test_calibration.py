@@ -3,9 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferway.demo import calibration
-from inferway.demo.error import DemoError
 from inferway.loadgen import Record
+from inferway.studies.live import calibration
+from inferway.studies.live.servers import DemoError
 
 
 def _record(took_s: np.ndarray, status: int = 200) -> Record:
@@ -42,7 +42,7 @@ def calibrate(monkeypatch):
             return records
 
         monkeypatch.setattr(calibration, "replay", replay)
-        return calibration.calibrate("http://h", "t", np.zeros((1, 4)), expected), streams
+        return calibration.calibrate("http://h", expected), streams
 
     return run
 

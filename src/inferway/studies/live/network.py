@@ -1,0 +1,553 @@
+"""Placement policies one after another on five nodes of this machine, with the same requests.
+
+The nodes are processes of their own that stand as far from each other as the file says, by delays
+that they add themselves. Each policy starts anew, is driven for some slots by one generator, and is
+stopped; both twins then predict, from the file alone, what was measured.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+import inferway
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.figure import save
+from inferway.experiments.machine import cores
+from inferway.experiments.study import Claim
+from inferway.loadgen import NetworkRecord, drive_network, network_summary
+from inferway.placement.table import HINDSIGHT
+from inferway.site.fleet import fleet_of
+from inferway.studies.live.calibration import calibrate, times_of
+from inferway.studies.live.comparison import (
+    TASK,
+    LiveComparison,
+    Progress,
+    Steps,
+    claim,
+    template,
+    with_service,
+    write,
+)
+from inferway.studies.live.nodes import NodesUsage, NodesWatch, network
+from inferway.studies.live.servers import DemoError, launch
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.table import Table
+
+    from inferway.deployment import Deployment
+    from inferway.twin.network_result import NetworkResult
+
+REPOSITORY: Final = "repository"
+"""The policy that places nothing; its gain is what serving and forwarding cost."""
+POLICIES: Final = ("infida", "static-greedy", "olag", REPOSITORY)
+SLOTS: Final = 6
+"""For each policy."""
+WITHIN_S: Final = 165.0
+"""What the whole comparison may take: below three minutes, also where compiling takes long."""
+CLOSE: Final = 0.1
+"""How far the measured gain may be from the event twin's."""
+MOST_CPU: Final = 0.5
+"""Share of the machine's CPU time that nodes and generator may take, for the gain to say much."""
+LOAD_S: Final = 0.03
+"""How long a model of the zoo takes from the order to its first request: the files are here, and
+the nodes' log had 10 to 50 ms between one copy and the next."""
+
+_FILE: Final = "network.yaml"
+_NAMES: Final = {REPOSITORY: "repository-only"}
+_MIB: Final = 2**20
+_EACH_S: Final = 0.6
+_READY_S: Final = 120.0
+_LATE_S: Final = 5e-3
+_SLOWER: Final = 1.2
+"""How much longer than the first network the others may take to start."""
+_OTHERS: Final = 0.15
+"""Share of the machine that other programs may take without being mentioned."""
+# Guesses of how long the parts besides the requests take.
+_CALIBRATION_S: Final = 8.0
+_START_S: Final = 10.0
+_AROUND_S: Final = 4.0  # waiting for a slot to begin, the last answers, stopping the nodes
+_TWIN_S: Final = 2.0
+
+
+Row = dict[str, Any]
+"""A policy on the common requests, and `twin`: what both twins say of it, None where not run.
+
+Gains and moved bytes come by slot, too. `cpu_share` is the CPU time of all nodes and the generator,
+of what the machine's cores have, and `other_share` that of all other programs, None where nobody
+says it.
+"""
+PRINTED: Final = (
+    *("policy", "ntag_ms", "predicted_ntag_ms", "slot_ntag_ms", "latency_s", "accuracy"),
+    *("moved_bytes_per_slot", "lost", "errors"),
+)
+"""Of a row, in JSON."""
+
+
+def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float) -> Table:
+    """Lay out gains and latencies, live and in both twins."""
+    from inferway.experiments.simulated import relative
+    from inferway.experiments.text import milliseconds, table
+
+    cells = []
+    for row in rows:
+        twin, gain = row["twin"], f"{row['ntag_ms']:.1f}"
+        if twin is None:
+            blank = ["-", "", "-", milliseconds(row["latency_s"]), "-"]
+            cells.append([row["policy"], gain, *blank])
+            continue
+        error = gain_error(row)
+        apart = f"{row['ntag_ms'] - twin['ntag_ms']:+.1f} ms" if error is None else relative(error)
+        gains = [gain, f"{twin['ntag_ms']:.1f}", apart, f"{twin['slot_ntag_ms']:.1f}"]
+        latencies = [milliseconds(one["latency_s"]) for one in (row, twin)]
+        cells.append([row["policy"], *gains, *latencies])
+    return table(
+        "Five nodes, live and in the twins: gain per request and latency, in ms",
+        ["policy", "gain", "event twin", "apart", "slot twin", "latency", "event twin"],
+        cells,
+        caption=(
+            f"{slots} slots of {slot_s:g} s for each policy, {rate_per_s:.0f} requests/s, the same "
+            "ones. Gain (NTAG): what a request costs less than the cloud alone would let it cost, "
+            "a point of inaccuracy counting as a millisecond."
+        ),
+    )
+
+
+def service_table(rows: Sequence[Row]) -> Table:
+    """Lay out what was answered, and what it took."""
+    from inferway.experiments.text import percent, table
+
+    def moved(row: Row | None) -> str:
+        return "-" if row is None else f"{row['moved_bytes_per_slot'] / _MIB:.2f}"
+
+    return table(
+        "What was answered, and what it took",
+        [
+            *("policy", "accuracy", "twin", "MiB/slot", "twin", "lost", "errors"),
+            *("CPU", "others'"),
+        ],
+        [
+            [
+                row["policy"],
+                percent(row["accuracy"]),
+                percent((row["twin"] or {}).get("accuracy")),
+                moved(row),
+                moved(row["twin"]),
+                str(row["lost"]),
+                str(row["errors"]),
+                percent(row["cpu_share"], 0),
+                percent(row["other_share"], 0),
+            ]
+            for row in rows
+        ],
+        caption=(
+            f"Of {max(row['offered'] for row in rows)} requests each. Accuracy by true "
+            "labels, the event twin's by profiles; bytes that nodes loaded; CPU of all nodes "
+            f"and the generator, of {cores()} cores; others': of all other programs."
+        ),
+    )
+
+
+def gain_error(row: Row) -> float | None:
+    """By how much the gain is above the event twin's, as a share of that."""
+    if row["twin"] is None or row["policy"] == REPOSITORY:
+        return None
+    return float(row["ntag_ms"] / row["twin"]["ntag_ms"] - 1.0)
+
+
+def claims(rows: Sequence[Row]) -> list[Claim]:
+    """Check what is to be shown; nothing about policies without a prediction."""
+    found = []
+    for row in rows:
+        if (error := gain_error(row)) is not None:
+            says = f"the gain of {row['policy']} is within {CLOSE:.0%} of the event twin's"
+            found.append(claim(says, f"{error:+.1%}", abs(error), at_most=CLOSE))
+        others = [other["ntag_ms"] for other in rows if other["policy"] != REPOSITORY]
+        if row["policy"] == REPOSITORY and row["twin"] is not None and others:
+            apart = row["ntag_ms"] - row["twin"]["ntag_ms"]
+            says = f"every other policy gains more than {REPOSITORY}"
+            said = f"which is {apart:+.1f} ms from the event twin's"
+            found.append(claim(says, said, min(others) - row["ntag_ms"], above=0.0))
+    return found
+
+
+def compare_placements(
+    *,
+    out: Path = Path("out"),
+    seed: int = 1,
+    policies: Sequence[str] = POLICIES,
+    slots: int = SLOTS,
+    within_s: float = WITHIN_S,
+    progress: Progress | None = None,
+) -> LiveComparison:
+    """Run a delivery network on this machine under one placement policy after another.
+
+    Every policy gets the same images at the same times at the same nodes. Service times are
+    measured at the start, and are those that nodes, placement and twins go by.
+
+    Parameters
+    ----------
+    out
+        Folder for the figure, the requests and slots (Parquet) and the deployment file; made if
+        needed.
+    seed
+        Of the requests and the choice of images.
+    policies
+        Which to run, in this order: `repository`, or names of `inferway.placement.POLICIES`.
+    slots
+        How many to drive each policy for.
+    within_s
+        Drive for fewer slots, a third of them at least, so that all ends within this time, seconds.
+    progress
+        Called with what is being done and the part of all that is done, 0..1.
+
+    Returns
+    -------
+    LiveComparison
+        After Ctrl-C of those policies for which something is known.
+
+    Raises
+    ------
+    DemoError
+        When nodes do not start or answer nothing.
+    KeyboardInterrupt
+        After Ctrl-C before anything was known.
+    """
+    began = time.monotonic()
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
+        folder = Path(name)
+        plain = folder / _FILE
+        plain.write_text(template(_FILE), encoding="utf-8")
+        deployment = inferway.load(plain)
+        slot_s = slot_of(deployment)
+        each_s = slots * slot_s + _START_S + _AROUND_S + _TWIN_S
+        steps = Steps(progress, _CALIBRATION_S + len(policies) * each_s)
+        steps.begin("measuring this machine", _CALIBRATION_S)
+        alone = write(site_of(deployment), folder / "alone.yaml")
+        with launch(alone) as launched:
+            expected = times_of(fleet_of(inferway.load(alone), TASK))
+            url = launched.url(_READY_S)
+            service_s = calibrate(url, expected, each_s=_EACH_S, progress=steps).service_s
+        left = write(with_service(deployment, service_s), out / _FILE)
+        demo = _Driven(inferway.load(left), folder, seed, slots, began + within_s, steps)
+        interrupted = False
+        try:
+            for policy in policies:
+                demo.drive(policy, len(policies))
+            for policy in policies:
+                demo.foresee(policy)
+        except KeyboardInterrupt:
+            if not demo.rows:
+                raise
+            interrupted = True
+    rows = list(demo.rows.values())
+    rate_per_s = float(np.mean([row["offered"] / len(row["gain_ms"]) for row in rows])) / slot_s
+    written = [str(path) for path in (*demo.write(out), left)]
+    return LiveComparison(
+        rows=rows,
+        found={
+            "policies": [{name: row[name] for name in PRINTED} for row in rows],
+            "slots": demo.slots,
+            "slot_s": slot_s,
+            "service_s": service_s,
+            "cpu_share": {row["policy"]: row["cpu_share"] for row in rows},
+            "other_share": {row["policy"]: row["other_share"] for row in rows},
+            "files": written,
+            "interrupted": interrupted,
+        },
+        claims=claims(rows),
+        tables=[gain_table(rows, demo.slots, slot_s, rate_per_s), service_table(rows)],
+        closing=["\n" + "\n".join(written)],
+        began=began,
+        seed=seed,
+        warnings=_warnings(rows),
+        interrupted=interrupted,
+    )
+
+
+def site_of(deployment: Deployment) -> dict[str, Any]:
+    """Return the data of a site that serves the task without a network, to measure it."""
+    assert deployment.source is not None
+    variants = deployment.source.data["tasks"][TASK]["variants"]
+    return {
+        "tasks": {TASK: {"variants": variants}},
+        "nodes": {"here": {"instances": {f"{TASK}/{name}": 1 for name in variants}}},
+        # Every request names the variant that it is for.
+        "dispatch": {"policy": "fastest-only"},
+    }
+
+
+def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:
+    """Return the data of the deployment under a placement policy, as nodes can run it.
+
+    One that knows the requests beforehand gives the section `nodes` that it leads to: nodes run
+    just that, as they cannot know how long they will be asked.
+    """
+    from ruamel.yaml import YAML
+
+    source = deployment.with_(placement=policy).source
+    assert source is not None
+    if policy not in HINDSIGHT:
+        return source.data
+    data = copy.deepcopy(source.data)
+    del data["placement"]
+    nodes: dict[str, Any] = YAML(typ="safe").load(
+        inferway.place(deployment, policy=policy, slots=slots).yaml
+    )
+    return data | nodes
+
+
+class _Driven:
+    """What is known so far, policy by policy."""
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        folder: Path,
+        seed: int,
+        slots: int,
+        end_s: float,
+        steps: Steps,
+    ) -> None:
+        self.deployment, self.slots = deployment, slots
+        self.rows: dict[str, Row] = {}
+        self._records: dict[str, NetworkRecord] = {}
+        self._folder, self._seed, self._end_s = folder, seed, end_s
+        self._slot_s = slot_of(deployment)
+        self._steps = steps
+
+    def drive(self, policy: str, policies: int) -> None:
+        """Run a policy's nodes, send them the requests, and keep what they answered.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            After Ctrl-C; what was answered in whole slots until then is kept.
+        """
+        steps, began = self._steps, time.monotonic()
+        steps.begin(f"{policy}: starting the nodes", _START_S)
+        data = placed(self.deployment, _NAMES.get(policy, policy), self.slots)
+        file = write(data, self._folder / f"{policy}.yaml")
+        with network(inferway.load(file), self._folder / policy) as up:
+            if not self.rows:
+                self._fit(policies, time.monotonic() - began)
+            steps.begin(policy, self.slots * self._slot_s + _AROUND_S)
+            with NodesWatch(up, self._slot_s) as watch:
+                record = drive_network(
+                    self.deployment,
+                    {node: up.url(node) for node in up.nodes},
+                    duration_s=self.slots * self._slot_s,
+                    seed=self._seed,
+                    with_slots=True,
+                    progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
+                )
+        slots = self.slots
+        if record.interrupted:
+            slots = math.floor(record.sent_s[-1] / self._slot_s) if len(record) else 0
+            record = record.only(record.slot < slots)
+        if slots:
+            self._records[policy] = record
+            usage = watch.usage(record.began_s, slots)
+            self.rows[policy] = _row(policy, record, usage, self.deployment)
+        if record.interrupted:
+            raise KeyboardInterrupt
+
+    def foresee(self, policy: str) -> None:
+        """Have both twins predict what a policy led to."""
+        row = self.rows[policy]
+        self._steps.begin(f"{policy}: simulating", _TWIN_S)
+        entered = 0
+
+        def tell(number: int) -> None:
+            nonlocal entered
+            entered += number
+            self._steps.tell(f"{policy}: simulating", entered / row["offered"])
+
+        name = _NAMES.get(policy, policy)
+        twin = predict(self.deployment, name, slots=self.slots, seed=self._seed, progress=tell)
+        row["twin"] = twin
+        row |= {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
+
+    def write(self, out: Path) -> tuple[Path, ...]:
+        """Write the figure, every request, and every slot."""
+        import pandas as pd
+
+        requests = pd.concat(
+            [
+                pd.DataFrame(record.to_frame()).assign(policy=policy)
+                for policy, record in self._records.items()
+            ],
+            ignore_index=True,
+        )
+        for name in ("policy", *requests.columns):
+            if requests[name].dtype == object:  # names repeat on every row
+                requests[name] = requests[name].astype("category")
+        slots = pd.concat([_slots(one, self._slot_s) for one in self.rows.values()])
+        paths = (out / "network-requests.parquet", out / "network-slots.parquet")
+        requests.to_parquet(paths[0], index=False)
+        slots.to_parquet(paths[1], index=False)
+        figure = draw(out / "network", list(self.rows.values()), self._slot_s)
+        return (*figure, *paths)
+
+    def _fit(self, policies: int, start_s: float) -> None:
+        """Take as many slots as the time allows, a third of those asked for at least."""
+        others_s = (policies - 1) * _SLOWER * start_s + policies * (_AROUND_S + _TWIN_S)
+        left_s = self._end_s - time.monotonic() - others_s
+        fit = math.floor(left_s / policies / self._slot_s)
+        self.slots = min(max(fit, math.ceil(self.slots / 3)), self.slots)
+        self._steps.expect(others_s + policies * self.slots * self._slot_s)
+
+
+def slot_of(deployment: Deployment) -> float:
+    """Return the length of a slot, seconds."""
+    assert deployment.placement is not None
+    return float(deployment.placement.options["slot"])
+
+
+def predict(
+    deployment: Deployment,
+    policy: str,
+    *,
+    slots: int,
+    seed: int,
+    progress: Callable[[int], None] | None = None,
+) -> Row:
+    """Simulate a policy slot by slot and request by request, with this machine's service times.
+
+    With the seed that the nodes were driven by, the event twin has the very requests that they got,
+    and the slot twin as many by the same law. `progress` is called with how many requests more have
+    entered the event twin, now and then.
+    """
+    from inferway.twin.network.events import simulate_events
+    from inferway.twin.slots import simulate_slots
+
+    rough = simulate_slots(deployment, slots=slots, seed=seed, policy=policy)
+    fine = simulate_events(
+        deployment,
+        slots=slots,
+        seed=seed,
+        policy=policy,
+        fetch_rate=float("inf"),
+        start_s=LOAD_S,
+        progress=progress,
+    )
+    return {
+        "ntag_ms": fine.ntag_ms,
+        "slot_ntag_ms": rough.ntag_ms,
+        "latency_s": fine.latency_s,
+        "accuracy": fine.accuracy,
+        "moved_bytes_per_slot": fine.mu_bytes_per_slot,
+        "gain_ms": _by_slot(fine),
+        "slot_gain_ms": _by_slot(rough),
+    }
+
+
+def _by_slot(result: NetworkResult) -> list[float]:
+    asked = np.where(result.requests > 0, result.requests, np.nan)
+    return list((result.gain / asked).tolist())
+
+
+def _row(policy: str, record: NetworkRecord, usage: NodesUsage, deployment: Deployment) -> Row:
+    found = network_summary(record, deployment)
+    whole = found.whole
+    if not whole.answered or whole.accuracy is None or whole.profile_accuracy is None:
+        raise DemoError(
+            f"{policy}: none of {whole.offered} requests was answered: {whole.failures}"
+        )
+    have_s = usage.lasted_s * cores()
+    own_s = usage.cpu_s + record.cpu_s
+    other_s = None if usage.machine_s is None else max(0.0, usage.machine_s - own_s)
+    return {
+        "policy": policy,
+        "ntag_ms": found.gain.ntag_ms,
+        "predicted_ntag_ms": None,
+        "slot_ntag_ms": None,
+        "latency_s": whole.mean_s,
+        "accuracy": whole.accuracy,
+        "profile_accuracy": whole.profile_accuracy,
+        "moved_bytes_per_slot": float(np.mean(usage.moved_bytes)),
+        "offered": whole.offered,
+        "lost": whole.offered - whole.answered,
+        "errors": whole.failed,
+        "gain_ms": found.gain.gain_ms.tolist(),
+        "moved_bytes": usage.moved_bytes,
+        "cpu_share": own_s / have_s,
+        "other_share": None if other_s is None else other_s / have_s,
+        "send_lag_p99_s": whole.send_lag_p99_s,
+        "twin": None,
+    }
+
+
+def _slots(row: Row, slot_s: float) -> pd.DataFrame:
+    import pandas as pd
+
+    count = len(row["gain_ms"])
+    twin = row["twin"] or dict.fromkeys(("gain_ms", "slot_gain_ms"), [math.nan] * count)
+    return pd.DataFrame(
+        {
+            "policy": pd.Categorical([row["policy"]] * count),
+            "slot": range(count),
+            "time_s": [slot * slot_s for slot in range(count)],
+            "gain_ms": row["gain_ms"],
+            "predicted_gain_ms": twin["gain_ms"][:count],
+            "slot_gain_ms": twin["slot_gain_ms"][:count],
+            "moved_bytes": row["moved_bytes"],
+        }
+    )
+
+
+def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
+    """Draw the gain by slot of each policy, measured and by both twins; PNG and SVG."""
+
+    def curve(label: str, gain_ms: Sequence[float], color: int, dash: str) -> Curve:
+        middle = [(slot + 0.5) * slot_s for slot in range(len(gain_ms))]
+        return Curve(label, middle, list(gain_ms), color=color, dash=dash)
+
+    curves = {row["policy"]: [curve("measured", row["gain_ms"], 0, "-")] for row in rows}
+    for row in rows:
+        if row["twin"] is not None:
+            curves[row["policy"]] += [
+                curve("event twin", row["twin"]["gain_ms"], 1, "--"),
+                curve("slot twin", row["twin"]["slot_gain_ms"], 2, ":"),
+            ]
+    every = [y for shown in curves.values() for one in shown for y in one.y if math.isfinite(y)]
+    low, high = min([0.0, *every]), max([0.0, *every])
+    room = 0.05 * max(high - low, 1.0)
+    shown = [
+        Panel(policy, "time, s", "gain per request, ms", own, limits_up=(low - room, high + room))
+        for policy, own in curves.items()
+    ]
+    title = "Gain by slot, the same requests for each policy"
+    return save(panels(shown, columns=2, title=title), path)
+
+
+def _warnings(rows: Sequence[Row]) -> list[str]:
+    found = []
+    for row in rows:
+        policy, other_share = row["policy"], row["other_share"]
+        if row["cpu_share"] > MOST_CPU:
+            found.append(
+                f"{policy}: nodes and generator took {row['cpu_share']:.0%} of this machine's "
+                f"CPU time, more than {MOST_CPU:.0%}: they wait for each other, so the gain says "
+                "little"
+            )
+        if other_share is not None and other_share > _OTHERS:
+            found.append(
+                f"{policy}: other programs took {other_share:.0%} of this machine's CPU "
+                "time, so latencies are partly theirs"
+            )
+        if row["send_lag_p99_s"] > _LATE_S:
+            found.append(
+                f"{policy}: the generator sent 1 request in 100 more than "
+                f"{row['send_lag_p99_s'] * 1e3:.1f} ms late, and its own lateness counts"
+            )
+    return found

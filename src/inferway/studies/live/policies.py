@@ -1,0 +1,462 @@
+"""Dispatch policies on the whole digits zoo: one bursty stream for each, at an accuracy target.
+
+All rates follow from service times measured at the start: the most accurate variant alone cannot
+carry the stream, and all variants together can.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+import inferway
+from inferway.catalog.zoo import testset
+from inferway.deployment.workloads import MapArrivals
+from inferway.dispatch.bound import max_rate, solve
+from inferway.experiments.machine import cores
+from inferway.experiments.study import Claim
+from inferway.loadgen import Record, summary
+from inferway.loadgen.message import body
+from inferway.loadgen.metadata import signature
+from inferway.site.fleet import Fleet, fleet_of
+from inferway.studies.live.calibration import as_measured, calibrate, feasible_rate, times_of
+from inferway.studies.live.comparison import (
+    TASK,
+    ImageStream,
+    LiveComparison,
+    Progress,
+    Steps,
+    claim,
+    fitting,
+    requests,
+    serving,
+    template,
+    warnings_of,
+    with_service,
+    write,
+)
+from inferway.studies.live.servers import DemoError, launch, simulate
+from inferway.workload.arrivals import times
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
+DURATION_S: Final = 24.0
+"""Length of the stream for each policy."""
+WITHIN_S: Final = 108.0
+"""What the whole comparison may take: below two minutes, also where compiling takes long."""
+PROFILE_SLACK: Final = 0.001
+"""How far the mean profile accuracy of a finite run may stay below the target."""
+SPEEDUP: Final = 3.0
+"""By how much the tail of the most accurate variant alone is longer, at least."""
+QUIET_S: Final = 1.4
+BURST_S: Final = 0.7
+"""Mean lengths of a quiet phase and of a burst."""
+
+_FILE: Final = "digits.yaml"
+_BOUND: Final = "lower bound (LP)"
+_LINE_POINTS: Final = 200
+_LATE_S: Final = 2e-3
+_PART: Final = BURST_S / (QUIET_S + BURST_S)
+_OVERLOAD: Final = 1.25
+"""Mean rate over what the most accurate variant carries alone."""
+_SWING: Final = 2.5
+"""Rate of a burst over the quiet one, where the fleet can carry it."""
+_PEAK_LOAD: Final = 0.75
+"""Rate of a burst over the greatest feasible rate, at most."""
+_CALM: Final = 0.9
+"""Quiet rate over that of a burst, at most."""
+_TYPICAL: Final = 0.02
+_TRIES: Final = 200
+# Guesses of how long the parts besides the streams take, for the progress bar only.
+_START_S: Final = 1.5
+_PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
+_CALIBRATION_S: Final = 8.0
+_TWIN_S: Final = 1.5
+
+
+@dataclass(frozen=True)
+class TwoLevels:
+    """Rates per second of a stream that switches between two levels."""
+
+    feasible_per_s: float
+    """Greatest rate at which the target can be kept."""
+    most_accurate_per_s: float
+    """What the most accurate variant carries alone."""
+    quiet_per_s: float
+    burst_per_s: float
+
+    @property
+    def mean_per_s(self) -> float:
+        """Mean of the two levels, weighted by how long they last."""
+        return (1 - _PART) * self.quiet_per_s + _PART * self.burst_per_s
+
+    @property
+    def telling(self) -> bool:
+        """Whether the most accurate variant alone cannot carry the mean."""
+        return self.mean_per_s > self.most_accurate_per_s
+
+    def process(self) -> MapArrivals:
+        """Return the arrivals as a deployment file names them: a MAP of two phases."""
+        calm, tense = 1 / QUIET_S, 1 / BURST_S
+        return MapArrivals(
+            process="map",
+            d0=((-self.quiet_per_s - calm, calm), (tense, -self.burst_per_s - tense)),
+            d1=((self.quiet_per_s, 0.0), (0.0, self.burst_per_s)),
+        )
+
+    def arrivals(self, duration_s: float, seed: int) -> NDArray[np.float64]:
+        """Draw arrival times, in seconds from the start, ascending.
+
+        A few tens of phases vary a lot in number and length. Of the streams that the seed gives,
+        the first whose mean rate is within 2 % of the mean is taken, so that every run has the load
+        that it says.
+        """
+        process = self.process()
+        expected = self.mean_per_s * duration_s
+        closest = np.empty(0)
+        for word in np.random.SeedSequence(seed).generate_state(_TRIES).tolist():
+            drawn = times(process, horizon_s=duration_s, seed=word)
+            if abs(len(drawn) - expected) < abs(len(closest) - expected):
+                closest = drawn
+            if abs(len(closest) - expected) <= _TYPICAL * expected:
+                break
+        return closest
+
+
+def choose(fleet: Fleet, target: float, cores: int) -> TwoLevels:
+    """Choose rates below what the fleet can carry, yet above what its most accurate class can."""
+    feasible = feasible_rate(fleet, target, cores)
+    best = int(np.argmax(fleet.accuracy))
+    alone = float(min(fleet.count[best], cores) * fleet.rate[best])
+    mean = _OVERLOAD * alone
+    quiet = mean / ((1 - _PART) + _PART * _SWING)
+    burst = _SWING * quiet
+    if burst > _PEAK_LOAD * feasible:
+        burst = _PEAK_LOAD * feasible
+        quiet = min((mean - _PART * burst) / (1 - _PART), _CALM * burst)
+    return TwoLevels(feasible, alone, quiet, burst)
+
+
+Row = dict[str, Any]
+"""A policy on the common stream; its latencies are from the intended send times."""
+
+
+def latency_table(target: float, rows: Sequence[Row], bound: Row, load: TwoLevels) -> Table:
+    """Lay out accuracies and latencies beside the bound."""
+    from inferway.experiments.text import accuracy, milliseconds, percent, table
+
+    times_s = ("mean_s", "p50_s", "p95_s", "p99_s")
+    cells = [
+        [
+            row["policy"],
+            accuracy(row["accuracy"], tuple(row["accuracy_interval"])),
+            *(milliseconds(row[time_s]) for time_s in times_s),
+            percent(row["rejected"]),
+        ]
+        for row in rows
+    ]
+    cells.append([_BOUND, "", milliseconds(bound["least_response_time_s"]), "", "", "", ""])
+    return table(
+        f"Task {TASK}, accuracy target {target:g}: latency in ms, the same "
+        f"{rows[0]['offered']} requests for each policy",
+        ["policy", "accuracy", "mean", "p50", "p95", "p99", "rejected"],
+        cells,
+        caption=(
+            f"{bound['rate_per_s']:.0f} requests/s in the mean, switching between "
+            f"{load.quiet_per_s:.0f}/s and {load.burst_per_s:.0f}/s. The most accurate variant "
+            f"alone carries {load.most_accurate_per_s:.0f}/s; all together, at the target, "
+            f"{load.feasible_per_s:.0f}/s on {cores()} cores."
+        ),
+    )
+
+
+def shares_table(
+    target: float, rows: Sequence[Row], bound: Row, accuracies: Mapping[str, float]
+) -> Table:
+    """Lay out who gave which part of the answers; variants come with their profile accuracies."""
+    from inferway.experiments.text import percent, table
+
+    shown = [(row["policy"], row["shares"], row["profile_accuracy"]) for row in rows]
+    return table(
+        "Answers by variant, and the mean of their accuracies by profile",
+        ["policy", "mean", *(f"{name}\n{value:.3f}" for name, value in accuracies.items())],
+        [
+            [name, f"{mean:.4f}", *(percent(shares.get(one, 0.0), 0) for one in accuracies)]
+            for name, shares, mean in [*shown, (_BOUND, bound["shares"], target)]
+        ],
+    )
+
+
+def twin_table(twins: Mapping[str, Row]) -> Table:
+    """Lay out recorded runs against their simulations."""
+    from inferway.experiments.simulated import points, relative
+    from inferway.experiments.text import milliseconds, table
+
+    cells = []
+    for policy, trace in twins.items():
+        row, error = [policy], trace["error"]
+        for what in ("mean", "p95"):
+            row += [milliseconds(trace[side]["response_time_s"][what]) for side in ("live", "twin")]
+            row.append(relative(error[what]))
+        cells.append([*row, points(error["accuracy"])])
+    return table(
+        "Live against twin: the recorded requests, simulated; response times in ms",
+        ["policy", "mean", "twin", "error", "p95", "twin", "error", "accuracy"],
+        cells,
+        caption=(
+            "Response times as the server has them, without the generator's part. The twin "
+            "has the recorded arrivals and the policy's own code, and draws service times "
+            "from those of the very same recording."
+        ),
+    )
+
+
+def claims(target: float, rows: Sequence[Row]) -> list[Claim]:
+    """Check what is to be shown; a claim about a policy that did not run is left out."""
+    by_name = {row["policy"]: row for row in rows}
+    keeping = [by_name[name] for name in ("tad-op", "priced") if name in by_name]
+    least = target - PROFILE_SLACK
+    found = [
+        claim(
+            f"{row['policy']} keeps the target {target:g}",
+            f"{row['profile_accuracy']:.4f} by profile, {row['accuracy']:.3f} measured",
+            min(row["profile_accuracy"] - least, row["accuracy_interval"][1] - target),
+            at_least=0.0,
+        )
+        for row in keeping
+    ]
+    if fastest := by_name.get("fastest-only"):
+        high = fastest["accuracy_interval"][1]
+        said = f"{fastest['accuracy']:.3f}, at most {high:.3f}"
+        misses = min(target - high, least - fastest["profile_accuracy"])
+        found.append(claim("fastest-only misses the target", said, misses, above=0.0))
+    if accurate := by_name.get("most-accurate-only"):
+        for row in keeping:
+            times = accurate["p95_s"] / row["p95_s"]
+            says = f"most-accurate-only has at least {SPEEDUP:g} times the p95 of {row['policy']}"
+            found.append(claim(says, f"{times:.1f} times", times, at_least=SPEEDUP))
+    return found
+
+
+def compare_policies(
+    *,
+    out: Path = Path("out"),
+    seed: int = 1,
+    duration_s: float = DURATION_S,
+    within_s: float = WITHIN_S,
+    policies: Sequence[str] = POLICIES,
+    progress: Progress | None = None,
+) -> LiveComparison:
+    """Serve the digits zoo on this machine and compare policies on one bursty stream.
+
+    Every policy gets the same images at the same times from a generator in a process of its own.
+
+    Parameters
+    ----------
+    out
+        Folder for the figure and the sample request; made if needed.
+    seed
+        Of arrival times and of the choice of images.
+    duration_s
+        Length of the stream for each policy, seconds.
+    within_s
+        Shorten the streams, to half of that at most, so that all ends within this time, seconds.
+    policies
+        Which to run, in this order.
+    progress
+        Called with what is being done and the part of all that is done, 0..1.
+
+    Raises
+    ------
+    DemoError
+        When a server does not start or answers nothing.
+    """
+    began = time.monotonic()
+    text = template(_FILE)
+    steps = Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
+    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
+        folder = Path(name)
+        plain = folder / _FILE
+        plain.write_text(text, encoding="utf-8")
+        deployment = inferway.load(plain)
+        target = deployment.tasks[TASK].accuracy_target
+        assert target is not None
+        fleet = fleet_of(deployment, TASK)
+        steps.begin("measuring this machine: starting a server", 2 * _START_S)
+        with launch(plain) as launched:
+            url = launched.url()
+            steps.begin("measuring this machine", _CALIBRATION_S - 2 * _START_S)
+            calibration = calibrate(url, times_of(fleet), progress=steps)
+            request = body(signature(url, TASK), testset(TASK).images[0])
+        load = choose(as_measured(fleet, calibration.service_s), target, cores())
+        arrivals = load.process().model_dump(mode="json")
+        served = with_service(
+            deployment, calibration.service_s, **{f"workload.{TASK}": {"arrivals": arrivals}}
+        )
+        files = {
+            policy: write(served.with_(policy=policy), folder / f"{policy}.yaml")
+            for policy in policies
+        }
+        recordings = {policy: folder / f"{policy}-recording" for policy in policies}
+        steps.begin("starting a server for each policy", len(policies) * _START_S)
+        rows = []
+        accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
+        with serving(files, recordings) as urls:
+            left_s = (began + within_s - time.monotonic()) / len(policies) - _PAUSE_S
+            duration_s = fitting(duration_s, left_s)
+            stream = requests(load.arrivals(duration_s, seed), seed)
+            for policy, url in urls.items():
+                steps.begin(policy, duration_s)
+                record = stream.send(url, steps)
+                rows.append(_measured(policy, record, accuracies, stream, seed))
+        # With the servers gone: their recordings are complete, and the cores are free.
+        steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
+        twins, lost = replayed(TASK, files, recordings)
+    bound = _bound(
+        as_measured(fleet, calibration.least_s), target, len(stream.times_s) / duration_s
+    )
+    out.mkdir(parents=True, exist_ok=True)
+    (out / "request.json").write_bytes(request)
+    figure = _figure(out / "demo", rows, bound, target)
+    return LiveComparison(
+        rows=rows,
+        found={
+            "task": TASK,
+            "target": target,
+            "policies": rows,
+            "bound": bound,
+            "load": asdict(load) | {"mean_per_s": load.mean_per_s},
+            "service_s": calibration.service_s,
+            "twin": twins,
+            "figure": [str(path) for path in figure],
+            "request": str(out / "request.json"),
+        },
+        claims=claims(target, rows),
+        tables=[
+            latency_table(target, rows, bound, load),
+            shares_table(target, rows, bound, accuracies),
+            *([twin_table(twins)] if twins else []),
+        ],
+        closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out, text)],
+        began=began,
+        seed=seed,
+        warnings=[*_warnings(load, rows), *lost],
+    )
+
+
+def replayed(
+    task: str, files: Mapping[str, Path], recordings: Mapping[str, Path]
+) -> tuple[dict[str, Any], list[str]]:
+    """Simulate recorded runs; by name what ``--trace`` says, and what could not be simulated."""
+    options = {
+        name: [
+            *(str(file), "--trace", str(recordings[name])),
+            *("--replications", "4", "--workers", "1"),
+        ]
+        for name, file in files.items()
+    }
+    found, warnings = simulate(options, cores())
+    return {name: one["tasks"][task]["trace"] for name, one in found.items()}, warnings
+
+
+def _measured(
+    policy: str, record: Record, accuracies: Mapping[str, float], stream: ImageStream, seed: int
+) -> Row:
+    found = summary(record, accuracies)
+    answered = record.answered
+    if found.accuracy is None or found.profile_accuracy is None:
+        raise DemoError(f"{policy}: none of {found.offered} requests was answered as expected")
+    return {
+        "policy": policy,
+        "accuracy": found.accuracy,
+        "accuracy_interval": stream.interval(record.correct[answered], record.item[answered], seed),
+        "profile_accuracy": found.profile_accuracy,
+        "mean_s": found.mean_s,
+        "p50_s": found.p50_s,
+        "p95_s": found.p95_s,
+        "p99_s": found.p99_s,
+        "rejected": found.rejected / found.offered,
+        "failed": found.failed / found.offered,
+        "shares": {name: found.shares[name] for name in accuracies if name in found.shares},
+        "offered": found.offered,
+        "send_lag_p99_s": found.send_lag_p99_s,
+    }
+
+
+def _bound(fleet: Fleet, target: float, rate_per_s: float) -> Row:
+    """Solve the LP at the stream's mean rate, for the target and for those that can be kept."""
+    best = solve(fleet, target, rate_per_s)
+    even = np.linspace(fleet.accuracy.min(), fleet.accuracy.max(), _LINE_POINTS)
+    # The line bends at the variants' accuracies.
+    goals = np.unique([*even, *fleet.accuracy, target]).tolist()
+    return {
+        "rate_per_s": rate_per_s,
+        "max_rate_per_s": max_rate(fleet, target),
+        "least_response_time_s": best.response_time_s,
+        "shares": dict(zip(fleet.variants, best.shares.tolist(), strict=True)),
+        "line": [
+            [goal, solve(fleet, goal, rate_per_s).response_time_s]
+            for goal in goals
+            if max_rate(fleet, goal) >= rate_per_s
+        ],
+    }
+
+
+def _figure(path: Path, rows: Sequence[Row], bound: Row, target: float) -> tuple[Path, Path]:
+    from inferway.experiments.figure import Point, save, trade_off
+
+    columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
+    figure = trade_off(
+        [Point(*(row[column] for column in columns)) for row in rows],
+        bound=bound["line"],
+        target=target,
+        title="Latency against accuracy, one machine, the same requests",
+        latency_label="mean latency (whisker: 95th percentile)",
+    )
+    return save(figure, path)
+
+
+def _warnings(load: TwoLevels, rows: Sequence[Row]) -> list[str]:
+    found = []
+    if not load.telling:
+        found.append(
+            f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
+            f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
+        )
+    return found + warnings_of(rows, _LATE_S, "so latencies are partly its own")
+
+
+def _next_steps(out: Path, text: str) -> str:
+    """Return commands for a request of one's own that work from the current folder."""
+    example = Path("examples", _FILE)
+    if not example.is_file() or example.read_text(encoding="utf-8") != text:
+        example = out / _FILE
+        example.write_text(text, encoding="utf-8")
+    # Short enough to stay on one line of a terminal, so that they can be copied.
+    return (
+        f"\nA request of your own, in two terminals:\n  {_command()} serve {example}\n"
+        f"  curl -s localhost:8000/v2/models/{TASK}/infer -d @{out / 'request.json'}"
+    )
+
+
+def _command() -> str:
+    """Return how to call inferway from here: by its name if that is this one, else by its path."""
+    beside = Path(sys.executable).with_name("inferway")
+    found = shutil.which("inferway")
+    if (found is not None and Path(found) == beside) or not beside.exists():
+        return "inferway"
+    try:
+        return str(beside.relative_to(Path.cwd()))
+    except ValueError:
+        return str(beside)
