@@ -7,6 +7,7 @@ import pytest
 from fleets import fleet
 
 from inferway.dispatch import Dispatcher
+from inferway.dispatch.batching import column_of
 from inferway.site.selection import size_class
 from inferway.site.transitions import measure
 from inferway.site.view import empty_site
@@ -17,6 +18,9 @@ FLEET = fleet([100.0, 10.0], [0.7, 0.9], [2, 1])
 def test_sizes() -> None:
     sizes = [size_class(rows) for rows in (1, 2, 3, 4, 5, 8, 9, 16, 17, 64, 65, 128, 129, 10_000)]
     assert sizes == [0, 1, 2, 2, 3, 3, 4, 4, 5, 6, 7, 7, 7, 7]
+    assert [column_of(rows) for rows in range(1, 2000)] == [
+        size_class(rows) for rows in range(1, 2000)
+    ]
 
 
 @pytest.mark.parametrize("spread", [0.05, 0.5, 1.0])

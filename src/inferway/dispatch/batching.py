@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from inferway.site.selection import size_class
 from inferway.site.view import SIZES, Site
 
 if TYPE_CHECKING:
@@ -75,10 +74,15 @@ def most_per_s(site: Site, k: int, rule: Rule) -> float:
     return max(1.0 / _row_s(site, k, size) for size in formed)
 
 
+def column_of(rows: int) -> int:
+    """Return what `size_class` does, for those who need not wait until that is compiled."""
+    return min((rows - 1).bit_length(), SIZES - 1)
+
+
 def _row_s(site: Site, k: int, rows: int) -> float:
     """Mean over the servers of class k, s for each of so many rows in one run."""
     servers = slice(int(site.first[k]), int(site.first[k + 1]))
-    return float(np.mean(site.row_s[servers, size_class(rows)]))
+    return float(np.mean(site.row_s[servers, column_of(rows)]))
 
 
 def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
@@ -98,7 +102,7 @@ def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
         site.most_rows[servers] = max(batch.sizes)
         for size, service_s in zip(batch.sizes, batch.service_s, strict=True):
             # Sizes beyond are taken to be like this one until their own turn comes.
-            beyond = slice(size_class(size), SIZES)
+            beyond = slice(column_of(size), SIZES)
             for times_s in (site.row_s, site.slow_s):
                 times_s[servers, beyond] = service_s / size
         site.rate[k] = 1.0 / float(np.mean(site.row_s[servers, 0]))

@@ -12,12 +12,11 @@ import numpy as np
 from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
-from inferway.dispatch.batching import foresee
+from inferway.dispatch.batching import column_of, foresee
 from inferway.dispatch.bound import max_rate
 from inferway.dispatch.table import takes
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.site.selection import size_class
 from inferway.site.view import SIZES, Site, empty_site
 from inferway.workload import mean_rate, phases_of
 
@@ -151,7 +150,7 @@ class Scenario:
             k = self.fleet.variants.index(variant)
             servers = slice(int(self.fleet.first[k]), int(self.fleet.first[k + 1]))
             for size, (median_s, slow_s) in sorted(times_s.items()):
-                beyond = slice(size_class(size), SIZES)
+                beyond = slice(column_of(size), SIZES)
                 site.row_s[servers, beyond] = median_s / size
                 site.slow_s[servers, beyond] = slow_s / size
             site.rate[k] = 1.0 / times_s[1][0]
