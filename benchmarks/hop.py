@@ -104,7 +104,7 @@ async def _relay(port: int, stub: int) -> None:
 
 async def _entry(port: int, stub: int) -> None:
     from inferway.dispatch import Dispatcher
-    from inferway.live import Site
+    from inferway.live import Pool, PoolOptions, Site
     from inferway.live.hops.forwarder import Forwarding
     from inferway.live.hops.hop import Hop
     from inferway.live.http.limits import Limits
@@ -124,7 +124,7 @@ async def _entry(port: int, stub: int) -> None:
         for _ in range(count)
     ]
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
-    site = Site(TASK, signature, dispatcher, runtimes, target=0.8, node="edge")
+    site = Site(Pool(TASK, signature, dispatcher, runtimes, PoolOptions(target=0.8, node="edge")))
     await site.start()
     routes = inference_routes([site], lambda: True, Limits())
     await Listener(routes.find, _broken).start("127.0.0.1", port)

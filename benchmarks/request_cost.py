@@ -67,16 +67,15 @@ def load(file: str) -> Any:
 def sites_of(model: str) -> list[Any]:
     """Make one task of two variants, both the same model."""
     from inferway.dispatch import Dispatcher
-    from inferway.live import Site
-    from inferway.protocol import Signature, Tensor
-    from inferway.runtime import NullRuntime
+    from inferway.live import Pool, PoolOptions, Site
+    from inferway.runtime import NullRuntime, Signature, Tensor
     from inferway.site import Fleet
 
     signature = Signature((Tensor("x", "FP32", (-1, SHAPE[1])),), (Tensor("y", "FP32", (-1, 10)),))
     fleet = Fleet(("tiny", "big"), np.array([1e4, 5e3]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
     runtime: Any = NullRuntime(signature) if model == "null" else linear()
-    return [Site(TASK, signature, dispatcher, [runtime, runtime], target=0.8)]
+    return [Site(Pool(TASK, signature, dispatcher, [runtime, runtime], PoolOptions(target=0.8)))]
 
 
 def linear() -> Any:

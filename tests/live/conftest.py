@@ -24,7 +24,7 @@ from patient import Patient
 from small_disk import disk as disk
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Server, Site
+from inferway.live import Pool, PoolOptions, Server, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime, Runtime
 from inferway.site import Fleet
@@ -212,7 +212,9 @@ def build_site(
     dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0, narrow=narrow)
     if runtimes is None:
         runtimes = [NullRuntime(signature) for _ in range(sum(count))]
-    return Site(task, signature, dispatcher, runtimes, seed=1, target=target, **options)
+    return Site(
+        Pool(task, signature, dispatcher, runtimes, PoolOptions(seed=1, target=target, **options))
+    )
 
 
 @pytest.fixture

@@ -118,7 +118,7 @@ def test_no_request_is_lost_while_everything_changes(
     for change in changes:
         served = apply(write(file.parent, **change), serving.admin)
         assert list(served["tasks"]) == ["digits"]
-        assert len(served["tasks"]["digits"]) == len(serving.server.sites[0].variants)
+        assert len(served["tasks"]["digits"]) == len(serving.server.sites[0].pool.variants)
         more()
     clients.stop()
     assert set(clients.statuses) == {200}

@@ -106,8 +106,8 @@ def test_an_explanation_names_the_batch_and_its_time_is_measured(
     told = running.get("/v2/models/digits/explain/r0").json
     assert told["batch"] == {"requests": 3, "rows": 3}
     (site,) = running.server.sites
-    view = site.dispatcher.site
-    large = site.first[site.variants.index("large")]
+    view = site.pool.dispatcher.site
+    large = site.pool.first[site.pool.variants.index("large")]
     assert view.measured[large].tolist() == [0, 0, 4, 0, 0, 0, 0, 0]
     # The file says 2 s for three; single requests have not been measured.
     assert view.row_s[large, 2] < 0.1
@@ -115,7 +115,7 @@ def test_an_explanation_names_the_batch_and_its_time_is_measured(
     running.wait(running.server.stop())
     again = serve(large=SLOW, times=tmp_path / "times.json")
     (site,) = again.server.sites
-    assert site.dispatcher.site.row_s[large, 2] == pytest.approx(view.row_s[large, 2])
+    assert site.pool.dispatcher.site.row_s[large, 2] == pytest.approx(view.row_s[large, 2])
 
 
 def test_a_server_that_ends_leaves_nobody_waiting_for_a_batch(
@@ -167,7 +167,7 @@ def test_a_replay_of_batches_finds_no_difference(
     assert answered > 200
     (site,) = running.server.sites
     # Some runs were of several requests.
-    assert "alias" in policy or sum(map(sum, site.counters.batches)) < answered
+    assert "alias" in policy or sum(map(sum, site.stats.batches)) < answered
     running.wait(running.server.stop())
     (folder,) = recordings(tmp_path / "run")
     found = inferway.replay(folder, requests=None)
@@ -219,7 +219,7 @@ def test_rows_beyond_the_largest_run_are_further_runs_in_order(
     runtimes = pair(FIXED)
     site = site_of(runtimes)
     running = start(site, record=None)
-    running.call(lambda: site.record(tmp_path / "run"))
+    running.call(lambda: site.pool.record(tmp_path / "run"))
     for runtime in runtimes:
         runtime.rows.clear()
     answer = running.infer(many(150), "X-Request-Id: wide\r\n")
@@ -227,9 +227,9 @@ def test_rows_beyond_the_largest_run_are_further_runs_in_order(
     used = runtimes[0] if runtimes[0].rows else runtimes[1]
     assert used.rows == [64, 64, 22]
     # One request, 150 answers, three runs.
-    until(lambda: running.call(lambda: site.counters.total_rows) == 150)
-    assert sum(site.counters.outcomes[0]) == 1
-    assert sum(map(sum, site.counters.batches)) == 3
+    until(lambda: running.call(lambda: site.stats.total_rows) == 150)
+    assert sum(site.stats.outcomes[0]) == 1
+    assert sum(map(sum, site.stats.batches)) == 3
     assert answer.json["parameters"]["accuracy_balance"] == pytest.approx(150 * (0.7 - 0.8))
     told = running.get("/v2/models/digits/explain/wide").json
     assert told["rows"] == 150
@@ -254,12 +254,12 @@ def test_the_largest_size_of_a_variant_is_its_largest_run(
     # 5 + 5 + 2: the file's three seconds twice, and two rows of one second.
     predicted = running.get("/v2/models/digits/explain/r0").json["predicted_latency_ms"]
     assert predicted == pytest.approx(8000.0)
-    large = site.variants.index("large")
-    until(lambda: running.call(lambda: site.counters.rows[large]) == 12)
-    assert sum(site.counters.batches[large]) == 3
-    assert site.counters.batch_rows[large] == 12
-    view = site.dispatcher.site
-    server = site.first[large]
+    large = site.pool.variants.index("large")
+    until(lambda: running.call(lambda: site.stats.rows[large]) == 12)
+    assert sum(site.stats.batches[large]) == 3
+    assert site.stats.batch_rows[large] == 12
+    view = site.pool.dispatcher.site
+    server = site.pool.first[large]
     assert view.measured[server].tolist() == [0, 0, 0, 1, 0, 0, 0, 0]
     assert view.row_s[server, 3] < 0.3
 
@@ -281,8 +281,8 @@ def test_a_failed_run_fails_the_request_and_moves_nothing(
     assert answer.status == 500
     assert "no second run" in answer.json["error"]
     assert runtimes[0].rows == [64, 64]
-    assert site.dispatcher.balance == 0.0
-    assert site.counters.total_rows == 0
+    assert site.pool.dispatcher.balance == 0.0
+    assert site.stats.total_rows == 0
     assert running.infer(many(150)).status == 200
 
 
@@ -316,9 +316,9 @@ def test_a_client_that_goes_and_a_deadline_that_passes_end_a_request_between_two
     wire.send(running.post(many(150)))
     assert entered.acquire(timeout=20)
     wire.close()
-    until(lambda: running.call(lambda: site.queues[0][0].abandoned))
+    until(lambda: running.call(lambda: site.pool.queues[0][0].abandoned))
     go_on.release()
-    until(lambda: running.call(lambda: site.counters.total(Outcome.CANCELED)) == 1)
+    until(lambda: running.call(lambda: site.stats.total(Outcome.CANCELED)) == 1)
     assert first.rows == [64]
 
     first.rows.clear()
@@ -432,6 +432,7 @@ def test_a_server_that_ends_begins_no_further_run(
     assert entered.acquire(timeout=20)
     running.wait(running.server.stop(grace_s=0.1))
     go_on.set()
-    for instance in site.instances:
-        assert instance.join(20.0)
+    for instance in site.pool.instances:
+        instance._thread.join(20.0)
+        assert not instance._thread.is_alive()
     assert first.rows == [64]

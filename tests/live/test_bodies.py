@@ -147,7 +147,7 @@ _PROGRAM = """
 import json, sys
 import numpy as np
 from inferway.dispatch import Dispatcher
-from inferway.live import Limits, Server, Site
+from inferway.live import Limits, Pool, Server, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -155,7 +155,7 @@ from inferway.site import Fleet
 signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 400)),))
 fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.7]), np.array([1]))
 dispatcher = Dispatcher(fleet, "fastest-only", target=None, rate_per_s=100.0)
-site = Site("digits", signature, dispatcher, [NullRuntime(signature)])
+site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
 limits = Limits(**json.loads(sys.argv[1]))
 options = {"limits": limits, "drain_delay_s": 0.0, "log_level": "warning"}
 Server([site], http_port=0, admin_port=0, **options).run(
@@ -415,7 +415,7 @@ def test_of_all_who_do_not_read_whoever_has_most_is_cut_off(
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * KIB)
         wire.send(ask_raw(8000))
         wires.append(wire)
-    until(lambda: running.server.sites[0].counters.rows[0] == 6 * 8000)
+    until(lambda: running.server.sites[0].stats.rows[0] == 6 * 8000)
     until(lambda: len(listener.connections) < 6)
     assert 0 < listener.unread <= 16 * MIB
     assert running.infer(ONE).status == 200

@@ -57,12 +57,12 @@ def test_a_run_that_nobody_waits_for_is_stopped(
     site = running.server.sites[0]
     wire = running.wire()
     wire.send(ask(running.post, ROWS))
-    until(lambda: bool(site.queues[0]) and site.queues[0][0].call is not None)
+    until(lambda: bool(site.pool.queues[0]) and site.pool.queues[0][0].call is not None)
     wire.close()
     until(lambda: site.in_flight == 0)
-    assert site.counters.total(Outcome.CANCELED) == 1
-    assert site.counters.total(Outcome.ANSWERED) == 0
-    assert running.call(lambda: site.dispatcher.balance) == pytest.approx(0.0)
+    assert site.stats.total(Outcome.CANCELED) == 1
+    assert site.stats.total(Outcome.ANSWERED) == 0
+    assert running.call(lambda: site.pool.dispatcher.balance) == pytest.approx(0.0)
     told = running.get(f"/v2/models/digits/explain/r{ROWS}").json
     assert told["outcome"] == "canceled"
     # The instance goes on.

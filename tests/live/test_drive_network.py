@@ -64,7 +64,7 @@ def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
     for name, running in nodes.items():
         here = trace.entry == record.nodes.index(name)
         for k, site in enumerate(running.server.sites):
-            assert sum(site.counters.rows) == (here & (trace.task == k)).sum() > 5
+            assert sum(site.stats.rows) == (here & (trace.task == k)).sum() > 5
     assert (record.label >= 0).all()
     found = loadgen.network_summary(record, network)
     assert found.whole.accuracy == pytest.approx(record.correct.mean())

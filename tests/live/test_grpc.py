@@ -343,7 +343,7 @@ def test_wrong_requests(digits_over_grpc: Speaking) -> None:
         assert reason in details
     (site,) = digits_over_grpc.running.server.sites
     # Requests for a task or variant that is not there belong to no site.
-    assert site.counters.total(Outcome.INVALID) == len(wrong) - 3
+    assert site.stats.total(Outcome.INVALID) == len(wrong) - 3
 
 
 def test_what_is_no_message(digits_over_grpc: Speaking) -> None:
@@ -400,7 +400,7 @@ def test_tritons_asyncio_client(digits_over_grpc: Speaking) -> None:
 
 
 def queued(site: Any) -> list[int]:
-    return [len(one) for one in site.queues]
+    return [len(one) for one in site.pool.queues]
 
 
 @pytest.fixture
@@ -461,7 +461,7 @@ def test_retries_follow_the_servers_word(gated: Any, gates: list[Any]) -> None:
         code, _ = failure(lambda: stub.ModelInfer(raw_request(), timeout=LIMIT_S))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
     (site,) = speaking.running.server.sites
-    assert site.counters.total(Outcome.REJECTED) == 5
+    assert site.stats.total(Outcome.REJECTED) == 5
     gates[0].opened.set()
     for call in calls:
         call.result(LIMIT_S)
@@ -475,7 +475,7 @@ def test_a_canceled_call_frees_its_place(gated: Any, gates: list[Any]) -> None:
     wait(2)
     second.cancel()
     wait(1)
-    assert site.counters.total(Outcome.CANCELED) == 1
+    assert site.stats.total(Outcome.CANCELED) == 1
     gates[0].opened.set()
     assert first.result(LIMIT_S).model_version == "tiny"
 
@@ -486,7 +486,7 @@ def test_the_answer_to_a_canceled_call_in_service_goes_nowhere(
     speaking, site, wait = gated
     call = speaking.stub.ModelInfer.future(raw_request(), timeout=LIMIT_S)
     wait(1)
-    (request,) = site.queues[0]
+    (request,) = site.pool.queues[0]
     call.cancel()
     until(request.context.cancelled)
     gates[0].opened.set()
@@ -526,7 +526,7 @@ def test_a_calls_tracestate_is_the_requests(gated: Any, gates: list[Any]) -> Non
     for count, named in enumerate(((parent, *states), states), start=1):
         calls.append(speaking.stub.ModelInfer.future(raw_request(), metadata=named))
         wait(count)
-    assert [request.identity.state for request in site.queues[0]] == [b"b=2,a=1, c=3", b""]
+    assert [request.identity.state for request in site.pool.queues[0]] == [b"b=2,a=1, c=3", b""]
     gates[0].opened.set()
     for call in calls:
         call.result(LIMIT_S)
@@ -538,10 +538,10 @@ def test_the_calls_deadline_is_the_requests(gated: Any, gates: list[Any]) -> Non
     wait(1)
     hasty = speaking.stub.ModelInfer.future(raw_request(), timeout=1.0)
     wait(2)
-    deadlines = [request.deadline_s for request in site.queues[0]]
+    deadlines = [request.deadline_s for request in site.pool.queues[0]]
     assert deadlines[0] == float("inf")
     # What is left of it when the call arrives; on the wire it is rounded up.
-    assert 0.0 < deadlines[1] - site.queues[0][1].received_s <= 1.01
+    assert 0.0 < deadlines[1] - site.pool.queues[0][1].received_s <= 1.01
     assert failure(lambda: hasty.result(LIMIT_S))[0] is grpc.StatusCode.DEADLINE_EXCEEDED
     wait(1)  # it left the queue; nothing was run for nobody
     gates[0].opened.set()
@@ -556,7 +556,7 @@ def test_a_shorter_deadline_of_the_request_counts(gated: Any, gates: list[Any]) 
     request.parameters["timeout"].int64_param = 50_000  # microseconds
     late = speaking.stub.ModelInfer.future(request, timeout=LIMIT_S)
     wait(2)
-    last = site.queues[0][1]
+    last = site.pool.queues[0][1]
     assert last.deadline_s - last.received_s == pytest.approx(0.05)
     code, details = failure(lambda: late.result(LIMIT_S))
     gates[0].opened.set()
@@ -602,7 +602,7 @@ def test_before_the_tasks_are_there(
     # Of a task that is not ready nobody needs to hear what is wrong with a request.
     empty = ModelInferRequest(model_name="digits")
     assert failure(lambda: speaking.stub.ModelInfer(empty)) == (code, details)
-    assert site.counters.total(Outcome.UNAVAILABLE) == 2
+    assert site.stats.total(Outcome.UNAVAILABLE) == 2
 
 
 def test_messages_may_be_too_large(

@@ -40,11 +40,11 @@ def test_the_files_of_the_guide_serve(start: Any, root: Path, tmp_path: Path) ->
 
     assert answered() == {"small", "large"}
     site = running.server.sites[0]
-    assert running.call(lambda: site.dispatcher.balance) > -0.1
+    assert running.call(lambda: site.pool.dispatcher.balance) > -0.1
     origin.wait(origin.server.stop(grace_s=0.0))
     assert answered() == {"small"}
-    assert sum(site.moved) <= 2
-    assert running.call(lambda: site.health.healthy) == [True, False, False]
+    assert sum(site.stats.moved) <= 2
+    assert running.call(lambda: site.pool.health.healthy) == [True, False, False]
     (found,) = (one for one in check(deployment) if one.kind == "unreachable")
     assert str(found) == f"tasks.digits.variants.large.remote: {WARNING}"
     assert f"edge.yaml:{found.line}: warning: {found}" in guide

@@ -41,7 +41,7 @@ def test_it_is_taken_out_probed_and_taken_back(
     tiny.failure = RuntimeError("no memory")
     for _ in range(2 * FAILURES):
         assert running.infer(ONE, path=f"{TASK}/versions/tiny/infer").status == 500
-    assert running.call(lambda: site.health.healthy) == [False, False, True]
+    assert running.call(lambda: site.pool.health.healthy) == [False, False, True]
     assert metrics(running) == [
         'inferway_instance_healthy{instance="0",task="digits",variant="tiny"} 0.0',
         'inferway_instance_healthy{instance="1",task="digits",variant="tiny"} 0.0',
@@ -68,7 +68,7 @@ def test_it_is_taken_out_probed_and_taken_back(
 
     def passed() -> bool:
         patient.advance(1.0)
-        healthy: list[bool] = running.call(lambda: list(site.health.healthy))
+        healthy: list[bool] = running.call(lambda: list(site.pool.health.healthy))
         return all(healthy)
 
     until(passed)
@@ -100,7 +100,7 @@ def test_each_change_is_a_line_of_the_log(
     for _ in range(FAILURES):
         running.infer(ONE)
     gates[0].failure = None
-    until(lambda: running.server.sites[0].health.healthy == [True, True])
+    until(lambda: running.server.sites[0].pool.health.healthy == [True, True])
     running.wait(running.server.stop())
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     said = [line for line in lines if "healthy" in line["event"]]

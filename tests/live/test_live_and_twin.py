@@ -14,7 +14,7 @@ import inferway
 from inferway import loadgen
 from inferway.dispatch.batching import rule_of
 from inferway.dispatch.deployed import dispatcher_of
-from inferway.live import Site
+from inferway.live import Pool, PoolOptions, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.twin.trace import read
@@ -58,11 +58,13 @@ def test_the_twin_of_a_recording_has_its_times(
     deployment = inferway.load(file)
     rules = [rule_of(one.batch) for one in deployment.tasks["digits"].variants.values()]
     site = Site(
-        "digits",
-        DIGITS,
-        dispatcher_of(deployment, "digits"),
-        [Curve(), Curve()],
-        rules=rules if batch else None,
+        Pool(
+            "digits",
+            DIGITS,
+            dispatcher_of(deployment, "digits"),
+            [Curve(), Curve()],
+            PoolOptions(rules=rules if batch else None),
+        )
     )
     running = start(site, record=tmp_path / "run")
     between_s = np.random.default_rng(3).exponential(1 / rate_per_s, REQUESTS)

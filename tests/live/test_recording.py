@@ -113,12 +113,12 @@ def test_a_central_queue_is_served_and_replayed(start: Any, tmp_path: Path, late
     deployment = deployment_of(tmp_path, "{policy: priced}", more=f", queue: central, late: {late}")
     running = start(deployment=deployment, record=tmp_path / "run")
     (site,) = running.server.sites
-    assert site.dispatcher.site.arrived_s.shape == (4, 1)
+    assert site.pool.dispatcher.site.arrived_s.shape == (4, 1)
     statuses = ask_all(running, 600)
     # 4 in service and (8 - 1) x 4 in line: a burst of 48 is too much.
     assert statuses[200] > 300
     assert statuses[429] > 0
-    assert not running.call(lambda: site.held)
+    assert not running.call(lambda: site.pool.held)
     running.wait(running.server.stop())
     found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     # Who found others waiting was not decided on before it was the first.
@@ -263,12 +263,12 @@ def test_a_full_disk_is_a_gap_between_two_sections(
     with suppress(OSError), filler.open("wb", buffering=0) as file:
         while True:
             file.write(bytes(4096))
-    until(lambda: ask_all(running, 96) and running.call(lambda: site.recording.gap))
+    until(lambda: ask_all(running, 96) and running.call(lambda: site.pool.recording.gap))
     ask_all(running, 96)
     filler.unlink()
-    until(lambda: running.call(lambda: site.recording.gap is None))
+    until(lambda: running.call(lambda: site.pool.recording.gap is None))
     ask_all(running, 96)
-    lost = site.recording.losses
+    lost = site.pool.recording.losses
     running.wait(running.server.stop())
     first, second = (inferway.replay(one, requests=None) for one in recordings(disk / "run"))
     assert (first.differences, second.differences) == ((), ())
@@ -292,9 +292,9 @@ def test_a_site_that_takes_over_on_a_full_disk_is_recorded_later(
     running.wait(running.server.apply(other))
     (site,) = running.server.sites
     ask_all(running, 96)
-    until(lambda: running.call(lambda: site.recording.gap))
+    until(lambda: running.call(lambda: site.pool.recording.gap))
     filler.unlink()
-    until(lambda: running.call(lambda: site.recording.gap is None))
+    until(lambda: running.call(lambda: site.pool.recording.gap is None))
     ask_all(running, 96)
     running.wait(running.server.stop())
     found = [inferway.replay(one, requests=None) for one in recordings(disk / "run")]

@@ -142,11 +142,11 @@ def test_our_own_server_is_a_remote_one(
     ]
 
     def answered() -> list[int]:
-        rows: list[int] = origin.call(lambda: origin.server.sites[0].counters.rows)
+        rows: list[int] = origin.call(lambda: origin.server.sites[0].stats.rows)
         return rows
 
     assert answered() == [0, 2 + 3]  # and those of the warm-up
-    assert running.server.sites[0].instances[0].runtime.binary is True
+    assert running.server.sites[0].pool.runtimes[0].binary is True
     refused = running.infer({"inputs": [image | {"shape": [2, 3], "data": [0.5] * 6}]})
     assert refused.status == 400  # by the signature, here
     assert answered() == [0, 5]
@@ -182,7 +182,7 @@ def test_it_serves_what_the_other_server_computes(
     running = start(deployment=write(tmp_path, far(server.url)))
     found = running.infer(asking(1, 2, 3, 4.25)).json
     assert found["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.5]
-    assert running.server.sites[0].instances[0].runtime.binary is binary
+    assert running.server.sites[0].pool.runtimes[0].binary is binary
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scr
 
 def test_a_server_whose_health_hangs_too_is_asked_no_more(two: Any, upstream: Scripted) -> None:
     running = two()
-    (remote,) = {one.runtime for one in running.server.sites[0].instances[:1]}
+    (remote,) = {*running.server.sites[0].pool.runtimes[:1]}
     remote.timeout_s = 0.3
     upstream.script = lambda asked: upstream.hang(asked)
     found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
@@ -284,8 +284,8 @@ def test_requests_that_were_not_served_go_to_another_variant_and_it_recovers(
     upstream.close()
     for _ in range(4):
         assert running.infer(ONE).json["model_version"] == "big"
-    assert site.moved == [2, 0]  # each of its instances has found it out once
-    assert running.call(lambda: site.health.healthy) == [False, False, True]
+    assert site.stats.moved == [2, 0]  # each of its instances has found it out once
+    assert running.call(lambda: site.pool.health.healthy) == [False, False, True]
     assert running.get(f"{PATH}/versions/tiny/ready").status == 503
     pinned = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
     assert (pinned.status, pinned.headers["retry-after"]) == (503, "1")
@@ -299,7 +299,7 @@ def test_requests_that_were_not_served_go_to_another_variant_and_it_recovers(
 
     def recovered() -> bool:
         patient.advance(1.0)
-        healthy: list[bool] = running.call(lambda: list(site.health.healthy))
+        healthy: list[bool] = running.call(lambda: list(site.pool.health.healthy))
         return all(healthy)
 
     until(recovered)
@@ -312,8 +312,8 @@ def test_the_balance_counts_a_moved_request_once(two: Any, upstream: Scripted) -
     site = running.server.sites[0]
     upstream.script = infers(response(503))
     assert running.infer(ONE).json["model_version"] == "big"
-    assert running.call(lambda: site.dispatcher.balance) == pytest.approx(0.9 - 0.8)
-    assert running.call(lambda: site.counters.rows) == [0, 1]
+    assert running.call(lambda: site.pool.dispatcher.balance) == pytest.approx(0.9 - 0.8)
+    assert running.call(lambda: site.stats.rows) == [0, 1]
 
 
 def test_a_request_moves_once(start: Any, serve: Callable[..., Scripted], tmp_path: Path) -> None:
@@ -335,7 +335,7 @@ def test_a_request_does_not_move_where_it_may_not(two: Any, upstream: Scripted) 
     found = running.infer(ONE)
     assert found.json["model_version"] == "big"
     # It has too much to do, which is no illness.
-    assert running.server.sites[0].health.healthy == [True, True]
+    assert running.server.sites[0].pool.health.healthy == [True, True]
     pinned = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
     assert pinned.status == 429
 
@@ -346,12 +346,12 @@ def test_a_server_that_fails_at_zeros_too_rests(two: Any, upstream: Scripted) ->
     upstream.script = infers(response(500))  # but for zeros
     for _ in range(2 * FAILURES):
         assert running.infer(ONE).status == 500
-    assert running.call(lambda: site.health.healthy) == [True, True]
+    assert running.call(lambda: site.pool.health.healthy) == [True, True]
     upstream.script = lambda asked: response(500)
     for _ in range(FAILURES):
         assert running.infer(ONE).status == 500
     assert running.infer(ONE).json["model_version"] == "big"
-    assert running.call(lambda: site.health.healthy) == [False, True]
+    assert running.call(lambda: site.pool.health.healthy) == [False, True]
 
 
 def test_it_starts_without_a_server_that_is_down_and_takes_it_in_later(
@@ -368,7 +368,7 @@ def test_it_starts_without_a_server_that_is_down_and_takes_it_in_later(
 
     def healthy() -> bool:
         patient.advance(1.0)
-        found: list[bool] = running.call(lambda: list(site.health.healthy))
+        found: list[bool] = running.call(lambda: list(site.pool.health.healthy))
         return all(found)
 
     # What comes up with another signature is not the model that was meant.
@@ -404,7 +404,7 @@ def test_one_server_that_answers_says_the_signature_of_all(
 
     until(asked)
     assert changed.infers == []
-    assert running.call(lambda: running.server.sites[0].health.healthy) == [False, True]
+    assert running.call(lambda: running.server.sites[0].pool.health.healthy) == [False, True]
 
 
 def test_a_task_without_any_signature_is_refused(
@@ -440,13 +440,13 @@ def test_no_more_requests_are_there_at_once_than_instances(two: Any, upstream: S
         upstream.released.set()
         assert {one.result(20).status for one in asked} == {200}
     assert upstream.most_busy == 2
-    assert running.server.sites[0].instances[0].runtime.opened == 2
+    assert running.server.sites[0].pool.runtimes[0].opened == 2
 
 
 def test_dispatch_learns_how_long_it_takes(start: Any, upstream: Scripted, tmp_path: Path) -> None:
     running = start(deployment=write(tmp_path, far(upstream.url)))
     site = running.server.sites[0]
-    assert running.call(lambda: site.dispatcher.site.row_s[0, 0]) == pytest.approx(1e-3)
+    assert running.call(lambda: site.pool.dispatcher.site.row_s[0, 0]) == pytest.approx(1e-3)
 
     def slowly(asked: Asked) -> None:
         upstream.released.wait(0.03)
@@ -454,7 +454,7 @@ def test_dispatch_learns_how_long_it_takes(start: Any, upstream: Scripted, tmp_p
     upstream.script = infers(slowly)
     for _ in range(12):
         assert running.infer(ONE).status == 200
-    assert running.call(lambda: site.dispatcher.site.row_s[0, 0]) > 0.02
+    assert running.call(lambda: site.pool.dispatcher.site.row_s[0, 0]) > 0.02
 
 
 def test_one_bad_request_of_a_batch_costs_no_other_its_answer(
@@ -496,7 +496,7 @@ def test_a_server_that_stops_closes_its_connections(
     start: Any, upstream: Scripted, tmp_path: Path
 ) -> None:
     running = start(deployment=write(tmp_path, far(upstream.url)))
-    runtime = running.server.sites[0].instances[0].runtime
+    runtime = running.server.sites[0].pool.runtimes[0]
     running.infer(ONE)
     assert len(runtime._wires._idle) == 1
     running.wait(running.server.stop())

@@ -78,7 +78,7 @@ def test_mlserver_is_a_remote_server(
     assert 1e-4 < service_s < 0.5
     running = start(deployment=deployment)
     site = running.server.sites[0]
-    runtime = site.instances[site.first[site.variants.index("far")]].runtime
+    runtime = site.pool.instances[site.pool.first[site.pool.variants.index("far")]].runtime
     assert runtime.binary is False  # MLServer has no binary tensors over HTTP
     images = load_testset().images[:5]
 
@@ -101,7 +101,7 @@ def test_mlserver_is_a_remote_server(
     pinned = running.infer(asking(images[:1]), path=f"{PATH}/versions/far/infer")
     assert pinned.status == 503
     remote.start()
-    until(lambda: all(running.call(lambda: list(site.health.healthy))))
+    until(lambda: all(running.call(lambda: list(site.pool.health.healthy))))
     np.testing.assert_allclose(answer("far"), answer("near"), atol=1e-6)
     status = running.get("/status", admin=True).json["tasks"]["digits"]
     assert status["variants"]["far"]["mean_service_s"] > 0

@@ -153,8 +153,8 @@ def test_a_store_follows_failures(start: Any, deployment: Any, tmp_path: Path) -
     (site,) = running.server.sites
 
     def mark(server: int, healthy: bool) -> Any:
-        running.call(lambda: site._mark(server, healthy, "test"))
-        return running.call(lambda: site.dispatcher.routing)
+        running.call(lambda: site.pool._mark(server, healthy, "test"))
+        return running.call(lambda: site.pool.dispatcher.routing)
 
     assert mark(0, True) == pytest.approx([1, 0, 0])
     # One of the two large ones fails: the policy for one and one takes over.
@@ -190,7 +190,7 @@ def test_learned_batch_sizes_are_followed(
     until(lambda: running.call(lambda: site.in_flight) == 2)
     wires[2].send(running.post({"inputs": [tensor]}))
     assert [wire.read().status for wire in wires] == [200] * 3
-    assert site.counters.batches[1][2] == 1
+    assert site.stats.batches[1][2] == 1
     running.wait(running.server.stop())
     found = inferway.replay(tmp_path / "run" / "digits", requests=None)
     assert (found.requests, found.batches, found.differences) == (3, 3, ())

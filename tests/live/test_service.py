@@ -70,7 +70,7 @@ def test_a_failing_model_gives_500_and_undoes_the_balance(gated: Any, gates: Any
         500,
         {"error": "digits/tiny#0 failed: the model is broken"},
     )
-    assert gated.call(lambda: gated.server.sites[0].dispatcher.balance) == pytest.approx(0.0)
+    assert gated.call(lambda: gated.server.sites[0].pool.dispatcher.balance) == pytest.approx(0.0)
     gates[0].failure = None
     assert gated.infer(ONE).status == 200
     assert metric(gated, "inferway_requests_total", outcome="failed", variant="tiny") == 1
@@ -237,13 +237,13 @@ def test_the_lowest_priority_gives_way_when_all_is_full(gated: Any, gates: Any, 
     def send(priority: int | None) -> Any:
         wire = gated.wire()
         parameters = {} if priority is None else {"parameters": {"priority": priority}}
-        before = gated.call(lambda: sum(site.counters.total(outcome) for outcome in Outcome))
+        before = gated.call(lambda: sum(site.stats.total(outcome) for outcome in Outcome))
         count = site.in_flight
         wire.send(gated.post(ONE | parameters, path=TINY))
         until(
             lambda: (
                 site.in_flight > count
-                or sum(site.counters.total(outcome) for outcome in Outcome) > before
+                or sum(site.stats.total(outcome) for outcome in Outcome) > before
             )
         )
         return wire
@@ -263,7 +263,7 @@ def test_the_lowest_priority_gives_way_when_all_is_full(gated: Any, gates: Any, 
     assert send(None).read().status == 429
     gates[0].opened.set()
     assert (serving.read().status, high.read().status) == (200, 200)
-    assert gated.call(lambda: site.dispatcher.site.queue.tolist()) == [0, 0]
+    assert gated.call(lambda: site.pool.dispatcher.site.queue.tolist()) == [0, 0]
 
 
 def test_an_accuracy_floor_is_kept(digits: Any) -> None:
@@ -404,7 +404,7 @@ def test_a_held_request_is_served_when_a_server_falls_free(
     start: Any, gates: Any, until: Any, site_of: Any
 ) -> None:
     site: Site = site_of(gates)
-    site.dispatcher = Holding(site.dispatcher)
+    site.pool.dispatcher = Holding(site.pool.dispatcher)
     for gate in gates:
         gate.opened.set()
     running = start(site)
@@ -413,9 +413,9 @@ def test_a_held_request_is_served_when_a_server_falls_free(
     wires = [running.wire() for _ in range(3)]
     for wire in wires:
         wire.send(running.post(ONE))
-    until(lambda: len(site.held) == 2)
+    until(lambda: len(site.pool.held) == 2)
     wires[2].close()
-    until(lambda: len(site.held) == 1)
+    until(lambda: len(site.pool.held) == 1)
     gates[0].opened.set()
     assert [wire.read().status for wire in wires[:2]] == [200, 200]
     for wire in wires[:2]:

@@ -41,9 +41,9 @@ def test_what_an_old_site_undoes_is_undone_where_the_task_is_by_then(
         gates[0].opened.set()
         await ending
         assert served.outcome is Outcome.ANSWERED
-        assert third.dispatcher.balance == pytest.approx(0.7 - 0.8)
-        assert third.counters.total(Outcome.ANSWERED) == 1
-        assert third.counters.total(Outcome.CANCELED) == 2
+        assert third.pool.dispatcher.balance == pytest.approx(0.7 - 0.8)
+        assert third.stats.total(Outcome.ANSWERED) == 1
+        assert third.stats.total(Outcome.CANCELED) == 2
         await third.stop()
 
     asyncio.run(main())
@@ -63,7 +63,7 @@ def test_a_balance_of_another_promise_is_left(site_of: Any, gates: Any) -> None:
         first.cancel(queued)
         gates[0].opened.set()
         await retire(first)
-        assert third.dispatcher.balance == 0.0
+        assert third.pool.dispatcher.balance == 0.0
         for site in (second, third):
             await site.stop()
 
@@ -72,7 +72,7 @@ def test_a_balance_of_another_promise_is_left(site_of: Any, gates: Any) -> None:
 
 def test_what_the_policy_has_learned_goes_on(site_of: Any) -> None:
     old = site_of(policy="priced")
-    old.dispatcher.policy.price[0] = price = 0.123
+    old.pool.dispatcher.policy.price[0] = price = 0.123
     same, larger, other, plain = (
         site_of(policy="priced"),
         site_of(policy="priced", count=(2, 1)),
@@ -81,8 +81,8 @@ def test_what_the_policy_has_learned_goes_on(site_of: Any) -> None:
     )
     for new in (same, larger, other, plain):
         inherit(new, old)
-    assert same.dispatcher.policy.price[0] == larger.dispatcher.policy.price[0] == price
-    assert other.dispatcher.policy.price[0] != price
+    assert same.pool.dispatcher.policy.price[0] == larger.pool.dispatcher.policy.price[0] == price
+    assert other.pool.dispatcher.policy.price[0] != price
 
 
 def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
@@ -101,4 +101,4 @@ def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
         applying.result(20)
     assert running.server.sites != [new]
     assert not new.ready
-    assert not any(instance._thread.is_alive() for instance in new.instances)
+    assert not any(instance._thread.is_alive() for instance in new.pool.instances)

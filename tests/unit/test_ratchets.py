@@ -24,7 +24,6 @@ NAMED_TWICE = {
     "Counts": 2,
     "Curve": 2,
     "DamagedError": 2,
-    "Decisions": 2,
     "Engine": 2,
     "Entries": 2,
     "Estimate": 2,
@@ -57,7 +56,6 @@ NAMED_TWICE = {
     "Section": 2,
     "Series": 2,
     "Server": 2,
-    "Service": 2,
     "Site": 3,
     "Sites": 2,
     "Source": 2,
@@ -68,27 +66,20 @@ NAMED_TWICE = {
     "Trace": 2,
     "Traffic": 2,
     "Variant": 2,
-    "Watch": 2,
     "Wire": 2,
 }
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
     "inferway.live.server.Server": 22,
-    "inferway.live.site.Site": 19,
     "inferway.live.node.node.Node": 18,
     "inferway.learning.vector.EdgeSites": 14,
-    "inferway.live.reassignment.Reassignment": 14,
     "inferway.live.node.sites.Sites": 12,
-    "inferway.live.settlement.Settlement": 12,
     "inferway.learning.edge_site.EdgeSite": 10,
-    "inferway.live.batching.Batching": 10,
     "inferway.live.node.rounds.Rounds": 10,
     "inferway.live.roster.Roster": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
-    "inferway.live.hops.forwarder.Forwarder": 9,
-    "inferway.live.hops.pool.Pool": 9,
-    "inferway.live.instance.Instance": 9,
+    "inferway.live.hops.pool.ConnectionPool": 9,
     "inferway.live.up.up.Up": 9,
     "inferway.twin.network.mover.Mover": 9,
 }
@@ -98,11 +89,6 @@ CIRCLES = (
     (
         "inferway.deployment.deployment",
         "inferway.deployment.unserved",
-    ),
-    (
-        "inferway.live.desk",
-        "inferway.live.queues",
-        "inferway.live.service",
     ),
     (
         "inferway.live.hops.forwarder",
@@ -119,16 +105,8 @@ CIRCLES = (
         "inferway.live.http.prepared",
     ),
     (
-        "inferway.live.instance",
-        "inferway.live.turn",
-    ),
-    (
         "inferway.live.node.node",
         "inferway.live.node.page",
-    ),
-    (
-        "inferway.live.site",
-        "inferway.live.upkeep",
     ),
     (
         "inferway.experiments.intervals",

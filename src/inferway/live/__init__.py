@@ -3,7 +3,8 @@
 - `Server`: starts, serves and stops a deployment; `serve` blocks until a signal.
 - `apply`: changes what a running server serves.
 - `Node`: the same for one node of a network, at the `Addresses` of all that it knows.
-- `Site`, `Request`, `Outcome`: one task's requests on their way, for other protocols and tests.
+- `Site`, `Pool`, `PoolOptions`, `Request`, `Outcome`: one task's requests on their way, for other
+  protocols and tests.
 - `Limits`, `Keys`, `Certificate`: caps on requests, who may send them, TLS.
 - `Headroom`, `MemoryNeed`: memory for runs, and what a model's runs need of it.
 - `Tracer`: hands the spans of requests to an exporter of OpenTelemetry.
@@ -22,6 +23,7 @@ from inferway.live.errors import PortError, ServeError, WarmUpError
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.limits import Limits
 from inferway.live.keys import Keys
+from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Outcome, Request
 from inferway.live.server import Server
 from inferway.live.serving import serve
@@ -41,6 +43,8 @@ __all__ = [
     "MemoryNeed",
     "Node",
     "Outcome",
+    "Pool",
+    "PoolOptions",
     "PortError",
     "Request",
     "ServeError",

@@ -62,7 +62,7 @@ def status(sites: Sequence[Site], ready: bool) -> dict[str, Any]:
 
 
 def _memory(site: Site, k: int) -> dict[str, Any] | None:
-    demand = site.demands[k]
+    demand = site.pool.demands[k]
     if demand is None:
         return None
     return {
@@ -75,34 +75,34 @@ def _memory(site: Site, k: int) -> dict[str, Any] | None:
 
 
 def _task(site: Site) -> dict[str, Any]:
-    counters = site.counters
+    counters = site.stats
     rows = counters.total_rows
     variants = {}
-    for k, name in enumerate(site.variants):
-        queues = site.queues[site.first[k] : site.first[k + 1]]
+    for k, name in enumerate(site.pool.variants):
+        queues = site.pool.queues[site.pool.first[k] : site.pool.first[k + 1]]
         answered = counters.outcomes[Outcome.ANSWERED][k]
         variants[name] = {
-            "accuracy": site.accuracy[k],
-            "profile_service_s": 1.0 / site.rate[k],
+            "accuracy": site.pool.accuracy[k],
+            "profile_service_s": 1.0 / site.pool.rate[k],
             "mean_service_s": counters.service_sum_s[k] / answered if answered else None,
             "mean_latency_s": counters.latency_sum_s[k] / answered if answered else None,
             "instances": len(queues),
-            "healthy": site.health.healthy[site.first[k] : site.first[k + 1]],
+            "healthy": site.pool.health.healthy[site.pool.first[k] : site.pool.first[k + 1]],
             "queue": [len(queue) for queue in queues],
             "answers": counters.rows[k],
             "memory": _memory(site, k),
         }
-    routing = site.dispatcher.routing
+    routing = site.pool.dispatcher.routing
     return {
         "ready": site.ready,
         "accuracy_target": site.target,
         "accuracy_mean": counters.accuracy_sum / rows if rows else None,
-        "accuracy_balance": site.dispatcher.balance,
+        "accuracy_balance": site.pool.dispatcher.balance,
         "requests": {outcome.name.lower(): counters.total(outcome) for outcome in Outcome},
-        "held": len(site.held),
-        "slots": None if site.steering is None else site.steering.slots,
+        "held": len(site.pool.held),
+        "slots": None if site.pool.scheduler is None else site.pool.scheduler.slots,
         "routing": None if routing is None else routing.tolist(),
-        "recording": None if site.recording is None else _recording(site.recording),
+        "recording": None if site.pool.recording is None else _recording(site.pool.recording),
         "variants": variants,
     }
 

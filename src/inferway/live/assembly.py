@@ -10,11 +10,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.live.central import HELD_LIMIT
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths, identity
 from inferway.live.headroom import Headroom, MemoryNeed, is_closed, memory_need_of, tensors_of
 from inferway.live.models import LoadError, models_of
+from inferway.live.pool import HELD_LIMIT, Pool, PoolOptions
 from inferway.live.site import Site
 
 if TYPE_CHECKING:
@@ -182,23 +182,27 @@ def _site(
     if central and node.buffer is not None:
         room = (node.buffer - 1) * fleet.servers
     return Site(
-        task.name,
-        signature,
-        dispatcher,
-        runtimes,
-        seed=deployment.seed,
-        target=task.accuracy_target,
-        deadline_s=task.deadline_s,
-        drop_late=node.late == "drop",
-        in_order=central,
-        room=room,
-        controller=controller,
-        rules=rules_of(dispatcher.site, batches) if any(batches) else None,
-        headroom=headroom,
-        demands=demands,
-        window_s=None if options.get("rate") else options.get("window"),
-        remember=keep,
-        now=now,
+        Pool(
+            task.name,
+            signature,
+            dispatcher,
+            runtimes,
+            PoolOptions(
+                seed=deployment.seed,
+                target=task.accuracy_target,
+                deadline_s=task.deadline_s,
+                drop_late=node.late == "drop",
+                in_order=central,
+                room=room,
+                controller=controller,
+                rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+                headroom=headroom,
+                demands=demands,
+                window_s=None if options.get("rate") else options.get("window"),
+                remember=keep,
+                now=now,
+            ),
+        )
     )
 
 

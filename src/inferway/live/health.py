@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from inferway.live.instance import Instance
@@ -44,18 +44,7 @@ class Health:
         self._wait_s = [0.0] * len(instances)
         self._due_s = [math.inf] * len(instances)
         self._timers: dict[int, asyncio.TimerHandle] = {}
-        self._unprobed: Collection[int] = ()
         self._stopped = False
-
-    def start(self, unprobed: Collection[int]) -> None:
-        """Begin.
-
-        Parameters
-        ----------
-        unprobed
-            Servers whose signature leaves open what would fit: they come back on trial unprobed.
-        """
-        self._unprobed = unprobed
 
     def stop(self) -> None:
         """Probe no more."""
@@ -118,17 +107,13 @@ class Health:
     def _try_later(self, server: int) -> None:
         wait_s = self._wait_s[server]
         self._wait_s[server] = min(LONGEST_WAIT_S, max(FIRST_WAIT_S, 2.0 * wait_s))
-        if server in self._unprobed:
+        if self._instances[server].cold:
             wait_s = max(FIRST_WAIT_S, wait_s)
         loop = asyncio.get_running_loop()
         self._due_s[server] = loop.time() + wait_s
         self._timers[server] = loop.call_later(wait_s, self._try, server)
 
     def _try(self, server: int) -> None:
-        if server in self._unprobed:
-            self._instances[server].resume()
-            self._tried(server, "")
-            return
         loop = asyncio.get_running_loop()
 
         def tell(failure: str) -> None:

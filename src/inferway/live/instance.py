@@ -1,447 +1,217 @@
-"""One running copy of a variant: a thread of its own that runs the model, unless that is brief."""
+"""What a pool has of each of its servers, be it a copy that runs here or another node's.
+
+The contract stands first. Who keeps it: `inferway.live.local.LocalInstance`, which runs a model,
+and `inferway.live.hops.forwarder.RemoteInstance`, which sends requests on. What the failure of a
+run means, for the client who asked and for the instance, is judged here too.
+"""
 
 from __future__ import annotations
 
-import queue
-import threading
-import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Final, NamedTuple, Protocol
 
-import numpy as np
-
-from inferway.live.errors import WarmUpError
-from inferway.live.faults import FAILURES, verdict
-from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
-from inferway.live.request import Arrays, Job, Outcome
-from inferway.live.turn import Pace, Turn
+from inferway.live.request import Job, Outcome
+from inferway.live.retries import RetryBudget
 from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
-from inferway.runtime import RemoteError, Runtime
-from inferway.site.view import RUN_ROWS
+from inferway.runtime import Fault, RemoteError
 
-EXPIRED = "the deadline passed while the request was queued"
-OUTLIVED = "the deadline passed after {} of the request's {} runs"
-GONE = "the server ended after {} of the request's {} runs"
-WARM_UP_RUNS = 3
-"""The first run of a model allocates and tunes; the third is near what comes after."""
+__all__ = [
+    "FAILURES",
+    "RETRY_S",
+    "Events",
+    "Group",
+    "Inline",
+    "Instance",
+    "PoolTerms",
+    "RemoteTarget",
+    "Verdict",
+    "verdict",
+]
+
+FAILURES: Final = 3
+"""Failures in a row after which an instance is run on zeros: one that fails at these too takes no
+more requests; one that answers them works, and the requests were at fault."""
+
+RETRY_S: Final = 1.0
+"""What a client is told to wait where a remote server does not say."""
 
 
-class _CutShortError(Exception):
-    """A request of several runs that is not worth the next one."""
+class Group(Protocol):
+    """What several instances fail and return with: the way to a neighbor."""
 
-    def __init__(self, outcome: Outcome, reason: str) -> None:
-        super().__init__(reason)
-        self.outcome = outcome
+    @property
+    def works(self) -> bool:
+        """Whether requests may go that way, or at least one."""
+
+    @property
+    def out(self) -> bool:
+        """Whether nothing goes that way, or nothing but a trial."""
+
+    @property
+    def reason(self) -> str:
+        """Why none may; empty while they may."""
+
+    def watch(self, watcher: Callable[[bool, str], None]) -> None:
+        """Have somebody told whether it works, and why not; at once where it does not."""
+
+    def unwatch(self, watcher: Callable[[bool, str], None]) -> None:
+        """Tell somebody no more."""
 
 
-class Instance:
-    """Answers requests in the order in which they were put in, in a thread of its own.
+class Instance(Protocol):
+    """A server of a pool: takes work in order and hands it back done."""
 
-    Where its runs are so brief that waking the thread would take longer, the event loop does them.
-    A request of more rows than a run may have is answered in several runs, one after the other;
-    between two of them it is seen whether anybody still waits for the answer. The queue is as long
-    as the dispatcher lets it become: only the site puts requests in, and the dispatcher admits none
-    beyond the buffer.
+    name: str
+    resting: bool
+    """Whether it takes nothing from its queue."""
+    complaint: str
+    """Why it rests from the start."""
+    proven: bool
+    """Whether it has answered a request between its last rest and its last failures."""
+    cold: bool
+    """Whether its signature leaves open what would fit: it comes back on trial unprobed."""
 
-    Parameters
-    ----------
-    name
-        For the thread and for messages.
-    runtime
-        The model.
-    finished
-        Called in the instance's thread with each request, or batch, that has been run, outputs or
-        reason filled in.
-    drop_late
-        Whether a request whose deadline has passed is dropped instead of run.
-    now
-        The clock of deadlines and service times, seconds.
-    sizes
-        Rows that it may be given together, to be tried while it warms up.
-    most_rows
-        Of one run.
-    headroom
-        Lets requests run within the memory that there is; None where nothing bounds it.
-    demand
-        What they take; None where that is not known.
-    """
+    @property
+    def group(self) -> Group | None:
+        """What it fails with, besides others; None where it stands for itself."""
 
-    def __init__(
-        self,
-        name: str,
-        runtime: Runtime,
-        finished: Callable[[Any], None],
-        drop_late: bool = True,
-        now: Callable[[], float] = time.monotonic,
-        sizes: Sequence[int] = (1,),
-        most_rows: int = RUN_ROWS,
-        headroom: Headroom | None = None,
-        demand: MemoryNeed | None = None,
-    ) -> None:
-        self.name, self.most_rows = name, most_rows
-        self.runtime = runtime
-        self._finished = finished
-        self._drop_late = drop_late
-        self._now = now
-        self._sizes = sizes
-        self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
-        # A dictionary's pop is one atomic step.
-        self._waiting: dict[Any, Job] = {}
-        self._serial = 0
-        self._over = False
-        self._headroom, self._demand = headroom, demand
-        # Of the request in service: its present run's peak, and how long it waited between two.
-        self._run_bytes, self._waited_s = 0, 0.0
-        self._pace = Pace(runtime)
-        self._turn: Turn | None = None
-        # What the loop is to run, and how many requests the thread was given and is done with. The
-        # loop is given none while the thread has some, nor the other way round: the order stays.
-        self._here: deque[int] = deque()
-        self._given = self._gone = 0
-        self._strikes = 0
-        # Where open axes of length 1 do not fit, the last request answered shows what does.
-        self._unfit = False
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self.resting = False
-        """Whether it fails at zeros too and takes nothing from its queue; set where it runs."""
-        self.complaint = ""
-        """Why it rests from the start."""
-        self.proven = False
-        """Whether it has answered a request between its last rest and its last failures."""
-        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-
-    def start(self, turn: Turn | None = None) -> None:
-        """Start the thread; brief runs are the loop's where it has a turn for them."""
-        self._turn = turn
-        self._thread.start()
-
-    def put(self, request: Job) -> None:
-        """Queue a request or a batch; only the event loop does."""
-        self._serial = serial = self._serial + 1
-        request.serial = serial
-        self._waiting[serial] = request
-        turn, idle = self._turn, self._given == self._gone
-        if turn is not None and idle and not self.resting and self._pace.is_brief(request.rows):
-            self._here.append(serial)
-            turn.plan(self)
-            return
-        self._give_all()
-        self._give(serial)
-
-    def run_next(self) -> Job | None:
-        """Run the next that is the loop's; None where there is none."""
-        while self._here and not self.resting:
-            request = self._waiting.pop(self._here.popleft(), None)
-            if request is not None:
-                # Without a call to stop it by: whoever would, waits for the loop.
-                self._answer(request, None)
-                if request.outcome is Outcome.ANSWERED:
-                    self._pace.follow(request.service_s)
-                return request
-        self._here.clear()
-        return None
-
-    def _give_all(self) -> None:
-        while self._here:
-            self._give(self._here.popleft())
-
-    def _give(self, serial: int) -> None:
-        self._given += 1
-        self._inbox.put(serial)
-
-    def cancel(self, request: Job) -> bool:
-        """Take a request back; False when its service has begun."""
-        return self._waiting.pop(request.serial, None) is not None
-
-    def stop(self) -> None:
-        """End the thread after what is queued now, and what was the loop's."""
-        self._give_all()
-        self._inbox.put(None)
-
-    def give_up(self) -> None:
-        """Begin no further run of a request that takes several: nobody waits any more."""
-        self._over = True
-
-    def join(self, limit_s: float) -> bool:
-        """Wait for the thread's end; False when the limit passed first."""
-        if self._thread.ident is None:
-            return True
-        self._thread.join(limit_s)
-        return not self._thread.is_alive()
-
-    def warm_up(self) -> bool:
-        """Run the model on zeros; False when the signature leaves open what would fit.
-
-        One whose remote server is down rests from the start: it is probed like any other.
+    async def start(self, events: Events) -> None:
+        """Make ready to serve, and begin.
 
         Raises
         ------
         WarmUpError
-            When the model fails on an input that its signature describes completely, or answers a
-            batch with another number of rows.
+            When it cannot serve.
         """
-        inputs = zeros(self.runtime.signature)
-        try:
-            if self._is_down():
-                return True
-            for _ in range(WARM_UP_RUNS):
-                begun_s = self._now()
-                self.runtime.run(inputs)
-                self._pace.begin(self._now() - begun_s)
-        except Exception as error:  # whatever a runtime raises, the model cannot serve
-            if self._is_down():
-                return True
-            if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
-                self._unfit = True
-                return False
-            reason = " ".join(str(error).split())
-            raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
-        for size in self._sizes:
-            if size > 1:
-                self._warm_up_at(size, inputs)
-        return True
 
-    def _is_down(self) -> bool:
-        self.complaint = getattr(self.runtime, "down", "")
-        self.resting = self.complaint != ""
-        return self.resting
+    def put(self, job: Job) -> None:
+        """Take a request, or a batch, behind those that it has; only the event loop does."""
 
-    def _warm_up_at(self, rows: int, inputs: Arrays) -> None:
-        # What a model's file says of its first axis need not be so.
-        offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
-        many = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
-        try:
-            outputs = self.runtime.run(many)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise WarmUpError(
-                f"{offer}; export the model with a free first axis: {reason}"
-            ) from error
-        for name, array in outputs.items():
-            if len(array) != rows:
-                raise WarmUpError(
-                    f"{offer}: output {name!r} has {len(array)} rows then; export the model with "
-                    "its batch as the first axis of every output"
-                )
+    def cancel(self, job: Job) -> bool:
+        """Give a job back; False when its service has begun."""
+
+    def abort(self, job: Job) -> None:
+        """Stop a job whose service has begun, where that can be: nobody waits for it any more."""
 
     def probe(self, told: Callable[[str], None]) -> None:
-        """Run the model on zeros; an instance that rests goes on if it answers.
+        """Find out whether it works again; tell, from any thread, why not, or an empty string."""
 
-        Parameters
-        ----------
-        told
-            Called in the instance's thread with why it failed, or with an empty string.
-        """
-        self._inbox.put(partial(self._probe, told))
-
-    def resume(self) -> None:
-        """Go on after a rest, unprobed."""
-        self._inbox.put(lambda: True)
-
-    def _probe(self, told: Callable[[str], None]) -> bool:
-        failure = self._failure()
-        told(failure)
-        return not failure
-
-    def _failure(self) -> str:
-        """Run the model on zeros; why it failed, or an empty string."""
-        try:
-            self.runtime.run(zeros(self.runtime.signature, self._shapes))
-        except Exception as error:
-            return " ".join(str(error).split()) or type(error).__name__
-        return ""
-
-    def _work(self) -> None:
-        take, waiting = self._inbox.get, self._waiting
-        call = getattr(self.runtime, "call", None)
-        while True:
-            serial = take()
-            if serial is None:
-                return
-            if callable(serial):  # a probe
-                if serial():
-                    # On trial: one more failure has it run on zeros, until it has answered.
-                    self._strikes, self.resting = FAILURES - 1, False
-                continue
-            # What is queued at an instance that rests stays there: the site gives it to others.
-            request = None if self.resting else waiting.pop(serial, None)
-            if request is not None:
-                if self._headroom is None or self._demand is None:
-                    self._answer(request, call)
-                else:
-                    self._answer_within(self._headroom, self._demand, request, call)
-                if request.outcome is Outcome.ANSWERED and request.rows == 1:
-                    self._pace.hear(request.service_s)
-                self._finished(request)
-            # An idle instance must not keep the last request's tensors alive.
-            del request
-            self._gone += 1
-
-    def _answer_within(
-        self, headroom: Headroom, demand: MemoryNeed, job: Job, call: Callable[[], Any] | None
-    ) -> None:
-        rows, most = job.rows, demand.most_rows
-        self._run_bytes = largest = demand.runs[min(rows, most)]
-        answer = demand.answer(rows)
-        headroom.begin(largest, answer)
-        if answer:
-            job.kept_bytes = largest, answer
-        try:
-            self._answer(job, call)
-        finally:
-            headroom.end(self._run_bytes)
-            self._waited_s = 0.0
-        if answer and job.outcome is not Outcome.ANSWERED:
-            job.kept_bytes = None
-            headroom.settle(largest, answer)
-
-    def _answer(self, request: Job, call: Callable[[], Any] | None) -> None:
-        now = self._now
-        if self._drop_late and request.deadline_s < now():
-            request.outcome = Outcome.EXPIRED
-            request.reason = EXPIRED
-            return
-        request.started_s = started_s = now()
-        try:
-            if request.rows <= self.most_rows:
-                request.outputs = self._run(request, request.inputs, call)
-            else:
-                request.outputs = self._run_in_parts(request, call)
-            request.outcome = Outcome.ANSWERED
-            request.service_s = now() - started_s - self._waited_s
-            self._strikes = 0
-            if self._unfit:
-                self._shapes = {name: array.shape for name, array in request.inputs.items()}
-        except _CutShortError as error:
-            request.outcome, request.reason = error.outcome, str(error)
-            request.service_s = now() - started_s - self._waited_s
-        except Exception as error:  # a failing model must not end its instance
-            found = verdict(error)
-            request.outcome, request.unserved = found.outcome, found.unserved
-            request.retry_after_s = found.retry_after_s
-            reason = " ".join(str(error).split())
-            malformed = isinstance(error, RefusalError)
-            if isinstance(error, RefusalError):
-                request.status = error.status
-            request.reason = reason if malformed else f"{self.name} failed: {reason}"
-            request.service_s = now() - started_s - self._waited_s
-            # Where zeros do not fit either, nothing tells a bad request from a bad model.
-            blamed = found.outcome is Outcome.INVALID and self._unfit
-            if found.weight and not blamed and not request.abandoned:  # nobody stopped it
-                self.proven |= self._strikes == 0
-                self._strikes += found.weight
-                if self._strikes >= FAILURES:
-                    self.resting = found.certain or self._failure() != ""
-                    self._strikes = 0
-
-    def _run(self, job: Job, inputs: Arrays, call: Callable[[], Any] | None) -> Arrays:
-        run: Any = self.runtime.run
-        outputs: Arrays
-        if call is None:
-            outputs = run(inputs)
-            return outputs
-        job.call = call()
-        # Whoever abandons it sets this first and looks for the call then.
-        if job.abandoned:
-            job.call.terminate = True
-        outputs = run(inputs, job.call)
-        return outputs
-
-    def _run_in_parts(self, job: Job, call: Callable[[], Any] | None) -> Arrays:
-        rows, most = job.rows, self.most_rows
-        inputs, whole = job.inputs, Arrays()
-        for at in range(0, rows, most):
-            if at:
-                self._see_if_wanted(job, at // most, -(-rows // most))
-                self._wait_for_room(min(most, rows - at))
-            part = {name: array[at : at + most] for name, array in inputs.items()}
-            try:
-                outputs = self._run(job, part, call)
-            except RemoteError as error:
-                # What has run before cannot be called unserved.
-                error.unserved = error.unserved and at == 0
-                raise
-            if not at:
-                self._see_if_it_fits(outputs, rows)
-            _join(whole, outputs, at, most, rows)
-        return whole
-
-    def _wait_for_room(self, rows: int) -> None:
-        """Have the room of the last run become that of the next, of so many rows."""
-        if self._headroom is None or self._demand is None:
-            return
-        begun_s = self._now()
-        self._headroom.end(self._run_bytes)
-        self._run_bytes = self._demand.runs[rows]
-        self._headroom.go_on(self._run_bytes)
-        self._waited_s += self._now() - begun_s
-
-    def _see_if_it_fits(self, outputs: Arrays, rows: int) -> None:
-        """Refuse an answer that would take more than there is, once its first run has shown it."""
-        if self._headroom is None:
-            return
-        least = min(rows, self.most_rows)
-        row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / least
-        limit_bytes = self._headroom.limit_bytes
-        if row_bytes * rows > limit_bytes:
-            fitting = max(least, int(limit_bytes / row_bytes))
-            raise RefusalError(413, too_many(rows, fitting, limit_bytes))
-
-    def _see_if_wanted(self, job: Job, done: int, runs: int) -> None:
-        if self._over or job.abandoned:
-            raise _CutShortError(Outcome.UNAVAILABLE, GONE.format(done, runs))
-        if self._drop_late and job.deadline_s < self._now():
-            raise _CutShortError(Outcome.EXPIRED, OUTLIVED.format(done, runs))
+    async def close(self, limit_s: float) -> bool:
+        """End after what is queued now; False when the limit passed first."""
 
 
-def _join(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
-    """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
-    rows = min(most, all_rows - at)
-    for name, array in outputs.items():
-        if len(array) != rows:
-            raise ValueError(f"the model answered {len(array)} rows to a run of {rows}")
-        joined = whole.get(name)
-        if joined is None:
-            joined = whole[name] = np.empty((all_rows, *array.shape[1:]), array.dtype)
-        elif joined.shape[1:] != array.shape[1:]:
-            raise ValueError(
-                f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
-                f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
-            )
-        joined[at : at + rows] = array
+class Inline(Protocol):
+    """Keeps runs for the event loop."""
+
+    def run_next(self) -> Job | None:
+        """Run the next one; None where there is none."""
 
 
-def join(instances: Iterable[Instance], limit_s: float, now: Callable[[], float]) -> bool:
-    """Wait for the end of all their threads; False when the limit passed first."""
-    deadline = now() + limit_s
-    ended = [instance.join(max(0.0, deadline - now())) for instance in instances]
-    return all(ended)
+class Events(Protocol):
+    """What instances tell a pool."""
+
+    def done(self, job: Job) -> None:
+        """On the event loop: a job has ended, outputs or reason filled in."""
+
+    def posted(self, job: Job) -> None:
+        """Tell the same in an instance's thread."""
+
+    def soon(self, instance: Inline) -> None:
+        """On the event loop: it keeps runs for it."""
+
+    def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
+        """Its services take so much longer from now on, or less below 0, and this at least."""
 
 
-def zeros(signature: Signature, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Arrays:
-    """Make one row of zeros (empty strings for BYTES) per input.
+class PoolTerms(NamedTuple):
+    """What the instances of a pool have in common.
 
-    Parameters
+    Attributes
     ----------
-    signature
-        Of the model.
-    shapes
-        Of inputs that fit, for the open axes; those of others get length 1.
+    task, signature
+        Of the requests.
+    node
+        This node's name; empty where it is none of a network.
+    drop_late
+        Whether a request whose deadline has passed is dropped.
+    now
+        The clock of deadlines and service times, seconds.
+    budget
+        Earns retries with each request that is sent to another node.
     """
-    shapes = shapes or {}
-    return {
-        tensor.name: np.full(
-            [1, *map(abs, shapes.get(tensor.name, tensor.shape)[1:])],
-            _nothing(tensor.datatype),
-            dtype=tensor.dtype,
-        )
-        for tensor in signature.inputs
-    }
+
+    task: str
+    signature: Signature
+    node: str
+    drop_late: bool
+    now: Callable[[], float]
+    budget: RetryBudget
 
 
-def _nothing(datatype: str) -> Any:
-    return b"" if datatype == "BYTES" else 0
+class RemoteTarget(ABC):
+    """Takes a runtime's place at a pool, where the servers of a class are elsewhere."""
+
+    node: str
+    variant: str
+
+    @abstractmethod
+    def instance(self, name: str, terms: PoolTerms) -> Instance:
+        """Make one of these servers."""
+
+    def close(self) -> None:  # noqa: B027 - nothing that others do not use
+        """Do nothing: other classes may use the way there."""
+
+
+class Verdict(NamedTuple):
+    """How a failed run is judged.
+
+    Attributes
+    ----------
+    outcome
+        How the request ends.
+    weight
+        As how many failures it counts.
+    certain
+        Whether the instance rests after `FAILURES` without being run on zeros first.
+    unserved
+        Whether the model has certainly not run, so that another variant may be asked.
+    retry_after_s
+        When another try may be worth it, in seconds.
+    """
+
+    outcome: Outcome
+    weight: int = 1
+    certain: bool = False
+    unserved: bool = False
+    retry_after_s: float = 0.0
+
+
+_FAILED: Final = Verdict(Outcome.FAILED)
+_MALFORMED: Final = Verdict(Outcome.INVALID, weight=0)
+_REMOTE: Final = {
+    Fault.REFUSED: Verdict(Outcome.INVALID),
+    # It works; it has too much to do.
+    Fault.OVERLOADED: Verdict(Outcome.REJECTED, weight=0),
+    Fault.UNAVAILABLE: Verdict(Outcome.UNAVAILABLE, certain=True),
+    Fault.UNREACHABLE: Verdict(Outcome.UNAVAILABLE, weight=FAILURES, certain=True),
+    # To run a server on zeros that does not answer would take as long again.
+    Fault.LATE: Verdict(Outcome.EXPIRED, certain=True),
+    Fault.BROKEN: _FAILED,
+    Fault.UNFIT: Verdict(Outcome.FAILED, weight=FAILURES, certain=True),
+}
+
+
+def verdict(error: Exception) -> Verdict:
+    """Judge what a runtime raised."""
+    if isinstance(error, RefusalError):  # of data that nobody had decoded before
+        return _MALFORMED
+    if not isinstance(error, RemoteError):
+        return _FAILED
+    found = _REMOTE[error.fault]._replace(unserved=error.unserved)
+    if error.hung:
+        found = found._replace(weight=FAILURES)
+    if found.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
+        found = found._replace(retry_after_s=error.retry_after_s or RETRY_S)
+    return found

@@ -94,10 +94,10 @@ class NeighborCollector(Collector):
             "inferway_neighbor_usable", "1 while requests are sent to it, else 0.", labels=_NEIGHBOR
         )
         hops = {
-            one.runtime.hop.name: one.runtime.hop
+            one.hop.name: one.hop
             for site in self._sites
-            for one in site.instances
-            if isinstance(one.runtime, Forwarding)
+            for one in site.pool.runtimes
+            if isinstance(one, Forwarding)
         }
         for name, hop in sorted(hops.items()):
             sent.add_metric([name], hop.sent)
@@ -191,9 +191,9 @@ class SiteCollector(Collector):
             "inferway_requests", "Requests by how they ended.", labels=[*_VARIANT, "outcome"]
         )
         for site in self._sites:
-            names = (*site.variants, "")
+            names = (*site.pool.variants, "")
             for outcome in Outcome:
-                for name, count in zip(names, site.counters.outcomes[outcome], strict=True):
+                for name, count in zip(names, site.stats.outcomes[outcome], strict=True):
                     # A zero stands where such an end is usual, so that rates start from it.
                     if count or bool(name) == (outcome is Outcome.ANSWERED):
                         family.add_metric([site.task, name, outcome.name.lower()], count)
@@ -204,7 +204,7 @@ class SiteCollector(Collector):
             "inferway_answers", "Rows answered; a request may have several.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, rows in zip(site.variants, site.counters.rows, strict=True):
+            for name, rows in zip(site.pool.variants, site.stats.rows, strict=True):
                 family.add_metric([site.task, name], rows)
         return family
 
@@ -213,7 +213,7 @@ class SiteCollector(Collector):
             "inferway_late_answers", "Requests answered after their deadline.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, late in zip(site.variants, site.counters.late, strict=True):
+            for name, late in zip(site.pool.variants, site.stats.late, strict=True):
                 family.add_metric([site.task, name], late)
         return family
 
@@ -224,7 +224,7 @@ class SiteCollector(Collector):
             labels=_TASK,
         )
         for site in self._sites:
-            family.add_metric([site.task], site.counters.ignored)
+            family.add_metric([site.task], site.stats.ignored)
         return family
 
     def _latency(self) -> Any:
@@ -235,8 +235,8 @@ class SiteCollector(Collector):
         )
         bounds = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
         for site in self._sites:
-            counters = site.counters
-            for k, name in enumerate(site.variants):
+            counters = site.stats
+            for k, name in enumerate(site.pool.variants):
                 buckets = list(zip(bounds, accumulate(counters.buckets[k]), strict=True))
                 family.add_metric([site.task, name], buckets, counters.latency_sum_s[k])
         return family
@@ -248,7 +248,7 @@ class SiteCollector(Collector):
             labels=_VARIANT,
         )
         for site in self._sites:
-            for name, total in zip(site.variants, site.counters.service_sum_s, strict=True):
+            for name, total in zip(site.pool.variants, site.stats.service_sum_s, strict=True):
                 family.add_metric([site.task, name], total)
         return family
 
@@ -258,8 +258,8 @@ class SiteCollector(Collector):
         )
         bounds = [*(str(bound) for bound in BATCH_BOUNDS), "+Inf"]
         for site in self._sites:
-            counters = site.counters
-            for k, name in enumerate(site.variants):
+            counters = site.stats
+            for k, name in enumerate(site.pool.variants):
                 buckets = list(zip(bounds, accumulate(counters.batches[k]), strict=True))
                 family.add_metric([site.task, name], buckets, counters.batch_rows[k])
         return family
@@ -285,14 +285,14 @@ class SiteCollector(Collector):
             "inferway_task_ready", "1 when the task is served, else 0.", labels=_TASK
         )
         for site in self._sites:
-            for k, name in enumerate(site.variants):
-                queues = site.queues[site.first[k] : site.first[k + 1]]
+            for k, name in enumerate(site.pool.variants):
+                queues = site.pool.queues[site.pool.first[k] : site.pool.first[k + 1]]
                 length.add_metric([site.task, name], sum(map(len, queues)))
                 servers.add_metric([site.task, name], len(queues))
                 for i in range(len(queues)):
-                    takes = site.health.healthy[site.first[k] + i]
+                    takes = site.pool.health.healthy[site.pool.first[k] + i]
                     healthy.add_metric([site.task, name, str(i)], float(takes))
-            held.add_metric([site.task], len(site.held))
+            held.add_metric([site.task], len(site.pool.held))
             ready.add_metric([site.task], float(site.ready))
         yield from (length, servers, healthy, held, ready)
 
@@ -311,12 +311,12 @@ class SiteCollector(Collector):
             labels=_TASK,
         )
         for site in self._sites:
-            rows = site.counters.total_rows
+            rows = site.stats.total_rows
             if rows:
-                mean.add_metric([site.task], site.counters.accuracy_sum / rows)
+                mean.add_metric([site.task], site.stats.accuracy_sum / rows)
             if site.target is not None:
                 target.add_metric([site.task], site.target)
-            balance.add_metric([site.task], site.dispatcher.balance)
+            balance.add_metric([site.task], site.pool.dispatcher.balance)
         yield from (mean, target, balance)
 
     def _scheduling(self) -> Iterator[Any]:
@@ -339,16 +339,16 @@ class SiteCollector(Collector):
             labels=_TASK,
         )
         for site in self._sites:
-            routing = site.dispatcher.routing
+            routing = site.pool.dispatcher.routing
             if routing is not None:
                 for server, probability in enumerate(routing.tolist()):
-                    k = site.class_of[server]
-                    number = str(server - site.first[k])
-                    share.add_metric([site.task, site.variants[k], number], probability)
-            if site.steering is not None:
-                slots.add_metric([site.task], site.steering.slots)
-                spent.add_metric([site.task], site.steering.spent_s)
-                longest.add_metric([site.task], site.steering.longest_s)
+                    k = site.pool.class_of[server]
+                    number = str(server - site.pool.first[k])
+                    share.add_metric([site.task, site.pool.variants[k], number], probability)
+            if site.pool.scheduler is not None:
+                slots.add_metric([site.task], site.pool.scheduler.slots)
+                spent.add_metric([site.task], site.pool.scheduler.spent_s)
+                longest.add_metric([site.task], site.pool.scheduler.longest_s)
         yield from (share, slots, spent, longest)
 
     def _remotes(self) -> Iterator[Any]:
@@ -371,14 +371,14 @@ class SiteCollector(Collector):
             "inferway_remote_connections", "Connections made to it.", labels=_VARIANT
         )
         for site in self._sites:
-            for k, name in enumerate(site.variants):
-                runtime = site.instances[site.first[k]].runtime
+            for k, name in enumerate(site.pool.variants):
+                runtime = site.pool.runtimes[site.pool.first[k]]
                 if not isinstance(runtime, RemoteRuntime):
                     continue
                 for fault in Fault:
                     count = runtime.faults[fault]
                     failures.add_metric([site.task, name, fault.value], count)
-                moved.add_metric([site.task, name], site.moved[k])
+                moved.add_metric([site.task, name], site.stats.moved[k])
                 retries.add_metric([site.task, name], runtime.retried)
                 opened.add_metric([site.task, name], runtime.opened)
         yield from (failures, moved, retries, opened)
@@ -403,7 +403,7 @@ class SiteCollector(Collector):
             labels=_TASK,
         )
         for site in self._sites:
-            recording = site.recording
+            recording = site.pool.recording
             if recording is not None:
                 writing.add_metric([site.task], float(recording.gap is None))
                 gaps.add_metric([site.task], recording.losses.gaps)

@@ -16,6 +16,8 @@ from inferway.site import ALL_CLASSES
 
 Arrays = dict[str, NDArray[Any]]
 
+EXPIRED: Final = "the deadline passed while the request was queued"
+
 LONGEST_RETRY_S = 60.0
 """The longest wait that a client is told before another try."""
 
@@ -238,6 +240,12 @@ class Request:
         self.outputs: Arrays | None = None
         self.reason = ""
         self.retry_after_s = 0.0
+
+    def untime(self) -> None:
+        """Let the deadline pass unnoticed."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
     @property
     def inputs(self) -> Arrays:  # noqa: D102 - among the attributes

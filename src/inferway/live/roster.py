@@ -143,7 +143,7 @@ class Roster:
             self._route(sites)
             for old in retired:
                 self.retiring[old] = asyncio.create_task(self._retire(old))
-            self._log.info("applied", tasks={site.task: list(site.variants) for site in sites})
+            self._log.info("applied", tasks={site.task: list(site.pool.variants) for site in sites})
 
     async def replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
         """Let another site serve one task from now on, or none; no request is lost.
@@ -240,7 +240,7 @@ class Roster:
         from inferway.dispatch.recording import Losses
 
         folder, task = own.parent, site.task
-        site.record(
+        site.pool.record(
             own,
             self._log,
             following=lambda: _following(folder, task),

@@ -13,7 +13,6 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from inferway.live.desk import Desk
     from inferway.scheduling import Controller
 
 
@@ -24,8 +23,8 @@ class SchedulerLoop:
     ----------
     controller
         It gets no `Signal`: a live server does not see the workload's state.
-    desk
-        Whose dispatcher is told.
+    dispatcher
+        Who is told, as of the moment.
     now
         The clock of the view, seconds.
     report
@@ -35,11 +34,12 @@ class SchedulerLoop:
     def __init__(
         self,
         controller: Controller,
-        desk: Desk,
+        dispatcher: Callable[[], Any],
         now: Callable[[], float],
         report: Callable[[Exception], None],
     ) -> None:
-        self._controller, self._desk, self._now, self._report = controller, desk, now, report
+        self._controller, self._dispatcher = controller, dispatcher
+        self._now, self._report = now, report
         self.slots = 0
         """Slots that have begun."""
         self.decisions = 0
@@ -91,7 +91,7 @@ class SchedulerLoop:
 
     def _decide(self) -> None:
         began_s = perf_counter()
-        dispatcher: Any = self._desk.dispatcher
+        dispatcher = self._dispatcher()
         try:
             view = dispatcher.site
             view.clock_s[0] = self._now()

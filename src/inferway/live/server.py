@@ -261,7 +261,7 @@ class Server:
             http=f"{self.host}:{self.http_port}",
             grpc=None if self.grpc_port is None else f"{self.host}:{self.grpc_port}",
             admin=f"{self.admin_host}:{self.admin_port}",
-            tasks={site.task: list(site.variants) for site in self.sites},
+            tasks={site.task: list(site.pool.variants) for site in self.sites},
         )
 
     @property
@@ -318,7 +318,7 @@ class Server:
                 "file, and start its nodes again one by one"
             )
         await self.apply(deployment)
-        return {site.task: list(site.variants) for site in self.sites}
+        return {site.task: list(site.pool.variants) for site in self.sites}
 
     def renew(self) -> None:
         """Read keys, certificate and deployment anew, as SIGHUP asks; to be called on the loop.

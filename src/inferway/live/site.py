@@ -4,277 +4,60 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import Final, NamedTuple
 
-from inferway.live.batching import Batching
-from inferway.live.central import HELD_LIMIT, CentralQueue
-from inferway.live.decisions import Decisions
-from inferway.live.departures import Departures
-from inferway.live.desk import Desk
 from inferway.live.explain import RequestLog
-from inferway.live.headroom import Headroom, MemoryNeed
+from inferway.live.headroom import Headroom
 from inferway.live.health import Health
-from inferway.live.hops.breaker import RetryBudget
-from inferway.live.hops.forwarder import Forwarder, Forwarding
 from inferway.live.hops.headers import Trail
-from inferway.live.hops.watch import Watch
-from inferway.live.instance import Instance, join
+from inferway.live.pool import Pool
 from inferway.live.predict import Forecast
-from inferway.live.queues import Queues
-from inferway.live.reassignment import Reassignment
-from inferway.live.request import Job, Outcome, Request
-from inferway.live.scheduler import SchedulerLoop
-from inferway.live.service import OneByOne, Service
-from inferway.live.settlement import Settlement
-from inferway.live.shedding import Shedding
+from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request
 from inferway.live.stats import Stats
-from inferway.live.threads import Wakeup, run_detached
-from inferway.live.turn import Turn
-from inferway.live.upkeep import Upkeep
 from inferway.protocol import Signature
-from inferway.runtime import Runtime
-from inferway.site import HOLD
-from inferway.site.view import WHOLE
+from inferway.protocol.refusal import RefusalError
+from inferway.site import HOLD, REJECT
 
-if TYPE_CHECKING:
-    from inferway.dispatch.batching import Rule
-    from inferway.dispatch.recording import Recording
-    from inferway.scheduling import Controller
+DROPPED: Final = (
+    "the policy dropped the request from its queue; it was not expected to finish in time"
+)
+GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
+UNSAID: Final = 1 << 15
+"""How low a request stands that states no priority: below all that do."""
 
 
 class Site:
-    """One task on this node: its dispatcher, its instances and what is on the way between them.
+    """One task on this node: what becomes of its requests, and what has.
 
     All methods but the constructor belong to the event loop.
 
     Parameters
     ----------
-    task
-        Name that clients ask for.
-    signature
-        What all variants of the task take and give.
-    dispatcher
-        Decides; this site is its only caller.
-    runtimes
-        One per server of the fleet, in its order; servers of a class may share one. The site
-        closes them. Where a class stands for another node's offer, a `Forwarding` takes the place.
-    seed
-        Of the random words.
-    target
-        Accuracy target for reports, or None.
-    deadline_s
-        From arrival, for requests that state none; or None.
-    drop_late
-        Whether a request whose deadline passes in a queue is dropped, or served late. Where late
-        ones are served the dispatcher must not narrow by deadlines.
-    in_order
-        Whether requests wait in the central queue, first come, first served, for an idle server;
-        each server must have one place then. Else they wait at servers, and the central queue is
-        for those that the policy holds.
-    room
-        In the central queue.
-    rules
-        By class, the batches that are offered. None where no batches are formed but, one request
-        at a time, by a policy that has `pull`.
-    controller
-        Sets the routing of the policy once a slot; None leaves it as it is.
-    window_s
-        Over which the arrival rate is estimated for the policy, again and again; None where the
-        policy needs none or has it from the file.
-    remember
-        Called once a minute and at the end, to keep what was measured; None keeps nothing.
-    now
-        The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
-        in its thread.
-    node
-        This node's name, where it is one of a network: answers tell it then.
-    idempotent
-        Whether a request that another node has been given, and that is lost on its way, is given
-        to another class: it may be run twice then.
-    headroom
-        Lets requests run within the memory that there is; None where nothing bounds it.
-    demands
-        By class, what a request takes; None where that is not known.
+    pool
+        The fleet that answers.
     """
 
-    def __init__(
-        self,
-        task: str,
-        signature: Signature,
-        dispatcher: Decisions,
-        runtimes: Sequence[Runtime | Forwarding],
-        *,
-        seed: int = 0,
-        target: float | None = None,
-        deadline_s: float | None = None,
-        drop_late: bool = True,
-        in_order: bool = False,
-        room: int = HELD_LIMIT,
-        rules: Sequence[Rule] | None = None,
-        controller: Controller | None = None,
-        window_s: float | None = None,
-        remember: Callable[[], None] | None = None,
-        now: Callable[[], float] = time.monotonic,
-        node: str = "",
-        idempotent: bool = False,
-        headroom: Headroom | None = None,
-        demands: Sequence[MemoryNeed | None] | None = None,
-    ) -> None:
-        fleet = dispatcher.fleet
-        first = [int(server) for server in fleet.first]
-        if len(runtimes) != first[-1]:
-            raise ValueError(
-                f"task {task!r} has {first[-1]} servers and {len(runtimes)} runtimes; "
-                "there must be one per server"
-            )
-        self.task = task
-        self.signature = signature
-        self.target = target
-        self.deadline_s = deadline_s
+    def __init__(self, pool: Pool) -> None:
+        self.task, self.pool = pool.task, pool
         self.ready = False
-        self.now = now
-        self.variants = fleet.variants
-        self.accuracy = [float(value) for value in fleet.accuracy]
-        self.rate = [float(value) for value in fleet.rate]
-        self.first = first
-        self.classes = range(len(fleet.variants))
-        # Per server, as plain Python values.
-        self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
-        self.node = node
-        self.trail = Trail(node) if node else None
+        self.stats = Stats(pool.variants)
+        options = pool.options
+        self.trail = Trail(options.node) if options.node else None
         """What the node says of itself with its answers; None where it is none of a network."""
-        self.names = [
-            (one.variant, one.node) if isinstance(one, Forwarding) else (name, node)
-            for name, one in ((fleet.variants[k], runtimes[first[k]]) for k in self.classes)
-        ]
-        """Per class, its variant and its node."""
-        self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
-        """Variants that a request can be pinned to."""
-        budget = RetryBudget()
-        view = dispatcher.site
-        pulls = hasattr(dispatcher.policy, "pull")
-        offered = [(1,)] * len(fleet.variants) if rules is None else [rule.sizes for rule in rules]
-        self.headroom = headroom
-        self.demands = list(demands or [None] * len(fleet.variants))
-        self.fits = [WHOLE if one is None else one.rows for one in self.demands]
-        """By class, the rows that a request may have."""
-        most_rows = [int(view.most_rows[server]) for server in first[:-1]]
-        self.instances: list[Any] = [
-            Forwarder(name, one, task, signature, node, self._forwarded, drop_late, now, budget)
-            if isinstance(one, Forwarding)
-            else Instance(
-                name,
-                one,
-                self._finished,
-                drop_late,
-                now,
-                offered[k],
-                most_rows[k],
-                headroom,
-                self.demands[k],
-            )
-            for name, one, k in zip(self._instance_names(), runtimes, self.class_of, strict=True)
-        ]
-        self._queues = Queues(
-            first[-1], CentralQueue(view.held, room), self._expire if drop_late else None
+        self.log = RequestLog(
+            pool.variants, pool.accuracy, pool.first, options.target, pool.places, pool.most_rows
         )
-        self.queues = self._queues.at
-        self.held = self._queues.central.requests
-        self.forecast = Forecast(view, self.class_of, self.accuracy, now)
-        self.health = Health(self.instances, self.class_of, self._mark)
-        self._watch = Watch(self.instances, self.health, self.class_of, self._shift)
-        self._desk = Desk(dispatcher, self._queues, self.health, seed, now)
-        self.arrived = 0
-        """Rows that have been asked for."""
-        self._drop_late, self._in_order = drop_late, in_order
-        self._places = int(view.arrived_s.shape[1])
-        if in_order and self._places != 1:
-            raise ValueError(
-                f"task {task!r} has a central queue and {self._places} places at each server; "
-                "there must be one"
-            )
         self.told: Callable[[str, bool, str], None] | None = None
         """Told the name of each instance that is healthy no longer, or again, and why not."""
         self.heir: Site | None = None
         """Who has taken the task over."""
         self.left_balance = 0.0
         """The balance at that moment."""
-        self.memory = RequestLog(
-            fleet.variants, self.accuracy, first, target, self._places, most_rows
-        )
-        self._departures = Departures(
-            task, self.class_of, self.accuracy, Stats(fleet.variants), self.memory
-        )
-        batching = None
-        self._service: Service
-        if pulls or rules is not None:
-            self._service = batching = Batching(
-                self.instances,
-                self.queues,
-                self._desk,
-                rules,
-                self.class_of,
-                pulls=pulls,
-                mixed=any(-1 in tensor.shape[1:] for tensor in signature.inputs),
-                late=lambda request: self._left_s(request) < 0.0,
-                dropped=self._departures.drop,
-                untime=self._queues.untime,
-            )
-        else:
-            self._service = OneByOne(self.instances, self.queues, self._desk)
-        self._queues.service = self._service
-        self._shedding = Shedding(
-            self._queues,
-            self._service,
-            self._desk,
-            self._departures,
-            self.forecast,
-            self.class_of,
-            self._places,
-            self._left_s,
-        )
-        self.steering = (
-            None if controller is None else SchedulerLoop(controller, self._desk, now, self._report)
-        )
-        self._again = Reassignment(
-            task,
-            self._desk,
-            self._queues,
-            self.forecast,
-            self.health,
-            self._departures,
-            self.steering,
-            self._watch,
-            budget,
-            self.accuracy,
-            self.class_of,
-            self._places,
-            self._left_s,
-            self._report,
-        )
-        self.moved = self._again.moved
-        self._settle = Settlement(
-            self._desk,
-            self.queues,
-            batching,
-            self.instances,
-            self.health,
-            self._departures,
-            self.names,
-            self.class_of,
-            now,
-            self._again.elsewhere,
-            idempotent,
-            self._report,
-        )
-        self._done: deque[Job] = deque()
+        self._traced: Callable[[str, Request], None] | None = None
         self._stopped = False
-        self._upkeep = Upkeep(self, window_s, remember)
-        self._doorbell: Wakeup | None = None
+        pool.owner = self
 
     async def start(self) -> list[str]:
         """Warm every instance up and begin to serve.
@@ -285,168 +68,131 @@ class Site:
             Names of instances that could not be warmed up, because their signature leaves open
             what would fit.
         """
-        loop = asyncio.get_running_loop()
-        self._doorbell = Wakeup(loop, self._collect)
-        turn = Turn(loop, self._done.append, self._collect)
-        cold = [
-            server
-            for server, instance in enumerate(self.instances)
-            if not self._watch.forwards(server) and not await run_detached(instance.warm_up)
-        ]
-        self.health.start(cold)
-        for instance in self.instances:
-            instance.start(turn)
-        if self.steering is not None:
-            self.steering.begin()
-        self.ready = True
-        for server, instance in enumerate(self.instances):
-            if instance.resting:
-                self.health.rest(server, f"{instance.name} failed: {instance.complaint}")
-        self._watch.begin()
-        self._upkeep.begin()
-        return [self.instances[server].name for server in cold]
-
-    def record(self, folder: Path, log: Any = None, **options: Any) -> None:
-        """Write down from now on what the dispatcher is given and what it decides.
-
-        Parameters
-        ----------
-        folder
-            Where; see `Recording`.
-        log
-            Told when the disk refuses, and when there is room again.
-        options
-            Others of `Recording`.
-
-        Raises
-        ------
-        ValueError
-            When the folder holds a recording already.
-        OSError
-            When nothing can be written there.
-        """
-        self.dispatcher = self._upkeep.record(self.dispatcher, folder, log, **options)
-
-    @property
-    def recording(self) -> Recording | None:
-        """Writes down what the dispatcher is given and decides; None where nothing does."""
-        return self._upkeep.recording
-
-    @property
-    def dispatcher(self) -> Decisions:
-        """Decides, or writes down what another decides."""
-        return self._desk.dispatcher
-
-    @dispatcher.setter
-    def dispatcher(self, dispatcher: Decisions) -> None:
-        self._desk.dispatcher = dispatcher
+        cold = await self.pool.start()
+        self.ready = any(self.pool.health.healthy)
+        return cold
 
     def trace(self, traced: Callable[[str, Request], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""
-        self._departures.traced = traced
-        self._desk.stamps = True
-
-    @property
-    def counters(self) -> Stats:
-        """What has happened here."""
-        return self._departures.counters
-
-    @counters.setter
-    def counters(self, counters: Stats) -> None:
-        self._departures.counters = counters
+        self._traced = traced
+        self.pool.stamps = True
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
-        self.ready = False
-        self._stopped = True
-        self.health.stop()
-        self._upkeep.stop()
-        if self.steering is not None:
-            self.steering.stop()
-        self._watch.end()
-        gone = f"task {self.task!r} is no longer served"
-        while self.held:
-            request = self.held[0]
-            self._queues.release(request)
-            self._departures.end(request, Outcome.UNAVAILABLE, gone)
-        begun_s = self.now()
-        for request in await self._service.end(limit_s):
-            self._departures.end(request, Outcome.UNAVAILABLE, gone)
-        limit_s = max(0.0, limit_s - (self.now() - begun_s))
-        for instance in self.instances:
-            instance.stop()
-        ended = await asyncio.to_thread(join, self.instances, limit_s, self.now)
-        # What has ended since the bell last rang.
-        self._collect()
-        if not ended:
-            for instance in self.instances:
-                instance.give_up()
-        # A thread that still runs its model keeps the runtime and the bell until the process ends.
-        if self._doorbell is not None:
-            (self._doorbell.close if ended else self._doorbell.mute)()
-        if ended:
-            for runtime in {id(one.runtime): one.runtime for one in self.instances}.values():
-                runtime.close()
-        await self._upkeep.close()
+        pool, gone = self.pool, f"task {self.task!r} is no longer served"
+        self.ready, self._stopped = False, True
+        while pool.held:
+            request = pool.held[0]
+            pool.release(request)
+            self._end(pool, request, Outcome.UNAVAILABLE, gone)
+        begun_s = pool.now()
+        for request in await pool.drain(limit_s):
+            self._end(pool, request, Outcome.UNAVAILABLE, gone)
+        await pool.close(max(0.0, limit_s - (pool.now() - begun_s)))
 
     def flush(self) -> None:
         """Let no request wait for others to make a batch with, from now on: few more will come."""
-        self._service.flush()
+        self.pool.flush()
 
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""
-        await self._upkeep.remember()
+        await self.pool.remember()
+
+    # What a protocol asks of a task.
+
+    @property
+    def signature(self) -> Signature:
+        """What all variants of the task take and give."""
+        return self.pool.signature
+
+    @property
+    def target(self) -> float | None:
+        """Accuracy target for reports, or None."""
+        return self.pool.options.target
+
+    @property
+    def deadline_s(self) -> float | None:
+        """From arrival, for requests that state none; or None."""
+        return self.pool.options.deadline_s
+
+    @property
+    def headroom(self) -> Headroom | None:
+        """What bounds the memory of runs; None where nothing does."""
+        return self.pool.options.headroom
+
+    @property
+    def now(self) -> Callable[[], float]:
+        """The clock, seconds."""
+        return self.pool.now
+
+    @property
+    def versions(self) -> Sequence[str]:
+        """Variants that a request can be pinned to."""
+        return self.pool.versions
+
+    @property
+    def classes(self) -> range:
+        """Numbers of the server classes."""
+        return self.pool.classes
+
+    @property
+    def fits(self) -> Sequence[int]:
+        """By class, the rows that a request may have."""
+        return self.pool.fits
 
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
-        return len(self._queues)
+        return self.pool.in_flight
+
+    def mask_of(self, variant: str) -> int:
+        """Make the bit mask that pins a request to a variant, whoever serves it."""
+        return self.pool.mask_of(variant)
+
+    def own_mask(self, variant: str) -> int:
+        """Make the bit mask of this node's own class of a variant; 0 where it has none."""
+        return self.pool.own_mask(variant)
+
+    def forwards(self, classes: int) -> bool:
+        """Whether a request that these classes may answer, a bit mask, may go to another node."""
+        return self.pool.forwards(classes)
 
     def withdraw(self, offers: Collection[tuple[str, str]]) -> None:
         """Forward nothing to these offers, each variant and node, and to all others as they come.
 
         What is on its way to them still ends.
         """
-        self._watch.withdraw([k for k in self.classes if self.names[k] in offers])
-
-    def mask_of(self, variant: str) -> int:
-        """Make the bit mask that pins a request to a variant, whoever serves it."""
-        return sum(1 << k for k, (name, _) in enumerate(self.names) if name == variant)
-
-    def forwards(self, classes: int) -> bool:
-        """Whether a request that these classes may answer, a bit mask, may go to another node."""
-        return any(self._watch.forwards(self.first[k]) for k in self.classes if classes >> k & 1)
-
-    def own_mask(self, variant: str) -> int:
-        """Make the bit mask of this node's own class of a variant; 0 where it has none."""
-        own = (variant, self.node)
-        return sum(1 << k for k in self.classes if self.names[k] == own)
+        self.pool.withdraw(offers)
 
     def serves(self, variant: str | None) -> bool:
         """Whether the task is ready, and a healthy instance of the variant, if one is named."""
-        return self.ready and (variant is None or self.health.any_of(self.mask_of(variant)))
+        pool = self.pool
+        return self.ready and (variant is None or pool.health.any_of(pool.mask_of(variant)))
+
+    # A request's life.
 
     def submit(self, request: Request) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
+        pool = self.pool
         if not self.ready:
-            reason = f"task {self.task!r} is not ready"
-            self._departures.end(request, Outcome.UNAVAILABLE, reason)
+            self._end(pool, request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
-        self.arrived += request.rows
-        if self._in_order and self.held:  # first come, first served
-            waits = self.forecast.falls_open(request, self._left_s(request), 0)
+        pool.arrived += request.rows
+        in_order = pool.options.in_order
+        if in_order and pool.held:  # first come, first served
+            waits = pool.forecast.falls_open(request, pool.left_s(request), 0)
         else:
-            server = self._desk.decide(request, request.classes, request.deadline_s)
+            server = pool.decide(request, request.classes, request.deadline_s)
             if server >= 0:
                 return
-            waits = server == HOLD or (self._in_order and self._again.falls_open(request))
+            waits = server == HOLD or (in_order and _falls_open(pool, request))
         if waits:
-            if not self._queues.central.full or self._shedding.in_line(request):
-                self._queues.hold(request, self.now())
+            if not pool.full or self._gave_way_in_line(pool, request):
+                pool.hold(request)
                 return
-        elif request.priority and self._shedding.at_servers(request):
+        elif request.priority and self._gave_way_at_servers(pool, request):
             return
-        self._again.reject(request)
+        self._reject(pool, request)
 
     def cancel(self, request: Request) -> None:
         """Forget a request whose client has gone: its place is freed.
@@ -454,77 +200,359 @@ class Site:
         In service it is stopped where the runtime can stop; else its answer comes and goes
         nowhere. Neither counts.
         """
+        pool = self.pool
         if request.server < 0:
-            if request not in self.held:
+            if request not in pool.held:
                 return  # it has ended
-            self._queues.release(request)
-        elif not self._service.recall(request):
-            self._service.abandon(request)
+            pool.release(request)
+        elif not pool.recall(request):
+            pool.abort(request)
             return
-        self._departures.cancel(request)
-        self._again.pull()
+        self._note_cancel(pool, request)
+        self.pull(pool)
 
-    def _instance_names(self) -> list[str]:
-        return [
-            f"{self.task}/{self.variants[k]}#{server - self.first[k]}"
-            for server, k in enumerate(self.class_of)
-        ]
-
-    def _left_s(self, request: Request) -> float:
-        # Where late requests are served, nothing is refused for being late.
-        return request.deadline_s - self.now() if self._drop_late else math.inf
-
-    def _expire(self, request: Request) -> None:
-        if request.server < 0:
-            self._queues.release(request)
-        elif request.outcome is not None or not self._service.recall(request):
+    def settle(self, pool: Pool, job: Job) -> None:
+        """Settle what has been run: answers sent, places freed, decisions undone."""
+        if not isinstance(job, Batch):
+            self._settle(pool, job, 0)
             return
-        self._departures.expire(request)
-        self._again.pull()
+        assert pool.batcher is not None
+        resting = pool.instances[job.server].resting
+        try:
+            job.share_out()
+            if (
+                job.outcome in (Outcome.FAILED, Outcome.INVALID)
+                and len(job.members) > 1
+                and not resting
+            ):
+                job.part()
+            measured = job.rows
+            for request in list(job.members):
+                try:
+                    # Of the batch's service time the dispatcher learns once.
+                    if self._settle(pool, request, measured):
+                        measured = -1
+                except Exception as error:  # the others are to have their answers all the same
+                    self.report(error)
+        finally:
+            pool.batcher.settled(job)
 
-    def _mark(self, server: int, healthy: bool, reason: str) -> None:
-        self.dispatcher.mark(server, healthy, self.now())
-        if self.steering is not None:
-            self.steering.again()
-        self.ready = any(self.health.healthy) and not self._stopped
-        if self.told is not None and not self._watch.forwards(server):
-            self.told(self.instances[server].name, healthy, reason)
-        if not healthy:
-            queued = [one for one in list(self.queues[server]) if self._service.recall(one)]
-            for request in queued:
-                request.server = -1
-            for request in queued:
-                self._again.move(request, self.now())
-        self._again.pull()
-
-    def _shift(self, low: int, high: int, by_s: float, least_s: float) -> None:
-        self.dispatcher.shift(low, high, by_s, least_s, self.now())
-
-    def _forwarded(self, job: Job) -> None:
-        # On the loop already, where the answer came in.
-        self._done.append(job)
-        self._collect()
-
-    def _finished(self, job: Job) -> None:
-        # In an instance's thread.
-        self._done.append(job)
-        assert self._doorbell is not None
-        self._doorbell.ring()
-
-    def _collect(self) -> None:
-        done = self._done
-        while done:
-            job = done.popleft()
+    def _settle(self, pool: Pool, request: Request, measured: int) -> bool:
+        """Settle a request that is in a server's queue; whether it has been answered."""
+        now_s = pool.now()
+        server = request.server
+        if request.timer is not None:
+            request.timer.cancel()
+            request.timer = None
+        if request.outcome is Outcome.ANSWERED and not request.abandoned:
+            k = pool.class_of[server]
+            request.variant, request.node = pool.names[k]
+            request.latency_s = now_s - request.received_s
+            request.late = now_s > request.deadline_s
+            request.balance = pool.balance.item()
+            passed = request.passed
+            if measured >= 0 and passed is None:  # runs are counted where they are
+                self.stats.ran(k, measured or request.rows, pool.most_rows[k])
+            # Sent before it is counted: what cannot be sent does not count.
             try:
-                self._settle(job)
-            except Exception as error:  # the others are to have their answers all the same
-                self._report(error)
-            if job.kept_bytes is not None:
-                assert self.headroom is not None
-                self.headroom.settle(*job.kept_bytes)
-        self._again.pull()
+                request.deliver(request)
+            except RefusalError as refusal:
+                request.outcome, request.reason = Outcome.INVALID, refusal.reason
+            except Exception as error:
+                request.outcome = Outcome.FAILED
+                request.reason = f"the answer of {request.variant} could not be sent"
+                if not request.abandoned:
+                    self.report(error)
+            else:
+                pool.queues[server].popleft()
+                # What was out of the ordinary on the way is the hop's to learn, for all servers.
+                if passed is not None and passed.strayed:
+                    measured = -1
+                pool.dispatcher.finish(server, now_s, request.service_s, measured)
+                self._note_answer(pool, request, k)
+                return True
+        pool.take_back(request)
+        if pool.instances[server].resting:
+            pool.health.rest(server, request.reason)
+        if request.abandoned:
+            request.reason = "the client went during the service"
+            self._note_cancel(pool, request)
+            return False
+        again = request.unserved or (request.lost and pool.options.idempotent)
+        if again and self._retry(pool, request):
+            return False
+        assert request.outcome is not None
+        self._end(pool, request, request.outcome, request.reason)
+        return False
 
-    def _report(self, error: Exception) -> None:
+    # Second decisions.
+
+    def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
+        """As `Owner.moved_out`."""
+        for request in requests:
+            self._move(pool, request)
+
+    def _move(self, pool: Pool, request: Request) -> None:
+        """Find a request that stands nowhere another server.
+
+        It was taken, and so it is not refused for want of room or time elsewhere.
+        """
+        for limit_s in (request.deadline_s, math.inf):
+            if self._again(pool, request, limit_s) >= 0:
+                return
+        if _falls_open(pool, request):
+            pool.hold(request)
+        else:
+            self._reject(pool, request)
+
+    def _retry(self, pool: Pool, request: Request) -> bool:
+        """Give a request that was not answered to another class; False where none may have it.
+
+        That happens to a request once. Where the budget is spent, no other node is asked: only what
+        runs here may still have it, and is nobody else's load. What a neighbor had that is left out
+        as a whole costs nothing of the budget: that neighbor gets nothing more, so the others get
+        no more than if it had been left out a little earlier.
+        """
+        server = request.server
+        k, health, out = pool.class_of[server], pool.health, pool.out(server)
+        # Of a neighbor that is left out, the other classes get nothing either.
+        others = pool.forecast.mask(request) & ~(1 << k)
+        if out:
+            others &= ~pool.behind(server)
+        if request.moved or pool.left_s(request) < 0.0 or not health.any_of(others):
+            return False
+        retried = pool.instances[server].group is not None and not out
+        if retried and not pool.budget.spend():
+            others &= pool.own
+            if not health.any_of(others):
+                request.reason += "; the budget of retries is spent"
+                return False
+        # What has lost it is asked again only where nobody else can be, even for another class.
+        apart = others & ~pool.behind(server)
+        if request.lost and health.any_of(apart):
+            others = apart
+        self.stats.moved[k] += 1
+        request.moved, request.classes = True, others
+        request.outcome, request.server, request.unserved = None, -1, False
+        request.passed, request.status, request.started_s = None, 0, 0.0
+        self._move(pool, request)
+        return True
+
+    def pull(self, pool: Pool) -> None:
+        """Decide on the head of the central queue again: a server fell free, or the head has gone.
+
+        It stays the head where the policy still holds it, or what it needs is still taken.
+        """
+        while pool.held:
+            request = pool.next_held()
+            timer, request.timer = request.timer, None
+            if pool.left_s(request) < 0.0:
+                self.expired(request)
+            else:
+                server = self._again(pool, request, request.deadline_s)
+                if server == HOLD or (server == REJECT and _falls_open(pool, request)):
+                    request.timer = timer
+                    pool.put_back(request)
+                    return
+                if server == REJECT:
+                    self._reject(pool, request)
+            if timer is not None:
+                timer.cancel()
+
+    def _again(self, pool: Pool, request: Request, deadline_s: float) -> int:
+        try:
+            return pool.decide(request, request.classes, deadline_s)
+        except Exception as error:  # a policy that breaks must not cost others their answers
+            self.report(error)
+            return REJECT
+
+    # Who gives way to a newcomer of higher priority where there is no room.
+
+    def _gave_way_at_servers(self, pool: Pool, newcomer: Request) -> bool:
+        """Make room at a full server for a request that the policy refused; whether it is there."""
+        victim = _victim(pool, newcomer)
+        if victim is None or not pool.recall(victim):
+            return False
+        placed = pool.decide(newcomer, newcomer.classes, newcomer.deadline_s) >= 0
+        # The policy may refuse the newcomer all the same; then the place is the victim's again,
+        # whose class and deadline have been decided on.
+        if not placed:
+            k = pool.class_of[victim.server]
+            victim.server = -1
+            if pool.decide(victim, 1 << k, math.inf) >= 0:
+                return False
+        victim.server = -1
+        self._give_way(pool, victim)
+        return placed
+
+    def _gave_way_in_line(self, pool: Pool, newcomer: Request) -> bool:
+        """Make room in the full central queue; the lowest there goes, of these the last."""
+        victim = max(reversed([*pool.held]), key=rank, default=newcomer)
+        if not 0 < newcomer.priority < rank(victim):
+            return False
+        pool.release(victim)
+        self._give_way(pool, victim)
+        return True
+
+    def _give_way(self, pool: Pool, victim: Request) -> None:
+        victim.retry_after_s = pool.forecast.idle_s(pool.forecast.mask(victim))
+        self._end(pool, victim, Outcome.REJECTED, GAVE_WAY)
+
+    # How requests end: told, counted, remembered.
+
+    def _reject(self, pool: Pool, request: Request) -> None:
+        """End a request that nobody takes, and say why."""
+        outcome, reason, request.retry_after_s = rejection(
+            request, self.task, pool.accuracy, pool.forecast, pool.health, pool.left_s(request)
+        )
+        if pool.scheduler is not None and outcome is Outcome.REJECTED:
+            pool.scheduler.rejected()
+        self._end(pool, request, outcome, reason)
+
+    def expired(self, request: Request) -> None:
+        """End a request whose deadline has passed before its service; it stands nowhere."""
+        self._end(self.pool, request, Outcome.EXPIRED, EXPIRED)
+
+    def dropped(self, request: Request, late: bool) -> None:
+        """As `Owner.dropped`."""
+        self._end(self.pool, request, Outcome.EXPIRED, EXPIRED if late else DROPPED)
+
+    def _end(self, pool: Pool, request: Request, outcome: Outcome, reason: str) -> None:
+        """End a request without an answer."""
+        request.outcome, request.reason = outcome, reason
+        self._note(pool, request)
+        request.deliver(request)
+        if self._traced is not None:
+            self._traced(self.task, request)
+
+    def _note_cancel(self, pool: Pool, request: Request) -> None:
+        """Note the end of a request that nobody waits for."""
+        request.outcome = Outcome.CANCELED
+        self._note(pool, request)
+        if self._traced is not None:
+            self._traced(self.task, request)
+
+    def _note_answer(self, pool: Pool, request: Request, k: int) -> None:
+        """Note the end of a request whose answer has been sent."""
+        rows = request.together[1]
+        if request.late:
+            self.stats.late[k] += 1
+        # Of a run for several requests, each one's part by its rows.
+        part_s = request.service_s * request.rows / rows if rows else request.service_s
+        self.stats.answered(k, request.rows, pool.accuracy[k], request.latency_s, part_s)
+        self.log.keep(request)
+        if self._traced is not None:
+            self._traced(self.task, request)
+
+    def _note(self, pool: Pool, request: Request) -> None:
+        assert request.outcome is not None
+        self.stats.ended(
+            request.outcome, pool.class_of[request.server] if request.server >= 0 else -1
+        )
+        self.log.keep(request)
+
+    # What else a pool tells.
+
+    def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
+        """As `Owner.marked`."""
+        self.ready = any(pool.health.healthy) and not self._stopped
+        instance = pool.instances[server]
+        if self.told is not None and instance.group is None:
+            self.told(instance.name, healthy, reason)
+
+    def report(self, error: Exception) -> None:
+        """As `Owner.report`."""
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"task {self.task!r}: a request was not settled", "exception": error}
         )
+
+
+def _falls_open(pool: Pool, request: Request) -> bool:
+    """Whether waiting for one of the full servers makes sense."""
+    return pool.forecast.falls_open(request, pool.left_s(request), pool.places)
+
+
+def rank(request: Request) -> int:
+    """Where a request stands: 1 is the highest."""
+    return request.priority or UNSAID
+
+
+def _victim(pool: Pool, newcomer: Request) -> Request | None:
+    """Of the requests queued at full servers that may answer the newcomer, the one to go.
+
+    It is the lowest in priority, of these the last to have come, where the newcomer would be in
+    time behind the others. None where none is lower, or where it is not for want of room that
+    the newcomer was refused.
+    """
+    victim, lowest = None, newcomer.priority
+    forecast, left_s = pool.forecast, pool.left_s(newcomer)
+    mask = forecast.mask(newcomer)
+    for server, k in enumerate(pool.class_of):
+        if not mask >> k & 1:
+            continue
+        queue = pool.queues[server]
+        if len(queue) < pool.places:
+            return None
+        behind_s = forecast.wait_s(server) + forecast.service_s(server, newcomer.rows)
+        # Nobody gives up a service.
+        for queued in islice(queue, pool.begun(server), None):
+            stands = rank(queued)
+            lower = stands > lowest or (
+                stands == lowest and victim is not None and queued.received_s > victim.received_s
+            )
+            if lower and behind_s - forecast.service_s(server, queued.rows) <= left_s:
+                victim, lowest = queued, stands
+    return victim
+
+
+class Rejection(NamedTuple):
+    """How a request ends that no server takes."""
+
+    outcome: Outcome
+    reason: str
+    retry_after_s: float
+
+
+def rejection(
+    request: Request,
+    task: str,
+    accuracy: Sequence[float],
+    forecast: Forecast,
+    health: Health,
+    left_s: float,
+) -> Rejection:
+    """Say why a request was not taken.
+
+    Parameters
+    ----------
+    request
+        The one that the policy, or the queues' room, left without a server.
+    task
+        Its task.
+    accuracy
+        Of each class, 0..1.
+    forecast
+        Of the task's servers.
+    health
+        Of the same.
+    left_s
+        Until its deadline; inf where it has none, or is served late too.
+    """
+    mask = forecast.mask(request)
+    if not mask:
+        best = max(a for k, a in enumerate(accuracy) if request.classes >> k & 1)
+        reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
+        return Rejection(Outcome.INVALID, reason, 0.0)
+    if not health.any_of(mask):
+        reason = f"no instance of task {task!r} that may answer this request is healthy now"
+        return Rejection(Outcome.UNAVAILABLE, reason, health.retry_s(mask))
+    if left_s < math.inf:
+        earliest_s = forecast.earliest_s(mask, request.rows)
+        if earliest_s > left_s:
+            reason = (
+                f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
+                f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
+            )
+            return Rejection(Outcome.REJECTED, reason, earliest_s - max(0.0, left_s))
+    reason = f"task {task!r} has no room for this request now; try again later"
+    return Rejection(Outcome.REJECTED, reason, forecast.idle_s(mask))

@@ -40,6 +40,8 @@ class Stats:
         ``batch_rows[k]``: rows of these runs.
     late
         ``late[k]``: of the answers of class k, requests whose deadline had passed.
+    moved
+        ``moved[k]``: requests that class k did not serve and that others were given.
     latency_sum_s, service_sum_s
         Per class, over answered requests.
     ignored
@@ -55,6 +57,7 @@ class Stats:
         "ignored",
         "late",
         "latency_sum_s",
+        "moved",
         "outcomes",
         "rows",
         "service_sum_s",
@@ -73,6 +76,7 @@ class Stats:
         self.batches = [[0] * (len(BATCH_BOUNDS) + 1) for _ in range(classes)]
         self.batch_rows = [0] * classes
         self.late = [0] * classes
+        self.moved = [0] * classes
         self.latency_sum_s = [0.0] * classes
         self.service_sum_s = [0.0] * classes
 
@@ -111,6 +115,7 @@ class Stats:
                 continue
             self.rows[mine] += other.rows[theirs]
             self.late[mine] += other.late[theirs]
+            self.moved[mine] += other.moved[theirs]
             self.latency_sum_s[mine] += other.latency_sum_s[theirs]
             self.service_sum_s[mine] += other.service_sum_s[theirs]
             self.batch_rows[mine] += other.batch_rows[theirs]

@@ -22,16 +22,16 @@ def inherit(new: Site, old: Site) -> None:
     The balance too, where the promise is still the same, and what the policy has learned, where
     it is the same policy of the same classes.
     """
-    new.counters.absorb(old.counters)
-    old.counters = type(old.counters)(old.variants)
-    new.memory.past = old.memory
-    old.memory.past = None
-    old.heir, old.left_balance = new, old.dispatcher.balance
+    new.stats.absorb(old.stats)
+    old.stats = type(old.stats)(old.pool.variants)
+    new.log.past = old.log
+    old.log.past = None
+    old.heir, old.left_balance = new, old.pool.dispatcher.balance
     if new.target == old.target:
-        new.dispatcher.site.balance[0] = old.left_balance
-        _teach(new.dispatcher, old.dispatcher)
-        if new.steering is not None:
-            new.steering.again()  # what was taught holds the old routing
+        new.pool.dispatcher.site.balance[0] = old.left_balance
+        _teach(new.pool.dispatcher, old.pool.dispatcher)
+        if new.pool.scheduler is not None:
+            new.pool.scheduler.again()  # what was taught holds the old routing
 
 
 async def retire(old: Site) -> None:
@@ -54,10 +54,10 @@ async def retire(old: Site) -> None:
             break
         heir = heir.heir
     if heir is not None:
-        heir.counters.absorb(old.counters)
+        heir.stats.absorb(old.stats)
         # Requests that left without an answer have been undone at the old site only.
         if promised:
-            heir.dispatcher.site.balance[0] += old.dispatcher.balance - old.left_balance
+            heir.pool.dispatcher.site.balance[0] += old.pool.dispatcher.balance - old.left_balance
     await old.stop()
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from wire import Wire
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Site
+from inferway.live import Pool, PoolOptions, Site
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
@@ -163,7 +163,9 @@ class Node:
                 self.hops[neighbor], node, variant, (neighbor, node), self.spans
             )
             runtimes += [forwarding] * copies
-        self._site = Site("task", SIGNATURE, dispatcher, runtimes, node=self.name, **kw)
+        self._site = Site(
+            Pool("task", SIGNATURE, dispatcher, runtimes, PoolOptions(node=self.name, **kw))
+        )
         if self.spans is not None:
             self._site.trace(self.spans.ended)
         await self.site.start()

@@ -126,8 +126,8 @@ async def batching(folder: Path, mini: str = QUICK, large: str = QUICK) -> Async
 def runs(node: Any, variant: str) -> tuple[int, int]:
     """Runs of a node's own copies, and their rows."""
     site = node.sites.by_task["digits-0"]
-    k = site.names.index((variant, node.name))
-    return sum(site.counters.batches[k]), site.counters.batch_rows[k]
+    k = site.pool.names.index((variant, node.name))
+    return sum(site.stats.batches[k]), site.stats.batch_rows[k]
 
 
 @pytest.mark.parametrize(("variant", "where"), [("mini", "edge"), ("large", "cloud")])

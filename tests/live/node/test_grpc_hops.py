@@ -65,7 +65,7 @@ def test_it_goes_two_hops_and_the_answer_says_where_it_was(run: Any) -> None:
                     assert said["parameters"]["node"] == {"string_param": "cloud"}
             assert [told[1:] for told in metro.seen] == [("edge", False, "tiny")] * 2
             assert cloud.runtime.runs == 3 + 2  # three for its warm-up
-            assert edge.site.counters.rows == [0, 4]
+            assert edge.site.stats.rows == [0, 4]
 
     run(main())
 
@@ -110,13 +110,13 @@ def test_the_deadline_of_the_call_goes_along_and_its_end_is_told(run: Any) -> No
                     client.infer("task", rows([[1.0, 2.0]]), client_timeout=0.5)
                 )
                 await until(lambda: cloud.site.in_flight == 1)
-                (request,) = cloud.site.queues[0]
+                (request,) = cloud.site.pool.queues[0]
                 assert 0.0 < request.deadline_s - request.received_s < 0.5
                 with pytest.raises(InferenceServerException) as refused:
                     await asyncio.wait_for(asked, LIMIT_S)
                 assert refused.value.status() == str(grpc.StatusCode.DEADLINE_EXCEEDED)
                 # The client has gone: so has its request, on both nodes.
-                await until(lambda: edge.site.counters.total(Outcome.CANCELED) == 1)
+                await until(lambda: edge.site.stats.total(Outcome.CANCELED) == 1)
                 await until(lambda: edge.hops["cloud"].in_flight == 0)
                 held.gate.set()
                 await until(lambda: cloud.site.in_flight == 0)

@@ -74,19 +74,19 @@ def test_the_answer_names_variant_node_path_and_time(run: Any) -> None:
             assert times == sorted(times, reverse=True)
             assert metro.seen == [("task", "edge", False, "tiny")]
             assert cloud.seen == [("task", "edge", True, "tiny")]
-            assert edge.site.counters.rows == [0, 1]
-            assert edge.site.dispatcher.balance == pytest.approx(0.9 - 0.8)
-            assert cloud.site.dispatcher.balance == 0.0
-            found = edge.site.memory.explain(b"mine")
+            assert edge.site.stats.rows == [0, 1]
+            assert edge.site.pool.dispatcher.balance == pytest.approx(0.9 - 0.8)
+            assert cloud.site.pool.dispatcher.balance == 0.0
+            found = edge.site.log.explain(b"mine")
             assert found is not None
             assert found["variant"] == "tiny@cloud"
             # Who ran it knows with how many others, and counts the run.
             assert found["batch"] is None
-            assert edge.site.counters.batch_rows == [0, 0]
-            there = cloud.site.memory.explain(b"mine")
+            assert edge.site.stats.batch_rows == [0, 0]
+            there = cloud.site.log.explain(b"mine")
             assert there is not None
             assert there["batch"] == {"requests": 1, "rows": 1}
-            assert cloud.site.counters.batch_rows == [1]
+            assert cloud.site.stats.batch_rows == [1]
 
     run(main())
 
@@ -208,13 +208,13 @@ def test_a_client_that_goes_is_noticed_at_the_other_end(run: Any) -> None:
             other.send()
             await until(lambda: cloud.site.in_flight == 2)
             client.writer.transport.abort()
-            await until(lambda: edge.site.counters.total(Outcome.CANCELED) == 1)
+            await until(lambda: edge.site.stats.total(Outcome.CANCELED) == 1)
             await until(lambda: metro.hops["cloud"].in_flight == 1)
             await until(lambda: len(cloud.peers.connections) == 1)
             held.gate.set()
             assert (await other.read()).status == 200
-            await until(lambda: cloud.site.counters.total(Outcome.CANCELED) == 1)
-            assert edge.site.dispatcher.balance == pytest.approx(0.9 - 0.8)
+            await until(lambda: cloud.site.stats.total(Outcome.CANCELED) == 1)
+            assert edge.site.pool.dispatcher.balance == pytest.approx(0.9 - 0.8)
 
     run(main())
 
@@ -228,7 +228,7 @@ def test_a_variant_that_has_gone_is_replaced_by_another_class(run: Any) -> None:
             answer = await client.ask(headers="X-Request-Id: mine\r\n")
             assert answer.status == 200
             assert answer.headers["inferway-path"] == "edge"
-            assert edge.site.moved == [0, 1]
+            assert edge.site.stats.moved == [0, 1]
             answer = await client.ask(variant="big")
             assert answer.status == 503
             assert "does not run on cloud now" in answer.error
@@ -257,7 +257,7 @@ def test_a_node_that_dies_in_mid_request(run: Any, idempotent: bool) -> None:
             if idempotent:
                 assert answer.status == 200, answer.error
                 assert answer.headers["inferway-path"] == "edge"
-                assert (edge.runtime.runs, edge.site.moved) == (3 + 1, [0, 1])
+                assert (edge.runtime.runs, edge.site.stats.moved) == (3 + 1, [0, 1])
             else:
                 assert answer.status == 502
                 assert "node cloud closed the connection before it answered" in answer.error
@@ -344,10 +344,10 @@ def test_malformed_numbers_are_refused_by_whoever_decodes_them(
             assert {one.headers["inferway-path"] for one in alone} == {"edge"}
             # Nothing of it is the models' fault, and it does not count.
             assert edge.runtime.runs == cloud.runtime.runs == 3
-            assert edge.site.health.healthy[0]
-            assert all(cloud.site.health.healthy)
-            assert edge.site.dispatcher.balance == 0.0
-            assert edge.site.counters.total(Outcome.INVALID) == 10
+            assert edge.site.pool.health.healthy[0]
+            assert all(cloud.site.pool.health.healthy)
+            assert edge.site.pool.dispatcher.balance == 0.0
+            assert edge.site.stats.total(Outcome.INVALID) == 10
             assert edge.site.in_flight == 0
             assert (await client.ask()).json["outputs"][0]["data"] == [2.0, 4.0]
 
@@ -407,10 +407,10 @@ def test_a_node_that_has_died_costs_nobody_an_answer_and_is_taken_back(run: Any)
                 answer = await client.ask()
                 assert answer.status == 200, answer.error
                 assert answer.headers["inferway-node"] == "edge"
-            assert edge.site.health.healthy == [True, False, False]
+            assert edge.site.pool.health.healthy == [True, False, False]
             metro.peers = Listener(metro.relay.find, metro._broken, hops=True)
             await metro.peers.start("127.0.0.1", port)
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
             assert (await client.ask()).headers["inferway-node"] == "cloud"
 
     run(main())
@@ -465,7 +465,7 @@ def test_too_many_rows_are_refused_by_who_would_run_them_and_the_sentence_comes_
             assert answer.error.endswith("1 MiB, leaves room for 2")
             assert answer.headers["inferway-path"] == "edge,metro,cloud"
             assert cloud.runtime.runs == 3  # of its warm-up
-            assert edge.site.dispatcher.balance == 0.0
+            assert edge.site.pool.dispatcher.balance == 0.0
             assert (await client.ask()).status == 200
 
     run(main())

@@ -70,7 +70,7 @@ def test_what_a_hung_neighbor_has_is_given_to_others_and_it_is_taken_back(
                 assert (answer.status, node_of(answer)) == (200, "edge")
             assert hop.sent == sent
             wire.heal()
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
             assert node_of(await client.ask()) == "cloud"
             await until(lambda: hop.breaker.closed)
 
@@ -204,9 +204,9 @@ def test_an_answer_that_does_not_get_on_is_given_up(
                 assert answers[0].status == 502
                 assert "node cloud" in answers[0].error
                 assert answers[0].error.endswith("the request may have been run")
-            await until(lambda: not all(edge.site.health.healthy))
+            await until(lambda: not all(edge.site.pool.health.healthy))
             wire.heal()
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
             assert node_of(await client.ask()) == "cloud"
             assert edge.hops["cloud"].breaker.closed
 
@@ -250,7 +250,7 @@ def test_errors_that_no_node_wrote_are_put_into_words_and_count(run: Any, code: 
             assert (hop.errors, hop.breaker.closed) == (3, False)
             assert node_of(await client.ask()) == "edge"
             wire.heal()
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
             assert node_of(await client.ask()) == "cloud"
 
     run(main())

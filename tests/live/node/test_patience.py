@@ -81,7 +81,7 @@ def test_what_may_be_run_twice_is_taken_back_and_given_to_others(
                 assert (answer.status, node_of(answer)) == (200, "edge")
             assert hop.sent <= 41 + hop.breaker.tried
             edge.wires["cloud"].heal()
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
             assert node_of(await client.ask()) == "cloud"
             await until(lambda: hop.breaker.closed)
 
@@ -113,7 +113,7 @@ def test_what_may_not_be_run_twice_is_taken_back_and_told_so(
             assert {answer.status for answer in failed} <= {502}
             assert len(failed) <= hop.breaker.tried
             edge.wires["cloud"].heal()
-            await until(lambda: all(edge.site.health.healthy))
+            await until(lambda: all(edge.site.pool.health.healthy))
 
     run(main())
 

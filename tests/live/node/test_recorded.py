@@ -180,7 +180,7 @@ def test_a_decision_that_differs_is_found_in_its_section(
     for file in section.glob("*.state.npz"):
         with np.load(file) as state:
             arrays = dict(state)
-        arrays["site.accuracy"] = arrays["site.accuracy"][::-1]
+        arrays["site.pool.accuracy"] = arrays["site.pool.accuracy"][::-1]
         np.savez(file, **arrays)
     assert replay(section, requests=None).differences
     assert cli(["replay", str(tmp_path / "recorded")]) == 1
@@ -207,7 +207,7 @@ def test_old_sections_go_and_a_restart_goes_on_behind_them(tmp_path: Path, site_
             sections = Sections(folder, log, keep=3)
             for _ in range(2):
                 site = site_of()
-                site.dispatcher.fleet = replace(site.dispatcher.fleet, task="digits")
+                site.pool.dispatcher.fleet = replace(site.pool.dispatcher.fleet, task="digits")
                 await site.start()
                 sections.begin(site)
                 await site.stop()
@@ -239,18 +239,18 @@ def test_what_the_site_before_undoes_is_part_of_the_next_ones_section(
         for gate in gates:
             gate.opened.clear()
         waiting = [ask(old), ask(old)]
-        owed = old.dispatcher.balance
+        owed = old.pool.dispatcher.balance
         assert owed != 0.0
         inherit(new, old)
-        new.record(tmp_path / "run")
+        new.pool.record(tmp_path / "run")
         asked = [ask(new)]
-        before = new.dispatcher.balance
+        before = new.pool.dispatcher.balance
         for gate in gates:
             gate.failure = ValueError("broken")
             gate.opened.set()
         await retire(old)
         assert {one.outcome for one in waiting} == {Outcome.FAILED}
-        assert new.dispatcher.balance == pytest.approx(before - owed)
+        assert new.pool.dispatcher.balance == pytest.approx(before - owed)
         for _ in range(50):
             asked.append(ask(new))
             await asyncio.sleep(0)
@@ -307,11 +307,11 @@ def test_a_node_on_a_full_disk_goes_on_in_another_section(
             with suppress(OSError), (disk / "filler").open("wb", buffering=0) as file:
                 while True:
                     file.write(bytes(4096))
-            while site.recording is not None and site.recording.gap is None:
+            while site.pool.recording is not None and site.pool.recording.gap is None:
                 await ask_all(both)
             await ask_all(both)
             (disk / "filler").unlink()
-            await both.until(lambda: site.recording.gap is None)  # type: ignore[union-attr]
+            await both.until(lambda: site.pool.recording.gap is None)  # type: ignore[union-attr]
             await ask_all(both)
 
     run(main())

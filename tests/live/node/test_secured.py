@@ -111,7 +111,7 @@ def test_a_sender_with_another_authoritys_certificate_is_refused(
             assert answer.status in (502, 503)
             assert f"node {CLOUD}" in answer.error
             assert cloud.seen == []
-            assert cloud.site.counters.rows == [0]
+            assert cloud.site.stats.rows == [0]
 
     run(main())
 

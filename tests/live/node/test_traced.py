@@ -286,10 +286,10 @@ def test_a_client_that_goes_ends_the_spans_of_all_nodes(run: Any) -> None:
             client.send(headers=CLIENT)
             await until(lambda: cloud.site.in_flight == 1)
             client.writer.transport.abort()
-            await until(lambda: edge.site.counters.total(Outcome.CANCELED) == 1)
+            await until(lambda: edge.site.stats.total(Outcome.CANCELED) == 1)
             await until(lambda: not cloud.peers.connections)
             held.gate.set()
-            await until(lambda: cloud.site.counters.total(Outcome.CANCELED) == 1)
+            await until(lambda: cloud.site.stats.total(Outcome.CANCELED) == 1)
             assert metro.hops["cloud"].in_flight == 0
             assert not told.spans["edge"]._ways
 

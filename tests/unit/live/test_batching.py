@@ -15,7 +15,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.batching import Rule
 from inferway.dispatch.replay import replay
-from inferway.live import Outcome, Site
+from inferway.live import Outcome, Pool, PoolOptions, Site
 from inferway.live.errors import WarmUpError
 from inferway.protocol import Signature, Tensor
 from inferway.site import Fleet
@@ -41,7 +41,9 @@ def site_of(
         ones = np.ones(1, np.int64)
         set_routing(made.policy, made.policy.probabilities, least * ones, most * ones)
     rules = [Rule(SIZES, least, most)]
-    return Site("task", signature, made, gates, target=0.8, rules=rules, **options)
+    return Site(
+        Pool("task", signature, made, gates, PoolOptions(target=0.8, rules=rules, **options))
+    )
 
 
 async def opened(site: Site, *gates: Gate) -> None:
@@ -54,7 +56,7 @@ async def opened(site: Site, *gates: Gate) -> None:
 
 def is_empty(site: Site) -> bool:
     """Whether the view says so too, in each of its parts."""
-    view = site.dispatcher.site
+    view = site.pool.dispatcher.site
     return (
         site.in_flight == 0
         and not view.queue.any()
@@ -81,12 +83,12 @@ def test_those_who_wait_are_run_together_and_each_gets_its_own(run: Any, policy:
         give(site, ones[5])
         assert await ones[5].answer() == [[10.0, 10.0]]
         assert is_empty(site)
-        assert site.dispatcher.balance == pytest.approx(6 * (0.7 - 0.8))
-        counters = site.counters
+        assert site.pool.dispatcher.balance == pytest.approx(6 * (0.7 - 0.8))
+        counters = site.stats
         assert (counters.rows, counters.batch_rows, sum(counters.batches[0])) == ([6], [6], 4)
         assert counters.batches[0][:3] == [3, 0, 1]
         # Of the batch's service time the dispatcher has learned once, and as of three rows.
-        assert site.dispatcher.site.measured[0, :4].tolist() == [3, 0, 1, 0]
+        assert site.pool.dispatcher.site.measured[0, :4].tolist() == [3, 0, 1, 0]
         await site.stop()
 
     run(main())
@@ -103,10 +105,10 @@ def test_a_server_waits_for_the_smallest_batch(run: Any, patient: Any, policy: s
         give(site, *ones[:2])
         await patient.let(1.0)
         assert gate.seen() == []
-        view = site.dispatcher.site
+        view = site.pool.dispatcher.site
         assert np.isnan(view.started_s[0])
         # As if the first could start now.
-        assert site.forecast.wait_s(0) == pytest.approx(2 / 100)
+        assert site.pool.forecast.wait_s(0) == pytest.approx(2 / 100)
         give(site, ones[2])
         assert await ones[0].answer() == [[2.0, 2.0]]
         assert gate.seen() == [3]
@@ -159,20 +161,20 @@ def test_who_goes_leaves_a_batch_that_has_not_begun(run: Any) -> None:
         site = site_of(gate, least=3, most=3)
         await opened(site, gate)
         # The instance is busy with something else.
-        site.instances[0].probe(lambda _: None)
+        site.pool.instances[0].probe(lambda _: None)
         assert await asyncio.to_thread(gate.runs.get, True, LIMIT_S) == 1
         ones = [One(float(value)) for value in range(4)]
         give(site, *ones)
         site.cancel(ones[0].request)
         site.cancel(ones[3].request)
         assert [one.outcome for one in ones] == [Outcome.CANCELED, None, None, Outcome.CANCELED]
-        assert [one.request for one in ones[1:3]] == list(site.queues[0])
+        assert [one.request for one in ones[1:3]] == list(site.pool.queues[0])
         gate.opened.set()
         assert await ones[1].answer() == [[2.0, 2.0]]
         assert await ones[2].answer() == [[4.0, 4.0]]
         assert gate.seen() == [2]
         assert is_empty(site)
-        assert site.dispatcher.balance == pytest.approx(2 * (0.7 - 0.8))
+        assert site.pool.dispatcher.balance == pytest.approx(2 * (0.7 - 0.8))
         await site.stop()
 
     run(main())
@@ -191,7 +193,7 @@ def test_who_goes_during_a_run_costs_nobody_an_answer(run: Any) -> None:
         assert await ones[0].answer() == await ones[2].answer()
         assert ones[1].outcome is Outcome.CANCELED
         assert not ones[1].ended.done()
-        assert site.counters.total(Outcome.ANSWERED) == 2
+        assert site.stats.total(Outcome.ANSWERED) == 2
         assert is_empty(site)
         await site.stop()
 
@@ -209,8 +211,8 @@ def test_who_waits_for_a_batch_has_a_deadline_all_the_same(run: Any, patient: An
         give(site, *ones[:2])
         await patient.let(5.1)
         assert ones[0].outcome is Outcome.EXPIRED
-        assert np.isnan(site.dispatcher.site.started_s[0])
-        assert site.forecast.wait_s(0) == pytest.approx(1 / 100)
+        assert np.isnan(site.pool.dispatcher.site.started_s[0])
+        assert site.pool.forecast.wait_s(0) == pytest.approx(1 / 100)
         give(site, *ones[2:])
         for one in ones[1:]:
             await one.answer()
@@ -239,7 +241,7 @@ def test_what_the_policy_drops_is_told_so(run: Any) -> None:
     async def main() -> None:
         gate = Gate()
         site = site_of(gate)
-        site.dispatcher = Dropping(site.dispatcher)
+        site.pool.dispatcher = Dropping(site.pool.dispatcher)
         await opened(site, gate)
         ones = [One(1.0) for _ in range(4)]
         again = One(3.0)
@@ -252,7 +254,7 @@ def test_what_the_policy_drops_is_told_so(run: Any) -> None:
         assert [one.outcome for one in ones[1:3]] == [Outcome.EXPIRED] * 2
         assert "the policy dropped the request" in ones[2].request.reason
         assert is_empty(site)
-        assert site.dispatcher.balance == pytest.approx(3 * (0.7 - 0.8))
+        assert site.pool.dispatcher.balance == pytest.approx(3 * (0.7 - 0.8))
         await site.stop()
 
     run(main())
@@ -286,12 +288,12 @@ def test_who_waits_at_a_server_that_fails_goes_to_another(run: Any) -> None:
         bad, good = Gate(), Gate()
         site = site_of(bad, good, least=3, most=3)
         await opened(site, bad, good)
-        site.dispatcher.mark(1, False, site.now())
+        site.pool.dispatcher.mark(1, False, site.now())
         ones = [One(1.0) for _ in range(5)]
         give(site, *ones)
         assert await asyncio.to_thread(bad.runs.get, True, LIMIT_S) == 3
-        assert len(site.queues[0]) == 5
-        site.dispatcher.mark(1, True, site.now())
+        assert len(site.pool.queues[0]) == 5
+        site.pool.dispatcher.mark(1, True, site.now())
         bad.broken = True
         bad.opened.set()
         good.opened.set()
@@ -315,7 +317,7 @@ def test_nobody_waits_for_a_batch_when_the_site_drains(run: Any) -> None:
         ones = [One(1.0) for _ in range(6)]
         give(site, *ones[:4])
         assert gate.seen() == []
-        site.flush()
+        site.pool.flush()
         for one in ones[:4]:
             await one.answer()
         give(site, ones[4])
@@ -359,7 +361,7 @@ def test_a_request_of_higher_priority_takes_a_place_outside_the_batch(run: Any) 
         give(site, urgent, other)
         assert "higher priority" in ones[3].request.reason
         assert other.outcome is Outcome.REJECTED
-        site.flush()
+        site.pool.flush()
         gate.opened.set()
         assert await urgent.answer() == [[4.0, 4.0]]
         for one in ones[:3]:
@@ -398,7 +400,7 @@ def test_a_replay_of_batches_decides_the_same(run: Any, tmp_path: Path, policy: 
         gates = [Gate(), Gate()]
         site = site_of(*gates, policy=policy, least=2, buffer=9)
         await site.start()
-        site.record(tmp_path / "run")
+        site.pool.record(tmp_path / "run")
         generator = np.random.default_rng(1)
         ones: list[One] = []
         for step in range(600):
@@ -413,7 +415,7 @@ def test_a_replay_of_batches_decides_the_same(run: Any, tmp_path: Path, policy: 
                 await asyncio.sleep(0)
             while step % 20 == 0 and site.in_flight > 3:
                 await asyncio.sleep(0)
-        site.flush()
+        site.pool.flush()
         await site.stop(LIMIT_S)
         assert is_empty(site)
         found = replay(tmp_path / "run", requests=None)

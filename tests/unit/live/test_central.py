@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Request, Site
+from inferway.live import Outcome, Pool, PoolOptions, Request, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -48,7 +48,13 @@ class Line:
         narrow = options.get("drop_late", True)
         dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=1.0, narrow=narrow)
         self.site = Site(
-            "task", SIGNATURE, dispatcher, self.gates, in_order=True, now=patient.time, **options
+            Pool(
+                "task",
+                SIGNATURE,
+                dispatcher,
+                self.gates,
+                PoolOptions(in_order=True, now=patient.time, **options),
+            )
         )
         self.patient = patient
         self.ended: list[int] = []
@@ -83,11 +89,11 @@ class Line:
 
     @property
     def held(self) -> list[int]:
-        return [int(one.inputs["x"][0, 0]) for one in self.site.held]
+        return [int(one.inputs["x"][0, 0]) for one in self.site.pool.held]
 
     @property
     def serving(self) -> list[int | None]:
-        return [int(one[0].inputs["x"][0, 0]) if one else None for one in self.site.queues]
+        return [int(one[0].inputs["x"][0, 0]) if one else None for one in self.site.pool.queues]
 
     async def stop(self) -> None:
         for gate in self.gates:
@@ -101,7 +107,7 @@ def test_first_come_first_served_by_whatever_falls_free(run: Any, patient: Any) 
         line = await Line(patient).start()
         one, two, three, four, _ = (line.submit(i) for i in range(1, 6))
         assert (line.serving, line.held) == ([1, 2], [3, 4, 5])
-        assert line.site.dispatcher.site.held[0] == 3
+        assert line.site.pool.dispatcher.site.held[0] == 3
         await line.free(1, two)
         assert (line.serving, line.held) == ([1, 3], [4, 5])
         await line.free(0, one)
@@ -234,7 +240,7 @@ def test_late_ones_are_served_where_the_file_says_so(run: Any, patient: Any) -> 
         assert [hasty.outcome, late.outcome] == [Outcome.ANSWERED] * 2
         assert hasty.late
         assert late.late
-        assert sum(line.site.counters.late) == 2
+        assert sum(line.site.stats.late) == 2
         await line.stop()
 
     run(main())
@@ -244,9 +250,11 @@ def test_a_queue_at_the_servers_is_refused() -> None:
     fleet = Fleet(("a",), np.array([1.0]), np.array([0.7]), np.array([1]), buffer=2)
     with pytest.raises(ValueError, match="2 places at each server; there must be one"):
         Site(
-            "task",
-            SIGNATURE,
-            Dispatcher(fleet, "jiq-fast", target=None),
-            [NullRuntime(SIGNATURE)],
-            in_order=True,
+            Pool(
+                "task",
+                SIGNATURE,
+                Dispatcher(fleet, "jiq-fast", target=None),
+                [NullRuntime(SIGNATURE)],
+                PoolOptions(in_order=True),
+            )
         )

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from finished import Finished, close, start
 
-from inferway.live.faults import FAILURES, RETRY_S, verdict
-from inferway.live.instance import Instance
+from inferway.live.instance import FAILURES, RETRY_S, verdict
+from inferway.live.local import LocalInstance
 from inferway.live.request import Outcome, Request
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import Fault, RemoteError
@@ -38,8 +38,8 @@ class Remote:
 
 
 @pytest.fixture
-def done() -> queue.Queue[Request]:
-    return queue.Queue()
+def done() -> Finished:
+    return Finished()
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def remote() -> Remote:
 
 
 @pytest.fixture
-def instance(remote: Remote, done: queue.Queue[Request]) -> Iterator[Instance]:
-    made = Instance("task/far#0", remote, done.put)
-    made.start()
+def instance(remote: Remote, done: Finished) -> Iterator[LocalInstance]:
+    made = LocalInstance("task/far#0", remote)
+    start(made, done)
+    remote.zeros = 0
     yield made
-    made.stop()
-    assert made.join(10)
+    close(made)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def instance(remote: Remote, done: queue.Queue[Request]) -> Iterator[Instance]:
     ],
 )
 def test_how_many_failures_an_instance_bears(
-    instance: Instance,
+    instance: LocalInstance,
     remote: Remote,
-    done: queue.Queue[Request],
+    done: Finished,
     fault: Fault,
     outcome: Outcome,
     bears: int | None,
@@ -105,6 +105,6 @@ def test_clients_hear_when_to_come_back() -> None:
 
 def test_one_whose_server_is_down_rests_before_it_is_asked(remote: Remote) -> None:
     remote.down = "connection refused"
-    instance = Instance("task/far#0", remote, lambda _: None)
+    instance = LocalInstance("task/far#0", remote)
     assert instance.warm_up()
     assert (instance.resting, instance.complaint, remote.zeros) == (True, "connection refused", 0)

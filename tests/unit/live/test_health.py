@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Request, Site
+from inferway.live import Outcome, Pool, PoolOptions, Request, Site
 from inferway.live.instance import FAILURES
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
@@ -56,7 +56,11 @@ def site_of(
         buffer=options.pop("buffer", None),
     )
     dispatcher = Dispatcher(fleet, "jiq-fast", target=0.8, rate_per_s=50)
-    site = Site("task", signature, dispatcher, (first, second), now=patient.time, **options)
+    site = Site(
+        Pool(
+            "task", signature, dispatcher, (first, second), PoolOptions(now=patient.time, **options)
+        )
+    )
     site.told = lambda name, healthy, why: told.put_nowait((name, healthy, why))
     told: asyncio.Queue[tuple[str, bool, str]] = asyncio.Queue()
     site.news = told  # type: ignore[attr-defined]
@@ -90,10 +94,10 @@ def test_what_waits_at_a_failing_instance_is_answered_by_another(run: Any, patie
         await site.start()
         first.sick = True
         first.opened.clear()
-        site.dispatcher.mark(1, False, site.now())  # so that all wait at the first
+        site.pool.dispatcher.mark(1, False, site.now())  # so that all wait at the first
         waiting = [submit(site) for _ in range(10)]
-        assert len(site.queues[0]) == 10
-        site.dispatcher.mark(1, True, site.now())
+        assert len(site.pool.queues[0]) == 10
+        site.pool.dispatcher.mark(1, True, site.now())
         first.opened.set()
         ended = [await one for one in waiting]
         failed = [one for one in ended if one.outcome is Outcome.FAILED]
@@ -101,18 +105,18 @@ def test_what_waits_at_a_failing_instance_is_answered_by_another(run: Any, patie
         assert failed == ended[:FAILURES]
         rest = [one for one in ended if one not in failed]
         assert all(one.outcome is Outcome.ANSWERED and one.variant == "big" for one in rest)
-        assert site.dispatcher.balance == pytest.approx(len(rest) * (0.9 - 0.8))
-        assert site.dispatcher.site.queue.tolist() == [0, 0]
-        assert site.dispatcher.site.healthy.tolist() == [False, True]
+        assert site.pool.dispatcher.balance == pytest.approx(len(rest) * (0.9 - 0.8))
+        assert site.pool.dispatcher.site.queue.tolist() == [0, 0]
+        assert site.pool.dispatcher.site.healthy.tolist() == [False, True]
         name, healthy, why = await site.news.get()
         assert (name, healthy) == ("task/tiny#0", False)
         assert why == "task/tiny#0 failed: out of order"
         # The fastest is passed over, and the explanation says so.
         assert site.ready
         assert (await submit(site)).variant == "big"
-        tiny, big = site.memory.explain(b"last")["candidates"]
+        tiny, big = site.log.explain(b"last")["candidates"]
         assert (tiny["healthy"], tiny["idle"], big["healthy"], big["idle"]) == (0, 0, 1, 1)
-        assert "healthy" in site.memory.explain(b"last")["reason"]
+        assert "healthy" in site.log.explain(b"last")["reason"]
         await site.stop()
 
     run(main())
@@ -128,8 +132,8 @@ def test_probes_come_at_growing_intervals_until_one_is_answered(run: Any, patien
         waits = []
         for _ in range(9):
             # The probe before this wait has failed.
-            await until(lambda: 0.0 < site.health.retry_s(1) < math.inf)
-            waits.append(round(site.health.retry_s(1), 3))
+            await until(lambda: 0.0 < site.pool.health.retry_s(1) < math.inf)
+            waits.append(round(site.pool.health.retry_s(1), 3))
             while not first.runs.empty():
                 first.runs.get()
             await patient.let(waits[-1] - 0.01)
@@ -137,12 +141,12 @@ def test_probes_come_at_growing_intervals_until_one_is_answered(run: Any, patien
             await patient.let(0.01)
             assert await asyncio.to_thread(first.runs.get, True, LIMIT_S) == 1
         assert waits == [1, 2, 4, 8, 16, 32, 60, 60, 60]
-        await until(lambda: site.health.retry_s(1) > 0.0)
+        await until(lambda: site.pool.health.retry_s(1) > 0.0)
         first.sick = False
         await patient.let(60.0)
         assert (await site.news.get())[1] is False
         assert await site.news.get() == ("task/tiny#0", True, "")
-        assert site.dispatcher.site.healthy.tolist() == [True, True]
+        assert site.pool.dispatcher.site.healthy.tolist() == [True, True]
         assert (await submit(site)).variant == "tiny"
         await site.stop()
 
@@ -165,13 +169,13 @@ def test_an_instance_that_is_back_is_on_trial(run: Any, patient: Any) -> None:
         assert (await site.news.get())[1] is True  # the first probe comes at once
         await away(1)
         # Now there is a wait before it.
-        assert site.health.retry_s(1) == pytest.approx(1.0)
+        assert site.pool.health.retry_s(1) == pytest.approx(1.0)
         await patient.let(1.0)
         assert (await site.news.get())[1] is True
         # An answer ends the trial: it takes as many failures as ever.
         assert (await submit(site)).variant == "tiny"
         await away(FAILURES)
-        assert site.health.retry_s(1) == pytest.approx(0.0)
+        assert site.pool.health.retry_s(1) == pytest.approx(0.0)
         await site.stop()
 
     run(main())
@@ -189,7 +193,7 @@ def test_a_task_without_a_healthy_instance_is_not_ready(run: Any, patient: Any) 
         pinned = await submit(site, site.mask_of("tiny"))
         assert pinned.outcome is Outcome.UNAVAILABLE
         assert "no instance of task 'task' that may answer this request" in pinned.reason
-        await until(lambda: 0.0 < site.health.retry_s(1) < math.inf)
+        await until(lambda: 0.0 < site.pool.health.retry_s(1) < math.inf)
         pinned = await submit(site, site.mask_of("tiny"))
         assert pinned.retry_after_s == pytest.approx(1.0)
         second.opened.clear()
@@ -220,8 +224,8 @@ def test_what_was_taken_waits_where_the_others_are_full(run: Any, patient: Any) 
         busy = [submit(site, site.mask_of("big")) for _ in range(6)]
         waiting = [submit(site) for _ in range(6)]
         first.opened.set()
-        await until(lambda: not site.health.healthy[0] and not site.queues[0])
-        assert len(site.held) == 6 - FAILURES
+        await until(lambda: not site.pool.health.healthy[0] and not site.pool.queues[0])
+        assert len(site.pool.held) == 6 - FAILURES
         second.opened.set()
         assert {(await one).outcome for one in busy} == {Outcome.ANSWERED}
         ended = [(await one).outcome for one in waiting]
@@ -241,7 +245,7 @@ def test_where_zeros_do_not_fit_an_instance_comes_back_on_trial(run: Any, patien
         first.sick = False
         assert (await site.news.get())[1] is False
         await patient.let(0.9)
-        assert not site.health.healthy[0]
+        assert not site.pool.health.healthy[0]
         await patient.let(0.2)
         assert (await site.news.get())[1] is True
         assert (await submit(site)).variant == "tiny"
@@ -260,7 +264,7 @@ def test_failures_between_answers_are_borne(run: Any, patient: Any) -> None:
             await fail(site, FAILURES - 1)
             first.sick = False
             assert (await submit(site)).variant == "tiny"
-        assert site.health.healthy == [True, True]
+        assert site.pool.health.healthy == [True, True]
         await site.stop()
 
     run(main())
@@ -271,7 +275,7 @@ def test_failures_between_answers_are_borne(run: Any, patient: Any) -> None:
 def test_requests_that_fail_do_not_rest_an_instance_that_works(
     run: Any, patient: Any, monkeypatch: pytest.MonkeyPatch, signature: Signature, brief: bool
 ) -> None:
-    monkeypatch.setattr("inferway.live.turn.Pace.is_brief", lambda *_: brief)
+    monkeypatch.setattr("inferway.live.inline.RunTime.is_brief", lambda *_: brief)
 
     async def main() -> None:
         first, second = Sick(signature), Sick(signature)
@@ -286,13 +290,13 @@ def test_requests_that_fail_do_not_rest_an_instance_that_works(
                 Outcome.FAILED,
                 "task/tiny#0 failed: out of order",
             )
-        assert site.health.healthy == [True, True]
+        assert site.pool.health.healthy == [True, True]
         assert site.news.empty()
         assert (await submit(site)).variant == "tiny"
         # A model that fails at whatever it is given is found as soon as ever.
         first.sick = True
         await fail(site)
-        assert site.health.healthy == [False, True]
+        assert site.pool.health.healthy == [False, True]
         await site.stop()
 
     run(main())

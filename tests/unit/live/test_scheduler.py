@@ -11,7 +11,7 @@ from doubling import SIGNATURE, Gate, One, give
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.replay import replay
-from inferway.live import Outcome, Site
+from inferway.live import Outcome, Pool, PoolOptions, Site
 from inferway.live.succession import inherit
 from inferway.scheduling import Routing, Signal
 from inferway.site import Fleet
@@ -56,7 +56,7 @@ def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any
     )
     made = Dispatcher(fleet, policy, target=None)
     given = gates or (Gate(), Gate())
-    return Site("task", SIGNATURE, made, given, controller=controller, **options)
+    return Site(Pool("task", SIGNATURE, made, given, PoolOptions(controller=controller, **options)))
 
 
 def held(*gates: Gate) -> None:
@@ -84,14 +84,14 @@ def test_each_slot_sets_the_routing_from_the_real_queues(run: Any, patient: Any)
         assert controller.seen[-1][1] == [2, 0]
         give(site, ones[2])
         assert ones[2].request.server == 1
-        assert site.dispatcher.routing.tolist() == [0.0, 1.0]
+        assert site.pool.dispatcher.routing.tolist() == [0.0, 1.0]
         # A loop that was held up does not make up for the slots that it missed.
-        assert site.steering is not None
-        slots = site.steering.slots
+        assert site.pool.scheduler is not None
+        slots = site.pool.scheduler.slots
         await patient.let(10.0)
-        assert site.steering.slots == slots + 1
+        assert site.pool.scheduler.slots == slots + 1
         await patient.let(1.0)
-        assert site.steering.slots == slots + 2
+        assert site.pool.scheduler.slots == slots + 2
         for gate in gates:
             gate.opened.set()
         for one in ones:
@@ -109,13 +109,13 @@ def test_failures_and_returns_are_decided_on_at_once(run: Any, patient: Any) -> 
         controller = Shares(slot_s=1e6)
         site = site_of(controller, policy="steered", now=patient.time)
         await site.start()
-        assert site.dispatcher.routing.tolist() == [1.0, 0.0]
-        site._mark(0, False, "broken")
-        assert site.dispatcher.routing.tolist() == [0.0, 1.0]
+        assert site.pool.dispatcher.routing.tolist() == [1.0, 0.0]
+        site.pool._mark(0, False, "broken")
+        assert site.pool.dispatcher.routing.tolist() == [0.0, 1.0]
         # No policy for what is left: each request is left to `deadline`.
         controller.away = True
-        site._mark(0, True, "")
-        assert site.dispatcher.routing is None
+        site.pool._mark(0, True, "")
+        assert site.pool.dispatcher.routing is None
         one = One(1.0)
         give(site, one)
         await one.answer()
@@ -158,12 +158,12 @@ def test_a_controller_that_breaks_leaves_the_routing(run: Any, patient: Any) -> 
         controller.failure = ValueError("nan")
         await patient.let(1.0)
         assert told == [controller.failure]
-        assert site.dispatcher.routing.tolist() == [1.0, 0.0]
+        assert site.pool.dispatcher.routing.tolist() == [1.0, 0.0]
         controller.failure = None
         await patient.let(1.0)
         assert len(told) == 1
-        assert site.steering is not None
-        assert site.steering.slots == 3
+        assert site.pool.scheduler is not None
+        assert site.pool.scheduler.slots == 3
         await site.stop()
 
     run(main())
@@ -181,7 +181,7 @@ def test_an_heir_routes_by_its_own_scheduler(run: Any, patient: Any) -> None:
         await old.start()
         await new.start()
         inherit(new, old)
-        assert new.dispatcher.routing.tolist() == [0.25, 0.75]
+        assert new.pool.dispatcher.routing.tolist() == [0.25, 0.75]
         await old.stop()
         await new.stop()
 
@@ -196,7 +196,7 @@ def test_an_explanation_says_the_probabilities(run: Any, patient: Any) -> None:
         one.request.id = b"x"
         give(site, one)
         await one.answer()
-        told = site.memory.explain(b"x")
+        told = site.log.explain(b"x")
         assert told is not None
         assert [each["probability"] for each in told["candidates"]] == [[1.0], [0.0]]
         assert told["reason"] == (
@@ -213,8 +213,8 @@ def test_a_replay_follows_the_routing(run: Any, patient: Any, tmp_path: Path, ro
         controller = Shares(slot_s=0.05)
         site = site_of(controller, policy="steered", buffer=3, now=patient.time)
         await site.start()
-        site.record(tmp_path / "run")
-        recording: Any = site.dispatcher
+        site.pool.record(tmp_path / "run")
+        recording: Any = site.pool.dispatcher
         recording._rows = rows
         ones = []
         for step in range(300):

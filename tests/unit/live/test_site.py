@@ -11,7 +11,7 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.dispatcher import Plan
-from inferway.live import Outcome, Request, Site
+from inferway.live import Outcome, Pool, PoolOptions, Request, Site
 from inferway.live.errors import WarmUpError
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.refusal import RefusalError
@@ -35,7 +35,7 @@ def site_of(*runtimes: Any, **options: Any) -> Site:
     folder = options.pop("folder", None)
     dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow, folder=folder)
     given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
-    return Site("task", SIGNATURE, dispatcher, given, target=0.8, **options)
+    return Site(Pool("task", SIGNATURE, dispatcher, given, PoolOptions(target=0.8, **options)))
 
 
 def request(rows: int = 1, received_s: float = 0.0) -> tuple[Request, asyncio.Future[Request]]:
@@ -101,18 +101,18 @@ def test_places_are_freed_and_the_balance_undone_whoever_leaves(run: Any) -> Non
         site.cancel(given[1][0])
         site.cancel(given[1][0])
         assert site.in_flight == 2
-        assert site.dispatcher.balance == pytest.approx(4 * (0.7 - 0.8))
+        assert site.pool.dispatcher.balance == pytest.approx(4 * (0.7 - 0.8))
         gate.opened.set()
         await asyncio.wait_for(given[2][1], LIMIT_S)
         # Nobody was sent the answers of the others: one counts.
         assert not given[0][1].done()
         assert not given[1][1].done()
         await asyncio.sleep(0)
-        assert site.dispatcher.balance == pytest.approx(3 * (0.7 - 0.8))
+        assert site.pool.dispatcher.balance == pytest.approx(3 * (0.7 - 0.8))
         assert gate.runs.get() == 3
         assert site.in_flight == 0
-        assert site.dispatcher.site.queue.tolist() == [0, 0]
-        assert [site.counters.total(outcome) for outcome in Outcome] == [1, 0, 0, 0, 2, 0, 0]
+        assert site.pool.dispatcher.site.queue.tolist() == [0, 0]
+        assert [site.stats.total(outcome) for outcome in Outcome] == [1, 0, 0, 0, 2, 0, 0]
         canceled = Outcome.CANCELED
         assert told == [(2, canceled), (1, canceled), (3, Outcome.ANSWERED)]
         await site.stop()
@@ -142,10 +142,10 @@ def test_an_answer_that_cannot_be_sent_does_not_count_and_holds_up_no_other(run:
         told: list[Any] = []
         asyncio.get_running_loop().set_exception_handler(lambda _, what: told.append(what))
         gate.opened.set()
-        # All are found by one ring of the bell.
-        for instance in site.instances:
-            instance.stop()
-            assert instance.join(LIMIT_S)
+        # All are found when the loop is woken once.
+        for instance in site.pool.instances:
+            instance._inbox.put(None)
+            instance._thread.join(LIMIT_S)
         assert (await asyncio.wait_for(ended, LIMIT_S)).outcome is Outcome.ANSWERED
         assert last.balance == pytest.approx(0.7 - 0.8)
         answered = Outcome.ANSWERED
@@ -153,8 +153,8 @@ def test_an_answer_that_cannot_be_sent_does_not_count_and_holds_up_no_other(run:
         assert once.reason == "not UTF-8"
         assert [str(what["exception"]) for what in told] == ["a bug"] * 2
         assert site.in_flight == 0
-        assert site.dispatcher.balance == pytest.approx(0.7 - 0.8)
-        assert [site.counters.total(outcome) for outcome in Outcome] == [1, 0, 0, 1, 0, 1, 0]
+        assert site.pool.dispatcher.balance == pytest.approx(0.7 - 0.8)
+        assert [site.stats.total(outcome) for outcome in Outcome] == [1, 0, 0, 1, 0, 1, 0]
         await site.stop()
 
     run(main())
@@ -165,7 +165,7 @@ def test_stop_delivers_what_has_ended_meanwhile(run: Any) -> None:
         gate = Gate()
         site = site_of(gate, NullRuntime(SIGNATURE))
         await site.start()
-        site._doorbell.mute()  # type: ignore[union-attr]
+        site.pool._wakeup.mute()  # type: ignore[union-attr]
         one, ended = request()
         site.submit(one)
         await site.stop(LIMIT_S)
@@ -202,7 +202,7 @@ def test_what_is_said_of_the_future_is_what_is_decided_by(run: Any, patient: Any
         site = site_of(gate, NullRuntime(SIGNATURE), buffer=2, now=patient.time)
         await site.start()
         gate.opened.clear()
-        site.dispatcher.site.row_s[:] = [[5.0], [100.0]]  # measured: far from the profile
+        site.pool.dispatcher.site.row_s[:] = [[5.0], [100.0]]  # measured: far from the profile
         given = [request(rows=2) for _ in range(3)]
         for one, _ in given:
             one.classes = site.mask_of("tiny")
@@ -216,7 +216,7 @@ def test_what_is_said_of_the_future_is_what_is_decided_by(run: Any, patient: Any
         site.submit(hasty)
         assert "before 2.4e+04 ms, and the deadline is in 1.2e+04 ms" in (await ended).reason
         assert hasty.retry_after_s == pytest.approx(19 + 5 - 12)
-        told = site.memory.explain(b"hasty")
+        told = site.log.explain(b"hasty")
         assert told is not None
         assert [one["predicted_service_ms"] for one in told["candidates"]] == [5000, 100_000]
         assert [one["in_time"] for one in told["candidates"]] == [False, False]
@@ -232,13 +232,13 @@ def test_nobody_gives_way_to_a_request_that_could_not_be_in_time(run: Any, patie
         site = site_of(gate, NullRuntime(SIGNATURE), buffer=3, now=patient.time)
         await site.start()
         gate.opened.clear()
-        site.dispatcher.site.row_s[0] = 10.0
+        site.pool.dispatcher.site.row_s[0] = 10.0
         tiny = site.mask_of("tiny")
         given = [request(received_s=float(number)) for number in range(3)]
         for one, _ in given:
             one.classes = tiny
             site.submit(one)
-        queue = list(site.queues[0])
+        queue = list(site.pool.queues[0])
         before = given[1][0].before
         for within_s, placed in ((29.9, False), (30.0, True)):
             urgent, ended = request()
@@ -247,10 +247,10 @@ def test_nobody_gives_way_to_a_request_that_could_not_be_in_time(run: Any, patie
             site.submit(urgent)
             if not placed:
                 assert "no answer is predicted before" in (await ended).reason
-                assert list(site.queues[0]) == queue
+                assert list(site.pool.queues[0]) == queue
                 assert given[1][0].before is before
         assert "higher priority" in (await given[2][1]).reason
-        assert list(site.queues[0]) == [*queue[:2], urgent]
+        assert list(site.pool.queues[0]) == [*queue[:2], urgent]
         gate.opened.set()
         await site.stop(LIMIT_S)
 
@@ -264,7 +264,7 @@ def test_who_cannot_be_in_time_is_refused_or_served_late(
     async def main() -> None:
         site = site_of(drop_late=drop_late, now=patient.time)
         await site.start()
-        site.dispatcher.site.row_s[:] = 10.0
+        site.pool.dispatcher.site.row_s[:] = 10.0
         one, ended = request()
         one.deadline_s = patient.time() + 5.0
         site.submit(one)
@@ -325,26 +325,26 @@ def test_each_held_request_has_its_deadline(run: Any, patient: Any, drop_late: b
     async def main() -> None:
         gate = Gate()
         site = site_of(gate, NullRuntime(SIGNATURE), drop_late=drop_late, now=patient.time)
-        site.dispatcher = Holding(site.dispatcher)
+        site.pool.dispatcher = Holding(site.pool.dispatcher)
         await site.start()
         gate.opened.clear()
         given = [request() for _ in range(3)]
         given[2][0].deadline_s = patient.time() + 60.0
         for one, _ in given:
             site.submit(one)
-        assert site.dispatcher.site.held[0] == 2
+        assert site.pool.dispatcher.site.held[0] == 2
         await patient.let(59.9)
-        assert site.dispatcher.site.held[0] == 2
+        assert site.pool.dispatcher.site.held[0] == 2
         await patient.let(0.2)
         if drop_late:
             # Though one stands before it in the queue, and no server falls free.
             assert given[2][0].outcome is Outcome.EXPIRED
-        assert site.dispatcher.site.held[0] == (1 if drop_late else 2)
+        assert site.pool.dispatcher.site.held[0] == (1 if drop_late else 2)
         gate.opened.set()
         for _, ended in given[: 2 if drop_late else 3]:
             assert (await asyncio.wait_for(ended, LIMIT_S)).outcome is Outcome.ANSWERED
         assert given[2][0].late is not drop_late
-        assert site.dispatcher.site.held[0] == 0
+        assert site.pool.dispatcher.site.held[0] == 0
         await site.stop()
 
     run(main())
@@ -354,7 +354,7 @@ def test_the_central_queue_gives_way_to_priority(run: Any) -> None:
     async def main() -> None:
         gate = Gate()
         site = site_of(gate, NullRuntime(SIGNATURE), room=2)
-        site.dispatcher = Holding(site.dispatcher)
+        site.pool.dispatcher = Holding(site.pool.dispatcher)
         await site.start()
         gate.opened.clear()
         given = [request() for _ in range(5)]
@@ -363,10 +363,10 @@ def test_the_central_queue_gives_way_to_priority(run: Any) -> None:
             site.submit(one)
         assert "no room" in (await given[3][1]).reason
         assert "higher priority" in (await given[2][1]).reason
-        assert list(site.held) == [given[1][0], given[4][0]]
+        assert list(site.pool.held) == [given[1][0], given[4][0]]
         site.cancel(given[1][0])
         site.cancel(given[1][0])
-        assert site.dispatcher.site.held[0] == 1
+        assert site.pool.dispatcher.site.held[0] == 1
         # What is held when the site stops is told so.
         gate.opened.set()
         await site.stop(LIMIT_S)
@@ -421,7 +421,7 @@ def test_the_arrival_rate_is_estimated_for_the_policy(run: Any, patient: Any) ->
 
     async def main() -> None:
         site = site_of(policy="r-jiq", window_s=10.0, now=patient.time)
-        site.dispatcher.__class__ = Told
+        site.pool.dispatcher.__class__ = Told
         await site.start()
         await patient.let(0.0)
         given = [request(rows=5) for _ in range(4)]

@@ -84,11 +84,11 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
             raise RefusalError(503, f"task {site.task!r} is not ready")
         arrays = _arrays(message, intake)
         wanted = _wanted(message, intake)
-        parameters = _parameters(message.parameters, InferParameters, site.counters)
+        parameters = _parameters(message.parameters, InferParameters, site.stats)
         request = intake.request(arrays, parameters, deliver, end, received_s)
     except RefusalError as refusal:
         unready = refusal.status == 503
-        site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
+        site.stats.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
         raise
     remaining_s = context.time_remaining()
     if remaining_s is not None:
@@ -145,7 +145,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
     for i, given in enumerate(message.inputs):
         name, datatype = given.name, given.datatype
         shape = intake.input(name, datatype, given.shape, arrays)
-        parameters = _parameters(given.parameters, TensorParameters, intake.site.counters)
+        parameters = _parameters(given.parameters, TensorParameters, intake.site.stats)
         if parameters is not None and parameters.shared_memory_region is not None:
             raise RefusalError(501, "shared memory is not offered; send the data")
         if not raw:
@@ -164,7 +164,7 @@ def _wanted(message: Any, intake: Intake) -> list[Tensor]:
         return list(intake.site.signature.outputs)
     wanted: dict[str, Tensor] = {}
     for output in message.outputs:
-        parameters = _parameters(output.parameters, TensorParameters, intake.site.counters)
+        parameters = _parameters(output.parameters, TensorParameters, intake.site.stats)
         wanted[output.name] = intake.output(output.name, wanted, parameters)
     return list(wanted.values())
 

@@ -1,10 +1,9 @@
-"""A virtual server: answers as an instance does, by forwarding to another node."""
+"""A virtual server: an instance that answers by forwarding to another node."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,17 +13,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from inferway.live.faults import RETRY_S
-from inferway.live.hops.breaker import RetryBudget
 from inferway.live.hops.headers import body_lines, encoded, hop_head, predicted_line, target_of
 from inferway.live.hops.hop import Hop, strange_failure
 from inferway.live.hops.patience import patience_s
 from inferway.live.hops.pool import Sending
+from inferway.live.hops.ways import differ
 from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON
-from inferway.live.instance import EXPIRED
-from inferway.live.request import Batch, Outcome, Request, outcome_of
-from inferway.protocol import Signature
+from inferway.live.instance import RETRY_S, Events, PoolTerms, RemoteTarget
+from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request, outcome_of
+from inferway.live.threads import run_detached
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
 from inferway.protocol.messages import ErrorMessage
 from inferway.unreadable import UNREADABLE
@@ -38,9 +36,9 @@ MAYBE: Final = "the request may have been run"
 """What is said where another node had a request and nobody knows what became of it."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Forwarding:
-    """Where the servers of a class send what they are given; takes a runtime's place at a site.
+@dataclass(frozen=True, eq=False)
+class Forwarding(RemoteTarget):
+    """Where the servers of a class send what they are given; takes a runtime's place at a pool.
 
     Attributes
     ----------
@@ -63,34 +61,16 @@ class Forwarding:
     spans: Spans | None = None
     rtt_s: float | None = None
 
-    def close(self) -> None:
-        """Do nothing: other classes may use the hop."""
+    def instance(self, name: str, terms: PoolTerms) -> RemoteInstance:
+        """As `RemoteTarget.instance`."""
+        return RemoteInstance(name, self, terms)
 
 
-class _Stop:
-    """Stops a request that is on its way, as `inferway.runtime.Call` does with a run."""
-
-    __slots__ = ("_forwarder", "_job")
-
-    def __init__(self, forwarder: Forwarder, job: Any) -> None:
-        self._forwarder, self._job = forwarder, job
-
-    @property
-    def terminate(self) -> bool:
-        return bool(self._job.abandoned)
-
-    @terminate.setter
-    def terminate(self, value: bool) -> None:
-        if value:
-            self._forwarder.stop_sending(self._job)
-
-
-class Forwarder:
+class RemoteInstance:
     """Has one request at a time on its way; the others wait, in their order.
 
-    It has the face of `inferway.live.instance.Instance`, and lives on the event loop. A request
-    that came over HTTP goes on as it came, its body undecoded, and so does its answer; others are
-    written as binary tensors.
+    It lives on the event loop. A request that came over HTTP goes on as it came, its body
+    undecoded, and so does its answer; others are written as binary tensors.
 
     Parameters
     ----------
@@ -98,108 +78,71 @@ class Forwarder:
         For messages.
     forwarding
         Where to.
-    task
-        That the requests ask for.
-    signature
-        Of the task.
-    node
-        This node's name.
-    finished
-        Called with each request that has ended, outcome filled in.
-    drop_late
-        Whether a request whose deadline has passed is dropped instead of sent, and others carry
-        what is left of theirs.
-    now
-        The clock of deadlines and service times, seconds.
-    budget
-        Earns retries with each request sent.
+    terms
+        Of the pool. Where late requests are served, what is sent does not carry what is left of
+        its deadline.
     """
 
-    def __init__(
-        self,
-        name: str,
-        forwarding: Forwarding,
-        task: str,
-        signature: Signature,
-        node: str,
-        finished: Callable[[Any], None],
-        drop_late: bool = True,
-        now: Callable[[], float] = time.monotonic,
-        budget: RetryBudget | None = None,
-    ) -> None:
-        self.name, self.node = name, node
-        self.runtime = self.forwarding = forwarding
-        self._hop, self._spans, self._task = forwarding.hop, forwarding.spans, task
-        self._signature = signature
-        self._finished, self._drop_late, self._now = finished, drop_late, now
-        self._earn = (budget or RetryBudget()).earn
-        self._target = target_of(task, self._hop.host, self._hop.port)
+    cold = False
+
+    def __init__(self, name: str, forwarding: Forwarding, terms: PoolTerms) -> None:
+        self.name, self.forwarding = name, forwarding
+        self._hop, self._spans, self._task = forwarding.hop, forwarding.spans, terms.task
+        self._signature = terms.signature
+        self._drop_late, self._now = terms.drop_late, terms.now
+        self._earn = terms.budget.earn
+        self._node = terms.node
+        self._target = target_of(terms.task, self._hop.host, self._hop.port)
         self._to, self._variant = encoded(forwarding.node), encoded(forwarding.variant)
-        self._path = encoded(node)
+        self._path = encoded(terms.node)
         self._relayed = forwarding.node != self._hop.name
-        self._waiting: deque[Any] = deque()
-        self._job: Any = None
+        self._waiting: deque[Job] = deque()
+        self._job: Job | None = None
         self._sending: Sending | None = None
         self._drained: threading.Event | None = None
+        self._slower: Callable[[float, float], None] | None = None
+        self._finished: Callable[[Job], None]
         self.resting = False
-        """Whether the hop is of no use now; kept by whoever watches it."""
+        """Whether the hop is of no use now; kept by the pool."""
         self.complaint = ""
-        """Why it rests from the start."""
         self.proven = False
-        """As an instance's; nobody asks where nothing is probed."""
 
-    def start(self, turn: Any = None) -> None:
-        """Begin; there is nothing to start."""
+    @property
+    def group(self) -> Hop:
+        """The way to the neighbor: all servers behind it fail together."""
+        return self._hop
 
-    def warm_up(self) -> bool:
-        """Do nothing: the node that has the model has warmed it up."""
-        return True
+    async def start(self, events: Events) -> None:
+        """Begin, and have the pool told from now on when the way takes longer than it did, or less.
 
-    def put(self, job: Any) -> None:
+        Predicted times of all servers at its end move at once then. Left to themselves, each would
+        have to serve a slow request first, and none would see that it is over.
+        """
+        self._finished = events.done
+        path, counted_s = self.forwarding.path, self.forwarding.rtt_s
+        self._slower = slower = partial(events.slower, self)
+        rtt_s = self._hop.round_trip_s(path)
+        if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
+            slower(rtt_s - counted_s, rtt_s)
+        self._hop.follow(path, slower, me=self._node)
+
+    def put(self, job: Job) -> None:
         """Take a request, or a batch of one."""
         if self._job is None and not self._waiting:
             self._begin(job)
         else:
             self._waiting.append(job)
 
-    def run_next(self) -> None:
-        """Have nothing for the loop's turn."""
-
-    def cancel(self, job: Any) -> bool:
+    def cancel(self, job: Job) -> bool:
         """Take a request back; False when it is on its way."""
         if job not in self._waiting:
             return False
         self._waiting.remove(job)
         return True
 
-    def probe(self, told: Callable[[str], None]) -> None:
-        """Say how the hop is; it probes its neighbor itself."""
-        told(self._hop.reason)
-
-    def resume(self) -> None:
-        """Go on after a rest."""
-        self.resting = False
-        self._next()
-
-    def stop(self) -> None:
-        """Take no more; what is on its way, and what waits, still ends."""
-        self._drained = threading.Event()
-        if self._job is None and not self._waiting:
-            self._drained.set()
-
-    def join(self, limit_s: float) -> bool:
-        """Wait until everything has ended, in another thread than the loop's; False if not in time.
-
-        To be called after `stop`.
-        """
-        assert self._drained is not None
-        return self._drained.wait(limit_s)
-
-    def give_up(self) -> None:
-        """Have nothing to give up: whoever divides a request is elsewhere."""
-
-    def stop_sending(self, job: Any) -> None:
+    def abort(self, job: Job) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
+        job.abandoned = True
         if job is not self._job or self._sending is None or self._sending.ended:
             return
         self._sending.cancel()
@@ -208,16 +151,29 @@ class Forwarder:
             self._ended, job, Failure("the client went during the service")
         )
 
-    def _begin(self, job: Any) -> None:
+    def probe(self, told: Callable[[str], None]) -> None:
+        """Say how the hop is; it probes its neighbor itself."""
+        told(self._hop.reason)
+
+    async def close(self, limit_s: float) -> bool:
+        """Take no more; what is on its way, and what waits, still ends."""
+        if self._slower is not None:
+            self._hop.unfollow(self.forwarding.path, self._slower)
+            self._slower = None
+        if self._job is None and not self._waiting:
+            return True
+        self._drained = threading.Event()
+        return await run_detached(self._drained.wait, limit_s)
+
+    def _begin(self, job: Job) -> None:
         self._job = job
         started_s = self._now()
         if self._drop_late and job.deadline_s < started_s:
             job.outcome, job.reason = Outcome.EXPIRED, EXPIRED
             asyncio.get_running_loop().call_soon(self._end, job)
             return
-        request: Request = job.members[0] if isinstance(job, Batch) else job
+        request = job.members[0] if isinstance(job, Batch) else job
         job.started_s = started_s
-        job.call = _Stop(self, job)
         carried, body, size = self._written(request, started_s)
         # A late request that is served all the same must not be refused further up for that.
         left_s = request.deadline_s - started_s if self._drop_late else float("inf")
@@ -245,12 +201,12 @@ class Forwarder:
         lines += content_lines(json_length)
         return lines, parts, sum(map(len, parts))
 
-    def _ended(self, job: Any, result: Answer | Failure) -> None:
+    def _ended(self, job: Job, result: Answer | Failure) -> None:
         if job is not self._job:
             return  # it has been given up
         self._sending = None
         job.service_s = self._now() - job.started_s
-        request: Request = job.members[0] if isinstance(job, Batch) else job
+        request = job.members[0] if isinstance(job, Batch) else job
         if isinstance(result, Failure):
             self._fail(job, request, result)
         elif result.status == 200:
@@ -259,7 +215,7 @@ class Forwarder:
             self._refuse(job, request, result)
         self._end(job)
 
-    def _end(self, job: Any) -> None:
+    def _end(self, job: Job) -> None:
         self._job = None
         if self._spans is not None:
             self._spans.forwarded(job.members[0] if isinstance(job, Batch) else job, job.outcome)
@@ -272,7 +228,7 @@ class Forwarder:
         if self._job is None and self._waiting and not self.resting:
             self._begin(self._waiting.popleft())
 
-    def _take(self, job: Any, request: Request, answer: Answer) -> None:
+    def _take(self, job: Job, request: Request, answer: Answer) -> None:
         job.outcome = Outcome.ANSWERED
         request.passed = answer
         if request.raw is not None:
@@ -285,7 +241,7 @@ class Forwarder:
             wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
 
-    def _refuse(self, job: Any, request: Request, answer: Answer) -> None:
+    def _refuse(self, job: Job, request: Request, answer: Answer) -> None:
         if strange_failure(answer):
             # Nobody knows how far the request had come when something on the way failed.
             failure = Failure(f"{complaint(answer, self._hop.name)}, and no node wrote that")
@@ -304,7 +260,7 @@ class Forwarder:
             job.retry_after_s = float(after) if after.isdigit() else RETRY_S
         request.passed = answer
 
-    def _fail(self, job: Any, request: Request, failure: Failure) -> None:
+    def _fail(self, job: Job, request: Request, failure: Failure) -> None:
         job.reason, job.unserved = failure.reason, failure.unserved
         if failure.unserved:
             job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S

@@ -14,7 +14,7 @@ from inferway.live.hops.breaker import Breaker
 from inferway.live.hops.headers import encoded, live_head
 from inferway.live.hops.inquiry import Inquiry
 from inferway.live.hops.patience import TRIAL
-from inferway.live.hops.pool import Pool, Question, Sending
+from inferway.live.hops.pool import ConnectionPool, Question, Sending
 from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
 from inferway.live.hops.wire import Answer, Failure
@@ -81,7 +81,7 @@ class Hop:
         self.reason = ""
         """Why nothing is sent; empty while requests are."""
         self.tls = tls
-        self._pool = Pool(
+        self._pool = ConnectionPool(
             name,
             host,
             port,
@@ -233,6 +233,11 @@ class Hop:
     def works(self) -> bool:
         """Whether requests may go, or at least one."""
         return self.breaker.closed or self.breaker.trial
+
+    @property
+    def out(self) -> bool:
+        """Whether nothing may go, or nothing but one that shows whether the neighbor works."""
+        return not self.breaker.closed
 
     @property
     def asked(self) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, TypeVar
 
-from inferway.live.hops.pool import Pool, said
+from inferway.live.hops.pool import ConnectionPool, said
 from inferway.live.hops.wire import Answer, Wire
 
 LIMIT_S: Final = 0.5
@@ -42,7 +42,7 @@ class Inquiry:
     """
 
     def __init__(
-        self, pool: Pool, question: bytes, rtt_s: float, told: Callable[[str, bool], None]
+        self, pool: ConnectionPool, question: bytes, rtt_s: float, told: Callable[[str, bool], None]
     ) -> None:
         self._pool, self._question, self._rtt_s, self._told = pool, question, rtt_s, told
         self.begun_s = monotonic()

@@ -72,7 +72,7 @@ class Sending:
 
     def __init__(
         self,
-        pool: Pool,
+        pool: ConnectionPool,
         head: bytes,
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
@@ -103,7 +103,7 @@ class Question(Sending):
     asks: ClassVar[bool] = True
 
 
-class Pool:
+class ConnectionPool:
     """Connections that are opened when requests need them, and kept.
 
     Parameters

@@ -115,7 +115,7 @@ class Infer:
             request = self.parse(exchange, received_s)
         except RefusalError as refusal:
             unready = refusal.status == 503
-            site.counters.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
+            site.stats.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
             extra = b"Retry-After: 1\r\n" * unready
             if site.trail is not None:
                 took_s = site.now() - received_s
@@ -154,7 +154,7 @@ class Infer:
         if message is None:
             message = read(text)
         if type(message) is PatchedMessage:
-            self.site.counters.ignored += message.ignored
+            self.site.stats.ignored += message.ignored
         arrays = self._arrays(message.inputs, body, json_end, found)
         wanted = Wanted(self, exchange, message.id, self._wanted(message))
         request = self.intake.request(arrays, message.parameters, reply, wanted, received_s)

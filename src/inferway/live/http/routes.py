@@ -189,7 +189,7 @@ def inference_routes(
 
 def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
     def explain(exchange: Exchange, identity: bytes) -> None:
-        found = site.memory.explain(identity)
+        found = site.log.explain(identity)
         if found is None:
             shown = identity.decode("utf-8", "replace")[:128]
             exchange.refuse(

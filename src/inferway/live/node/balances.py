@@ -77,21 +77,21 @@ class Balances:
             Ends when it has answered what it had. What it undoes until then counts as well.
         """
         if task in self._targets:
-            owed = site.dispatcher.balance
+            owed = site.pool.dispatcher.balance
             self._left[task] = owed
             leaving.add_done_callback(partial(self._settle, task, site, owed))
 
     def _settle(self, task: str, site: Site, owed: float, leaving: asyncio.Task[None]) -> None:
         del leaving
-        self._add(task, site.dispatcher.balance - owed)
+        self._add(task, site.pool.dispatcher.balance - owed)
 
     def _of(self, task: str) -> float:
         site = self._sites.get(task)
-        return self._left.get(task, 0.0) if site is None else site.dispatcher.balance
+        return self._left.get(task, 0.0) if site is None else site.pool.dispatcher.balance
 
     def _add(self, task: str, more: float) -> None:
         site = self._sites.get(task)
         if site is None:
             self._left[task] = self._left.get(task, 0.0) + more
         elif more:
-            site.dispatcher.site.balance[0] += more
+            site.pool.dispatcher.site.balance[0] += more

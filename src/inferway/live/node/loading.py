@@ -7,10 +7,10 @@ import hashlib
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from inferway.live.errors import WarmUpError
-from inferway.live.instance import Instance
+from inferway.live.local import LocalInstance
 from inferway.live.models import LoadError
 from inferway.live.store.allowed import shown
 from inferway.live.store.error import DamagedError, StoreError
@@ -241,7 +241,7 @@ class _Opening:
             fit(runtime.signature, self._agreed)
             if not self._stopped:
                 # What a site does with it later; it has no thread before it is started.
-                Instance(self._name, runtime, _nobody, sizes=self._sizes).warm_up()
+                LocalInstance(self._name, runtime, sizes=self._sizes).warm_up()
         except BaseException:
             runtime.close()
             raise
@@ -254,10 +254,6 @@ class _Opening:
     def close(self) -> None:
         if self._runtime is not None:
             self._runtime.close()
-
-
-def _nobody(job: Any) -> None:
-    """Nothing is put into an instance that only warms up."""
 
 
 def _hash(path: Path) -> str:

@@ -145,7 +145,7 @@ class Sections:
     def begin(self, site: Site) -> None:
         """Record a site from now on; what cannot be is said, and the site serves all the same."""
         task = site.task
-        site.record(
+        site.pool.record(
             self._following(task),
             self._log,
             told=self._look,
@@ -153,8 +153,8 @@ class Sections:
             losses=self._losses.setdefault(task, Losses()),
             patient=True,
         )
-        assert site.recording is not None
-        self._written[site.recording] = task
+        assert site.pool.recording is not None
+        self._written[site.pool.recording] = task
         self._look()
 
     def _following(self, task: str) -> Path:

@@ -32,6 +32,7 @@ from inferway.live.hops.spans import Spans
 from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
+from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
@@ -180,8 +181,8 @@ class Sites:
             gone = made.ways - ways
             # The same may be offered by another way, which the site does not know.
             site.withdraw({(variant, node) for variant, node, _ in gone})
-            assert isinstance(site.dispatcher, Dispatcher | Recording)
-            site.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
+            assert isinstance(site.pool.dispatcher, Dispatcher | Recording)
+            site.pool.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
         room = {_way(offer): offer.together for offer in made.stands_for if offer is not None}
         grown = any(offer.together > room.get(_way(offer), math.inf) for offer in offers)
         return grown or not ways <= made.ways
@@ -339,7 +340,7 @@ class Sites:
             # The old site's times may be shifted while they are copied, in another thread.
             while True:
                 rtt_s = self._round_trips_s(fleet.variants, stands_for)
-                carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+                carried = carry_over(dispatcher, before.pool.dispatcher, same)  # type: ignore[arg-type]
                 if rtt_s == self._round_trips_s(fleet.variants, stands_for):
                     break
         runtimes: list[Runtime | Forwarding] = []
@@ -359,21 +360,25 @@ class Sites:
             runtimes += [runtime] * int(count)
         options = self._deployment.policy_of(kind).options
         site = Site(
-            task,
-            signature,
-            dispatcher,
-            runtimes,
-            seed=self._deployment.seed,
-            target=kind.accuracy_target,
-            deadline_s=kind.deadline_s,
-            drop_late=member.late == "drop",
-            rules=rules_of(dispatcher.site, batches) if any(batches) else None,
-            headroom=self._headroom,
-            demands=demands,
-            window_s=None if options.get("rate") else options.get("window"),
-            node=self._position.node,
-            idempotent=kind.idempotent,
-            now=self._now,
+            Pool(
+                task,
+                signature,
+                dispatcher,
+                runtimes,
+                PoolOptions(
+                    seed=self._deployment.seed,
+                    target=kind.accuracy_target,
+                    deadline_s=kind.deadline_s,
+                    drop_late=member.late == "drop",
+                    rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+                    headroom=self._headroom,
+                    demands=demands,
+                    window_s=None if options.get("rate") else options.get("window"),
+                    node=self._position.node,
+                    idempotent=kind.idempotent,
+                    now=self._now,
+                ),
+            )
         )
         site.trace(self._ended)
         return site, stands_for

@@ -56,18 +56,19 @@ class Supply:
         found = []
         for (task, variant), copies in self._sites.running.items():
             site = self._sites.by_task.get(task)
-            if (task, variant) in but or site is None or variant not in site.variants:
+            if (task, variant) in but or site is None or variant not in site.pool.variants:
                 continue
-            k = site.variants.index(variant)
-            view = site.dispatcher.site
+            k = site.pool.variants.index(variant)
+            pool = site.pool
+            view = pool.dispatcher.site
             rule = rule_of(self._position.tasks[task].variants[variant].batch)
-            healthy = min(copies, sum(site.health.healthy[site.first[k] : site.first[k + 1]]))
+            healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
             taken_per_s = self._taken_per_s.get((task, variant), 0.0)
             found.append(
                 Own(
                     task,
                     variant,
-                    site.accuracy[k],
+                    pool.accuracy[k],
                     least_s(view, k, rule),
                     max(0.0, healthy * most_per_s(view, k, rule) - taken_per_s),
                     self._position.repository,

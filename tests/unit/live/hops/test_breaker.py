@@ -7,8 +7,8 @@ from inferway.live.hops.breaker import (
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
     Breaker,
-    RetryBudget,
 )
+from inferway.live.retries import RetryBudget
 
 
 class Clock:

@@ -12,10 +12,10 @@ from doubling import SIGNATURE, Gate, One, give
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Outcome, Site
-from inferway.live.hops.breaker import RetryBudget
+from inferway.live import Outcome, Pool, PoolOptions, Site
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
+from inferway.live.retries import RetryBudget
 from inferway.protocol.inference import encode
 from inferway.site import Fleet
 
@@ -75,7 +75,15 @@ def site_at(hop: Hop, **options: Any) -> Site:
     tiny = Forwarding(hop, "cloud", "tiny", ("metro", "cloud"))
     big = Forwarding(hop, "cloud", "big", ("metro", "cloud"))
     gate = options.pop("gate", None) or Gate()
-    return Site("task", SIGNATURE, dispatcher, [gate, tiny, tiny, big], node="edge", **options)
+    return Site(
+        Pool(
+            "task",
+            SIGNATURE,
+            dispatcher,
+            [gate, tiny, tiny, big],
+            PoolOptions(node="edge", **options),
+        )
+    )
 
 
 async def begin(script: Any, **options: Any) -> tuple[Neighbor, Hop, Site]:
@@ -91,7 +99,7 @@ async def end(neighbor: Neighbor, hop: Hop, site: Site) -> None:
     hop.close()
     await neighbor.stop()
     assert site.in_flight == 0
-    assert site.dispatcher.site.queue.sum() == 0
+    assert site.pool.dispatcher.site.queue.sum() == 0
 
 
 async def echo(visit: Visit) -> None:
@@ -117,9 +125,9 @@ def test_a_request_without_http_goes_as_binary_and_comes_back_as_arrays(run: Any
             binary=True,
         )
         assert visit.body == b"".join(body)
-        assert site.counters.rows == [0, 0, 2]
+        assert site.stats.rows == [0, 0, 2]
         assert request.service_s > 0.0
-        assert site.dispatcher.balance == pytest.approx(2 * (0.9 - 0.8))
+        assert site.pool.dispatcher.balance == pytest.approx(2 * (0.9 - 0.8))
         await end(neighbor, hop, site)
 
     run(main())
@@ -161,7 +169,7 @@ def test_each_server_has_one_request_on_its_way_and_the_others_wait(run: Any) ->
         assert await ones[0].answer() == [[0.0, 0.0]]
         assert await ones[2].answer() == [[4.0, 4.0]]
         assert len(neighbor.visits) == 2
-        assert site.counters.total(Outcome.CANCELED) == 1
+        assert site.stats.total(Outcome.CANCELED) == 1
         await end(neighbor, hop, site)
 
     run(main())
@@ -180,7 +188,7 @@ def test_a_client_that_goes_closes_that_one_connection(run: Any) -> None:
         await until(lambda: site.in_flight == 0)
         assert one.outcome is Outcome.CANCELED
         assert hop.in_flight == 0
-        assert site.dispatcher.balance == 0.0
+        assert site.pool.dispatcher.balance == 0.0
         assert hop.breaker.closed
         await end(neighbor, hop, site)
 
@@ -203,7 +211,7 @@ def test_what_was_certainly_not_run_goes_to_another_class_once(run: Any, status:
         assert one.outcome is expected
         assert one.request.reason == f"node cloud answered {status}: no room"
         assert one.request.retry_after_s == 3.0
-        assert site.moved == [0, 0, 1]
+        assert site.stats.moved == [0, 0, 1]
         assert hop.breaker.closed
         await end(neighbor, hop, site)
 
@@ -241,7 +249,7 @@ def test_a_lost_request_of_an_idempotent_task_goes_to_who_does_not_share_its_way
         assert (one.request.variant, one.request.node) == ("tiny", "edge")
         assert [visit.headers["inferway-variant"] for visit in neighbor.visits] == ["big"]
         assert hop.breaker.closed
-        assert site.moved == [0, 0, 1]
+        assert site.stats.moved == [0, 0, 1]
         await end(neighbor, hop, site)
 
     run(main())
@@ -281,7 +289,7 @@ def test_a_lost_request_is_given_away_within_the_budget(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = RetryBudget(0.0, first=0.0)
-    monkeypatch.setattr("inferway.live.site.RetryBudget", lambda: budget)
+    monkeypatch.setattr("inferway.live.pool.RetryBudget", lambda: budget)
 
     async def main() -> None:
         neighbor, hop, site = await begin(dies, idempotent=True)
@@ -367,7 +375,7 @@ def test_a_neighbor_that_cannot_be_reached_is_left_out_at_once_and_taken_back(ru
         give(site, one)
         assert await one.answer() == [[2.0, 2.0]]  # by its own variant, not by the same hop's
         assert (one.request.variant, one.request.node) == ("tiny", "edge")
-        assert site.health.healthy == [True, False, False, False]
+        assert site.pool.health.healthy == [True, False, False, False]
         assert told == []  # of the neighbor whoever has the hop hears once, not of each server
         for _ in range(20):
             another = One(1.0)
@@ -375,7 +383,7 @@ def test_a_neighbor_that_cannot_be_reached_is_left_out_at_once_and_taken_back(ru
             await another.answer()
         assert hop.sent == 1
         await neighbor.start()
-        await until(lambda: all(site.health.healthy))
+        await until(lambda: all(site.pool.health.healthy))
         last = One(1.0)
         give(site, last)
         await last.answer()
@@ -396,7 +404,7 @@ def test_an_offer_that_is_taken_back_gets_nothing_until_it_comes_again(run: Any)
             assert one.request.node == "edge"
         assert hop.sent == 0
         site.withdraw(())
-        assert all(site.health.healthy)
+        assert all(site.pool.health.healthy)
         last = One(1.0)
         give(site, last)
         await last.answer()
@@ -405,7 +413,7 @@ def test_an_offer_that_is_taken_back_gets_nothing_until_it_comes_again(run: Any)
         site.withdraw({("big", "cloud"), ("tiny", "cloud")})
         hop.lose("gone")
         await until(lambda: hop.breaker.closed)
-        assert site.health.healthy == [True, False, False, False]
+        assert site.pool.health.healthy == [True, False, False, False]
         await end(neighbor, hop, site)
 
     run(main())
@@ -413,7 +421,7 @@ def test_an_offer_that_is_taken_back_gets_nothing_until_it_comes_again(run: Any)
 
 def test_retries_stay_within_their_budget(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = RetryBudget(0.2, first=1.0)
-    monkeypatch.setattr("inferway.live.site.RetryBudget", lambda: budget)
+    monkeypatch.setattr("inferway.live.pool.RetryBudget", lambda: budget)
 
     async def main() -> None:
         async def script(visit: Visit) -> None:
@@ -429,7 +437,7 @@ def test_retries_stay_within_their_budget(run: Any, monkeypatch: pytest.MonkeyPa
             await asyncio.wait_for(one.ended, LIMIT_S)
             ends.append(one)
         served = sum(one.outcome is Outcome.ANSWERED for one in ends)
-        assert served == budget.spent == site.moved[2]
+        assert served == budget.spent == site.stats.moved[2]
         assert 10 <= served <= 14  # a fifth of 50 and of the retries themselves
         refused = next(one for one in ends if one.outcome is not Outcome.ANSWERED)
         assert refused.request.reason.endswith("the budget of retries is spent")
@@ -442,7 +450,7 @@ def test_what_runs_here_is_no_retry_of_anybody_elses(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     budget = RetryBudget(0.0, first=0.0)
-    monkeypatch.setattr("inferway.live.site.RetryBudget", lambda: budget)
+    monkeypatch.setattr("inferway.live.pool.RetryBudget", lambda: budget)
 
     async def main() -> None:
         async def script(visit: Visit) -> None:

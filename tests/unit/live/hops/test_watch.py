@@ -14,7 +14,7 @@ from doubling import SIGNATURE, Gate, One, give
 from neighbor import Neighbor, Visit
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Site
+from inferway.live import Pool, PoolOptions, Site
 from inferway.live.hops.forwarder import Forwarding
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.ways import ENOUGH, FIRST
@@ -68,7 +68,7 @@ def site_at(hop: Hop, rtt_s: float | None = None) -> Site:
         for path in (("metro",), ("metro", "cloud"))
         for _ in range(4)
     ]
-    return Site("task", SIGNATURE, dispatcher, [Gate(), *ways], node="edge")
+    return Site(Pool("task", SIGNATURE, dispatcher, [Gate(), *ways], PoolOptions(node="edge")))
 
 
 @asynccontextmanager
@@ -97,7 +97,7 @@ async def ask(site: Site, k: int, times: int) -> None:
 def test_all_servers_behind_a_link_move_at_once(run: Any) -> None:
     async def main() -> None:
         async with begun() as (hop, site):
-            view = site.dispatcher.site
+            view = site.pool.dispatcher.site
             await ask(site, 1, FIRST)
             await ask(site, 2, FIRST)
             before = view.row_s[:, 0].copy()
@@ -112,7 +112,7 @@ def test_all_servers_behind_a_link_move_at_once(run: Any) -> None:
             hop.rtt_s = 0.0
             await ask(site, 1, ENOUGH)
             assert view.row_s[:, 0] == pytest.approx(before, abs=0.05)
-            assert site.dispatcher.balance != 0.0
+            assert site.pool.dispatcher.balance != 0.0
 
     run(main())
 
@@ -120,7 +120,7 @@ def test_all_servers_behind_a_link_move_at_once(run: Any) -> None:
 def test_what_the_hop_learns_no_server_learns_again(run: Any) -> None:
     async def main() -> None:
         async with begun() as (hop, site):
-            view = site.dispatcher.site
+            view = site.pool.dispatcher.site
             await ask(site, 1, FIRST)
             hop.rtt_s = 0.2
             # Servers that have measured nothing yet, or little: the first would take all of it.
@@ -143,14 +143,14 @@ def test_a_new_site_begins_with_what_is_known(run: Any) -> None:
             # Its times are those of offers that count on 10 ms; of the far link nothing is known.
             young = site_at(hop, rtt_s=0.01)
             await young.start()
-            view = young.dispatcher.site
+            view = young.pool.dispatcher.site
             assert view.row_s[OWN, 0] == pytest.approx(1e-3)
             assert view.row_s[METRO, 0] == pytest.approx(0.2, abs=0.05)
             assert view.row_s[CLOUD, 0] == pytest.approx(0.02)
             # One that has learned at this distance has nothing to add.
             heir = site_at(hop, rtt_s=hop.round_trip_s(("metro",)))
             await heir.start()
-            assert heir.dispatcher.site.row_s[METRO, 0] == pytest.approx(0.01)
+            assert heir.pool.dispatcher.site.row_s[METRO, 0] == pytest.approx(0.01)
             hop.rtt_s = 0.0
             await young.stop()
             before = view.row_s.copy()

@@ -12,6 +12,7 @@ import pytest
 
 from inferway.dispatch import Dispatcher
 from inferway.live.node.balances import Balance, Balances
+from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
 from inferway.live.site import Site
@@ -54,7 +55,7 @@ class World:
         self.runtime = Gated()
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
-        site = Site(task, SIGNATURE, dispatcher, [self.runtime], target=0.8)
+        site = Site(Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=0.8)))
         await self.roster.replace(task, site)
         self.by_task[task] = site
         self.balances.came(task)
@@ -107,14 +108,14 @@ def test_what_is_owed_waits_for_the_next_site(run: Any) -> None:
         await (await world.go())
         assert world.balances.now == {"a": Balance(0.8, SHORT)}
         site = await world.come()
-        assert site.dispatcher.balance == SHORT
+        assert site.pool.dispatcher.balance == SHORT
         await world.answered(world.ask())
         assert world.held() == pytest.approx(-0.4)
         # Twice as well, and other tasks owe nothing.
         await (await world.go())
         site = await world.come()
-        assert site.dispatcher.balance == pytest.approx(-0.4)
-        assert (await world.come("b")).dispatcher.balance == 0.0
+        assert site.pool.dispatcher.balance == pytest.approx(-0.4)
+        assert (await world.come("b")).pool.dispatcher.balance == 0.0
 
     run(work)
 
@@ -152,7 +153,7 @@ def test_one_site_after_another_carries_it_once(run: Any) -> None:
         await (await world.go())
         for _ in range(3):
             site = await world.come()
-            assert site.dispatcher.balance == SHORT
+            assert site.pool.dispatcher.balance == SHORT
         async with asyncio.timeout(LIMIT_S):
             while world.roster.retiring:
                 await asyncio.sleep(0.001)
@@ -173,7 +174,7 @@ def test_saved_balances_are_taken_up_with_and_without_a_site(run: Any) -> None:
         }
         world.balances.take_up(saved)
         assert world.balances.now == {"a": (0.8, pytest.approx(1.3)), "b": saved["b"]}
-        assert (await world.come("b")).dispatcher.balance == -2.5
+        assert (await world.come("b")).pool.dispatcher.balance == -2.5
         world.balances.take_up({"b": Balance(0.9, 7.0)})
         assert world.held("b") == -2.5
 

@@ -62,8 +62,8 @@ def hear(hop: Hop, rtt_s: float, times: int) -> None:
 
 def times_of(site: Site, name: str) -> Any:
     """Predicted times of the servers of a class, s."""
-    k = site.variants.index(name)
-    return site.dispatcher.site.row_s[site.first[k] : site.first[k + 1], 0]
+    k = site.pool.variants.index(name)
+    return site.pool.dispatcher.site.row_s[site.pool.first[k] : site.pool.first[k + 1], 0]
 
 
 def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
@@ -93,8 +93,8 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         hear(hop, 0.005, FIRST)
         hear(hop, 0.305, ENOUGH)
         assert times_of(site, "small@metro") == pytest.approx(0.306)
-        server = site.first[site.variants.index("small@metro")]
-        measure(site.dispatcher.site, server, 1, 0.32)
+        server = site.pool.first[site.pool.variants.index("small@metro")]
+        measure(site.pool.dispatcher.site, server, 1, 0.32)
         # What has been measured is carried over as it is; what is new counts on the file's 5 ms.
         offers.append(LARGE)
         await sites.run({("digits", "mini"): 2})

@@ -17,7 +17,7 @@ from patient import Patient
 import inferway
 from inferway.catalog import zoo
 from inferway.live import ServeError
-from inferway.live.instance import zeros
+from inferway.live.local import zeros
 from inferway.live.node.mover import Mover
 from inferway.live.node.shelf import Pair, Shelf
 from inferway.live.store.shared import Progress

@@ -16,8 +16,8 @@ from model_server import Asked, ModelServer, digest_of, make_certificate, say, w
 import inferway
 from inferway.catalog import zoo
 from inferway.dispatch import Dispatcher
-from inferway.live import Server, Site
-from inferway.live.instance import zeros
+from inferway.live import Pool, Server, Site
+from inferway.live.local import zeros
 from inferway.live.node.mover import Mover
 from inferway.live.node.shelf import Pair, Shelf
 from inferway.live.store import Allowed, ModelStore
@@ -40,12 +40,8 @@ def digits() -> Iterator[Server]:
     image, scores = Tensor("image", "FP32", (-1, 4)), Tensor("scores", "FP32", (-1, 3))
     signature = Signature((image,), (scores,))
     fleet = Fleet(("big",), np.array([1e2]), np.array([0.9]), np.array([1]))
-    site = Site(
-        "digits",
-        signature,
-        Dispatcher(fleet, "fastest-only", target=None),
-        [NullRuntime(signature)],
-    )
+    dispatcher = Dispatcher(fleet, "fastest-only", target=None)
+    site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
     server = Server([site], http_port=0, admin_port=0, log_level="critical")
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

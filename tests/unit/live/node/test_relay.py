@@ -17,6 +17,7 @@ from inferway.live.hops.headers import Trail, encoded, heading_of
 from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
 from inferway.live.node.relay import Relay
+from inferway.live.pool import Pool, PoolOptions
 from inferway.live.site import Site
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.refusal import RefusalError
@@ -275,7 +276,9 @@ def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
     def site(task: str) -> Site:
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-        return Site(task, signature, dispatcher, [NullRuntime(signature)], node="metro")
+        return Site(
+            Pool(task, signature, dispatcher, [NullRuntime(signature)], PoolOptions(node="metro"))
+        )
 
     relay = Relay("metro", lambda to, been: None)
     one, other, again = site("one"), site("other"), site("other")

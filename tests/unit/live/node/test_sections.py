@@ -41,10 +41,10 @@ class Log:
 
 
 class Busy:
-    """Of a site its dispatcher, which is recorded, and as much as is asked of it."""
+    """Of a site, and its pool, the dispatcher, which is recorded, and as much as is asked."""
 
     def __init__(self, task: str) -> None:
-        self.task = task
+        self.task, self.pool = task, self
         fleet = Fleet(("a",), np.array([10.0]), np.array([0.9]), np.array([2]), task=task)
         self.dispatcher: Any = Dispatcher(fleet, "priced", target=0.8, rate_per_s=6.0)
         self.asked = 0
@@ -145,7 +145,7 @@ def test_what_a_retiring_site_writes_to_stays_until_it_has_gone(
         new.stop()
         assert await one.kept() == ["a", "a.3"]
         old.decide(10)
-        old.dispatcher.flush()
+        old.pool.dispatcher.flush()
         found = replay(tmp_path / "run" / "a", requests=None)
         assert (found.requests, found.differences, found.losses) == (20, (), ())
         old.stop()

@@ -17,7 +17,7 @@ import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.errors import ServeError
-from inferway.live.hops.forwarder import Forwarder
+from inferway.live.hops.forwarder import RemoteInstance
 from inferway.live.hops.hop import Hop
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
@@ -133,10 +133,10 @@ def test_what_runs_and_what_is_offered_are_classes(run: Callable[..., None]) -> 
         await world.load("mini")
         world.offers = [CLOUD, METRO]
         await world.sites.run({("digits", "mini"): 2})
-        assert set(world.site.variants) == {"mini", "small@metro", "large@cloud"}
-        k = world.site.variants.index("mini")
-        assert world.site.first[k + 1] - world.site.first[k] == 2
-        assert sum(isinstance(one, Forwarder) for one in world.site.instances) > 2
+        assert set(world.site.pool.variants) == {"mini", "small@metro", "large@cloud"}
+        k = world.site.pool.variants.index("mini")
+        assert world.site.pool.first[k + 1] - world.site.pool.first[k] == 2
+        assert sum(isinstance(one, RemoteInstance) for one in world.site.pool.instances) > 2
 
     run(work)
 
@@ -149,13 +149,13 @@ def test_offers_that_come_and_go_leave_the_site_standing(run: Callable[..., None
         before = world.site
         world.offers = [METRO]
         assert not world.sites.heed("digits")
-        assert not world.site.health.any_of(world.site.mask_of("large"))
-        assert world.site.health.any_of(world.site.mask_of("small"))
+        assert not world.site.pool.health.any_of(world.site.mask_of("large"))
+        assert world.site.pool.health.any_of(world.site.mask_of("small"))
         world.offers = [CLOUD, METRO]
         assert not world.sites.heed("digits")
         assert await world.sites.refresh("digits") is None
         assert world.site is before
-        assert world.site.health.any_of(world.site.mask_of("large"))
+        assert world.site.pool.health.any_of(world.site.mask_of("large"))
 
     run(work)
 
@@ -172,14 +172,14 @@ def test_an_offer_keeps_its_class_for_a_while_after_it_was_taken_back(
         world.offers = [CLOUD]
         world.sites.heed("digits")
         await world.sites.run({("digits", "mini"): 2})
-        assert "small@metro" in world.site.variants
-        assert not world.site.health.any_of(world.site.mask_of("small"))
+        assert "small@metro" in world.site.pool.variants
+        assert not world.site.pool.health.any_of(world.site.mask_of("small"))
         world.later_s += 0.9 * REMEMBERED_S
         await world.sites.run({("digits", "mini"): 1})
-        assert "small@metro" in world.site.variants
+        assert "small@metro" in world.site.pool.variants
         world.later_s += 0.2 * REMEMBERED_S
         await world.sites.run({("digits", "mini"): 2})
-        assert "small@metro" not in world.site.variants
+        assert "small@metro" not in world.site.pool.variants
 
     run(work)
 
@@ -189,11 +189,11 @@ def test_where_no_repository_is_left_nothing_is_saturated(run: Callable[..., Non
         await world.load("mini")
         world.offers = [CLOUD]
         await world.sites.run({("digits", "mini"): 1})
-        own, far = (1 << world.site.variants.index(name) for name in ("mini", "large@cloud"))
-        assert world.site.dispatcher.lasting == far  # type: ignore[attr-defined]
+        own, far = (1 << world.site.pool.variants.index(name) for name in ("mini", "large@cloud"))
+        assert world.site.pool.dispatcher.lasting == far  # type: ignore[attr-defined]
         world.offers = []
         world.sites.heed("digits")
-        assert world.site.dispatcher.lasting & own  # type: ignore[attr-defined]
+        assert world.site.pool.dispatcher.lasting & own  # type: ignore[attr-defined]
         # Behind the first ones each would wait for more than `max_wait`.
         waiting = [world.ask(rows=64) for _ in range(20)]
         assert not [one.reason for one in waiting if one.outcome is Outcome.REJECTED]
@@ -203,7 +203,7 @@ def test_where_no_repository_is_left_nothing_is_saturated(run: Callable[..., Non
         assert {one.outcome for one in waiting} == {Outcome.ANSWERED}
         world.offers = [CLOUD]
         world.sites.heed("digits")
-        assert world.site.dispatcher.lasting == far  # type: ignore[attr-defined]
+        assert world.site.pool.dispatcher.lasting == far  # type: ignore[attr-defined]
 
     run(work)
 
@@ -219,12 +219,12 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
             while answered.outcome is None:
                 await asyncio.sleep(0.01)
         assert answered.outcome is Outcome.ANSWERED
-        owed = world.site.dispatcher.balance
+        owed = world.site.pool.dispatcher.balance
         assert owed < 0.0
         # Others come within reach; what is owed goes along.
         world.offers = [CLOUD]
         await world.sites.refresh("digits")
-        assert world.site.dispatcher.balance == pytest.approx(owed)
+        assert world.site.pool.dispatcher.balance == pytest.approx(owed)
 
     run(work, task="accuracy_target: 0.9")
 
@@ -238,18 +238,18 @@ def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., Non
         async with asyncio.timeout(30):
             while answered.outcome is None:
                 await asyncio.sleep(0.01)
-        owed = first.dispatcher.balance
+        owed = first.pool.dispatcher.balance
         assert owed < 0.0
         await world.sites.run({})
         assert world.sites.by_task == {}
         assert world.sites.balances.now == {"digits": (0.9, owed)}
         await world.sites.run({("digits", "mini"): 1})
         assert world.site is not first
-        assert world.site.dispatcher.balance == owed
+        assert world.site.pool.dispatcher.balance == owed
         # From one site to the next it goes along as before, once.
         world.offers = [CLOUD]
         await world.sites.refresh("digits")
-        assert world.site.dispatcher.balance == owed
+        assert world.site.pool.dispatcher.balance == owed
 
     run(work, task="accuracy_target: 0.9")
 
@@ -261,7 +261,7 @@ def test_a_policy_that_needs_a_rate_serves_where_nothing_enters(
     async def work(world: World) -> None:
         await world.load("large")
         await world.sites.run({("digits", "large"): 1})
-        assert world.site.variants == ("large",)
+        assert world.site.pool.variants == ("large",)
 
     task = f"accuracy_target: 0.9\n    dispatch: {{policy: {policy}}}"
     run(work, node="metro", task=task)
@@ -289,7 +289,7 @@ def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) ->
         assert world.sites.heed("digits")
         world.said = inspect(zoo.model_path("digits", "mini"))
         await world.sites.refresh("digits")
-        assert world.site.variants == ("large@cloud",)
+        assert world.site.pool.variants == ("large@cloud",)
         assert not world.sites.heed("digits")
 
     run(work)
@@ -347,7 +347,7 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
         await world.sites.run({("digits", "mini"): 1})
         here = [world.ask() for _ in range(9)]
         for one in here:
-            assert world.site.names[world.site.class_of[one.server]] == ("mini", "edge")
+            assert world.site.pool.names[world.site.pool.class_of[one.server]] == ("mini", "edge")
         # One that is forwarded is on its way alone.
         image = np.zeros((1, 1, 32, 32), np.float32)
         there = Request({"image": image}, 1, lambda request: None, None, world.site.now())
@@ -374,8 +374,8 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
 def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         def servers() -> int:
-            k = world.site.variants.index("small@metro")
-            return world.site.first[k + 1] - world.site.first[k]
+            k = world.site.pool.variants.index("small@metro")
+            return world.site.pool.first[k + 1] - world.site.pool.first[k]
 
         await world.load("mini")
         world.offers = [CLOUD, METRO]
@@ -384,7 +384,7 @@ def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..
         world.offers = [CLOUD, msgspec.structs.replace(METRO, together=6)]
         # Until then the offer is taken as before.
         assert world.sites.heed("digits")
-        assert all(first.health.healthy)
+        assert all(first.pool.health.healthy)
         await world.sites.refresh("digits")
         assert world.site is not first
         assert servers() == few + 6

@@ -23,7 +23,7 @@ def supply(batch: Batch | None = None) -> tuple[Any, Any, Supply]:
     )
     dispatcher = Dispatcher(fleet, "fastest-only", target=None)
     foresee(dispatcher.site, [batch, None])
-    site = SimpleNamespace(
+    pool = SimpleNamespace(
         variants=("tiny", "large"),
         accuracy=[0.7, 0.9],
         first=[0, 2, 3],
@@ -31,7 +31,7 @@ def supply(batch: Batch | None = None) -> tuple[Any, Any, Supply]:
         health=SimpleNamespace(healthy=[True, True, False]),
     )
     sites = SimpleNamespace(
-        by_task={"digits": site},
+        by_task={"digits": SimpleNamespace(pool=pool)},
         running={("digits", "tiny"): 2, ("digits", "large"): 1, ("letters", "tiny"): 1},
     )
     accounts = SimpleNamespace(for_clients=Counter())
@@ -85,7 +85,7 @@ def test_what_waits_for_others_is_offered_at_what_so_many_take() -> None:
 
 def test_batches_are_offered_by_what_was_measured() -> None:
     _, _, made = supply(Batch((1, 4), (0.01, 0.016), 1, 4))
-    view = made._sites.by_task["digits"].dispatcher.site
+    view = made._sites.by_task["digits"].pool.dispatcher.site
     view.row_s[:2, 2] = 0.002, 0.008
     assert made.own()[0].spare_per_s == pytest.approx(2 / 0.005)
     view.row_s[:2, 2] = 0.02
@@ -94,6 +94,6 @@ def test_batches_are_offered_by_what_was_measured() -> None:
 
 def test_a_copy_that_rests_takes_no_batch() -> None:
     _, _, made = supply(Batch((1, 4), (0.01, 0.016), 1, 4))
-    made._sites.by_task["digits"].health.healthy[0] = False
+    made._sites.by_task["digits"].pool.health.healthy[0] = False
     tiny, _ = made.own()
     assert (tiny.spare_per_s, tiny.together) == pytest.approx((250.0, 4))

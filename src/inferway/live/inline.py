@@ -1,16 +1,14 @@
-"""The event loop's own turn at models that are too brief to hand over."""
+"""Runs on the event loop itself, of models that are too brief to hand over."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from inferway.live.instance import Inline
+from inferway.live.request import Job
 from inferway.runtime import Runtime
-
-if TYPE_CHECKING:
-    from inferway.live.instance import Instance
-    from inferway.live.request import Job
 
 BRIEF_S: Final = 50e-6
 """Runs below this are the loop's: to wake a thread and be woken by it takes as long."""
@@ -21,7 +19,7 @@ _OUTLIER_S: Final = 4 * BRIEF_S
 _WEIGHT: Final = 1 / 16
 
 
-class Turn:
+class InlineRunner:
     """Runs brief requests on the event loop, all that came in one pass of it together.
 
     Together, because code that has just run is in the processor's caches: read eight requests, then
@@ -46,9 +44,9 @@ class Turn:
     ) -> None:
         self._loop = loop
         self._ended, self._collect = ended, collect
-        self._instances: dict[Instance, None] = {}
+        self._instances: dict[Inline, None] = {}
 
-    def plan(self, instance: Instance) -> None:
+    def plan(self, instance: Inline) -> None:
         """Have what this instance keeps for the loop run soon."""
         if not self._instances:
             self._loop.call_soon(self._run)
@@ -69,7 +67,7 @@ class Turn:
         self._collect()
 
 
-class Pace:
+class RunTime:
     """How long one row takes a runtime, and whether that is brief.
 
     Only runtimes that say so (`inferway.runtime.Steady`) can be brief, only in requests of one row,
@@ -98,11 +96,11 @@ class Pace:
         """Take a run of a warm-up into account: the least of them counts."""
         self.run_s = min(self.run_s, took_s)
 
-    def follow(self, took_s: float) -> None:
+    def observe_inline(self, took_s: float) -> None:
         """Take a run on the loop into account."""
         self.run_s += (min(took_s, _OUTLIER_S) - self.run_s) * _WEIGHT
 
-    def hear(self, took_s: float) -> None:
+    def observe_threaded(self, took_s: float) -> None:
         """Take a run in a thread into account, which can only be longer than one on the loop."""
         if took_s < self.run_s:
-            self.follow(took_s)
+            self.observe_inline(took_s)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
-from inferway.live.desk import Desk
 from inferway.live.instance import Instance
 from inferway.live.request import Batch, Request, fit
 
@@ -17,7 +16,30 @@ if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
 
 
-class Batching:
+class BatcherPool(Protocol):
+    """What a batcher needs of its pool."""
+
+    instances: list[Instance]
+    queues: list[deque[Request]]
+    """What each server holds, those in service first."""
+
+    def ask(self, server: int) -> tuple[int, int]:
+        """Ask the policy how many requests a free server drops and takes: (drop, take)."""
+
+    def begin(self, server: int, taken: int) -> None:
+        """Say that a server serves its first requests together, or waits for more with 0."""
+
+    def take_back(self, request: Request) -> None:
+        """Undo a decision: the request stands in no queue then."""
+
+    def late(self, request: Request) -> bool:
+        """Whether a request's deadline has passed and it is not to be run."""
+
+    def dropped(self, request: Request, late: bool) -> None:
+        """Tell of a request that leaves so, or that the policy drops; it stands in no queue."""
+
+
+class Batcher:
     """Requests wait here and not at the instances, each of which has one batch at most.
 
     A free server is asked what it takes when a request comes to it and when it falls free. What it
@@ -25,12 +47,8 @@ class Batching:
 
     Parameters
     ----------
-    instances
-        One per server.
-    queues
-        What each server holds, those in service first.
-    desk
-        Asks the policy, and undoes decisions.
+    servers
+        Where requests wait, and who runs them.
     rules
         By class: the sizes offered, and how batches are formed where the policy does not say; None
         where requests are run one at a time.
@@ -40,47 +58,38 @@ class Batching:
         Whether the policy says.
     mixed
         Whether requests of a task may differ in more than their first axis.
-    late
-        Whether a request's deadline has passed and it is not to be run.
-    dropped
-        Told each request that leaves so, with True, or that the policy drops, with False; it stands
-        in no queue then.
-    untime
-        Told each request that will not wait any longer.
     """
 
     def __init__(
         self,
-        instances: Sequence[Instance],
-        queues: Sequence[deque[Request]],
-        desk: Desk,
+        servers: BatcherPool,
         rules: Sequence[Rule] | None,
         class_of: Sequence[int],
         *,
         pulls: bool,
         mixed: bool,
-        late: Callable[[Request], bool],
-        dropped: Callable[[Request, bool], None],
-        untime: Callable[[Request], None],
     ) -> None:
-        self._instances, self._queues, self._desk = instances, queues, desk
+        self._servers = servers
+        self._instances, self._queues = servers.instances, servers.queues
         self._rules = [None if rules is None else rules[k] for k in class_of]
-        self._pulls, self._mixed, self._late = pulls, mixed, late
-        self._dropped, self._untime = dropped, untime
-        self._serving: list[Batch | None] = [None] * len(instances)
+        self._pulls, self._mixed = pulls, mixed
+        self._serving: list[Batch | None] = [None] * len(class_of)
         self._flushing = False
         self._idle: asyncio.Event | None = None
 
-    def hand(self, request: Request) -> bool:
-        """As `Service.hand`."""
+    def put(self, request: Request) -> bool:
+        """Take a request that has just come to its server; whether it is left waiting there."""
         self._ask(request.server)
         if request.outcome is not None or request.server < 0:
             return False
         batch = self._serving[request.server]
         return batch is None or request not in batch.members
 
-    def recall(self, request: Request) -> bool:
-        """As `Service.recall`; a batch that has not begun goes on without the request."""
+    def cancel(self, request: Request) -> bool:
+        """Take a request from its server and undo its decision; False when its run has begun.
+
+        A batch that has not begun goes on without the request.
+        """
         if request.outcome is not None:
             return False  # it has ended, or is about to
         server = request.server
@@ -89,31 +98,29 @@ class Batching:
             if not self._instances[server].cancel(batch):
                 return False
             batch.members.remove(request)
-            self._desk.take_back(request)
+            self._servers.take_back(request)
             if batch.members:
-                self._desk.begin(server, len(batch.members))
+                self._servers.begin(server, len(batch.members))
                 self._instances[server].put(batch)
             else:
                 self._serving[server] = None
                 self._ask(server)
             return True
-        self._desk.take_back(request)
+        self._servers.take_back(request)
         if batch is None and self._queues[server]:
-            self._desk.begin(server, 0)
+            self._servers.begin(server, 0)
         self._look()
         return True
 
-    def abandon(self, request: Request) -> None:
-        """As `Service.abandon`; a batch is stopped when nobody waits for any of its answers."""
+    def abort(self, request: Request) -> None:
+        """Nobody waits for a request; its batch is stopped when that is so of all its answers."""
         request.abandoned = True
         batch = self._serving[request.server]
         if batch is not None and all(one.abandoned for one in batch.members):
-            batch.abandoned = True
-            if batch.call is not None:
-                batch.call.terminate = True
+            self._instances[request.server].abort(batch)
 
     def begun(self, server: int) -> int:
-        """As `Service.begun`."""
+        """How many requests of a server are in service; they stand before the others."""
         batch = self._serving[server]
         return 0 if batch is None else len(batch.members)
 
@@ -124,20 +131,20 @@ class Batching:
         self._look()
 
     def flush(self) -> None:
-        """As `Service.flush`: from now on a server takes what there is."""
+        """Let nobody wait for requests that will not come: a server takes what there is."""
         self._flushing = True
         for server in range(len(self._instances)):
             self._ask(server)
 
-    async def end(self, limit_s: float) -> list[Request]:
-        """As `Service.end`."""
+    async def drain(self, limit_s: float) -> list[Request]:
+        """Run what waits, as far as the limit allows; what was left, which stands nowhere now."""
         self.flush()
         self._idle = asyncio.Event()
         self._look()
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), limit_s)
         waiting = [one for queue in self._queues for one in queue]
-        return [request for request in waiting if self.recall(request)]
+        return [request for request in waiting if self.cancel(request)]
 
     def _look(self) -> None:
         if self._idle is not None and not any(self._serving) and not any(self._queues):
@@ -153,29 +160,29 @@ class Batching:
         else:
             rule = self._rules[server]
             if self._pulls:
-                drop, take = self._desk.pull(server)
+                drop, take = self._servers.ask(server)
             else:
                 drop, take = 0, 1 if rule is None else rule.take(len(queue))
             for _ in range(min(drop, len(queue))):
                 gone.append((queue[0], False))
-                self._desk.take_back(queue[0])
-            while queue and self._late(queue[0]):
+                self._servers.take_back(queue[0])
+            while queue and self._servers.late(queue[0]):
                 gone.append((queue[0], True))
-                self._desk.take_back(queue[0])
+                self._servers.take_back(queue[0])
             if self._flushing and take <= 0:
                 take = len(queue)
         members = self._first(server, take)
         if members:
             for request in members:
-                self._untime(request)
-            self._desk.begin(server, len(members))
+                request.untime()
+            self._servers.begin(server, len(members))
             self._serving[server] = batch = Batch(server, members)
             self._instances[server].put(batch)
         elif queue:
-            self._desk.begin(server, 0)
+            self._servers.begin(server, 0)
         # Told last: whoever hears of it may send the next request at once.
         for request, late in gone:
-            self._dropped(request, late)
+            self._servers.dropped(request, late)
 
     def _first(self, server: int, take: int) -> list[Request]:
         """Those at the head of the queue that make the largest batch offered."""

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.live.instance import FAILURES, Instance
-from inferway.live.request import Outcome, Request
-from inferway.live.turn import BRIEF_S, Pace, Turn
+from inferway.live.inline import BRIEF_S, InlineRunner, RunTime
+from inferway.live.instance import FAILURES
+from inferway.live.local import LocalInstance
+from inferway.live.request import Job, Outcome, Request
 from inferway.protocol import Signature, Tensor
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
@@ -55,23 +56,26 @@ class Loop:
         self.done: list[Any] = []
         self.collected: list[int] = []
         self.threaded = threading.Semaphore(0)
-        self.instance = Instance("task/tiny#0", model, self._finished, True, clock)
-        assert self.instance.warm_up()
-        turn = Turn(self.loop, self.done.append, lambda: self.collected.append(len(self.done)))
-        self.instance.start(turn)
+        self.instance = LocalInstance("task/tiny#0", model, now=clock)
+        self.soon = InlineRunner(
+            self.loop, self.done.append, lambda: self.collected.append(len(self.done))
+        ).plan
+        self.loop.run_until_complete(self.instance.start(self))
         model.threads.clear()
 
-    def _finished(self, request: Request) -> None:
-        self.done.append(request)
+    def posted(self, job: Job) -> None:
+        self.done.append(job)
         self.threaded.release()
+
+    def stop(self) -> None:
+        assert self.loop.run_until_complete(self.instance.close(10))
 
     def turn(self) -> None:
         self.loop.call_soon(self.loop.stop)
         self.loop.run_forever()
 
     def close(self) -> None:
-        self.instance.stop()
-        assert self.instance.join(10)
+        self.stop()
         self.loop.close()
 
 
@@ -155,10 +159,13 @@ def test_many_rows_are_the_threads_and_the_order_stays(beside: Loop, model: Mode
 
 def test_what_is_queued_at_the_end_is_the_threads(beside: Loop, model: Model) -> None:
     given = [request() for _ in range(3)]
-    for one in given:
-        beside.instance.put(one)
-    beside.instance.stop()
-    assert beside.instance.join(10)
+
+    async def end() -> None:
+        for one in given:
+            beside.instance.put(one)
+        assert await beside.instance.close(10)
+
+    beside.loop.run_until_complete(end())
     assert beside.done == given
     assert set(model.threads) == {"task/tiny#0"}
     beside.turn()
@@ -170,8 +177,7 @@ def test_a_model_that_grows_slow_goes_to_the_thread(beside: Loop, model: Model) 
     for _ in range(10):
         beside.instance.put(request())
         beside.turn()
-    beside.instance.stop()
-    assert beside.instance.join(10)
+    beside.stop()
     assert "task/tiny#0" in model.threads
     slow = model.threads.index("task/tiny#0")
     assert slow < 5
@@ -192,28 +198,28 @@ def test_failures_on_the_loop_make_an_instance_rest(beside: Loop, model: Model) 
 
 @pytest.mark.parametrize("signature", [OPEN, TEXT], ids=["free axis", "text"])
 def test_what_takes_as_long_as_its_input_is_never_brief(clock: Clock, signature: Signature) -> None:
-    pace = Pace(Model(clock, signature))
-    pace.begin(0.0)
-    assert not pace.is_brief(1)
+    run_time = RunTime(Model(clock, signature))
+    run_time.begin(0.0)
+    assert not run_time.is_brief(1)
 
 
 def test_only_steady_runtimes_are_brief(model: Model) -> None:
     model.steady = False
-    pace = Pace(model)
-    pace.begin(0.0)
-    assert not pace.is_brief(1)
+    run_time = RunTime(model)
+    run_time.begin(0.0)
+    assert not run_time.is_brief(1)
 
 
 def test_one_interruption_does_not_make_a_model_slow(model: Model) -> None:
-    pace = Pace(model)
-    pace.begin(BRIEF_S / 4)
-    pace.follow(1.0)
-    assert pace.is_brief(1)
+    run_time = RunTime(model)
+    run_time.begin(BRIEF_S / 4)
+    run_time.observe_inline(1.0)
+    assert run_time.is_brief(1)
     for _ in range(20):
-        pace.follow(1.0)
-    assert not pace.is_brief(1)
-    pace.hear(2.0)
-    assert not pace.is_brief(1)
+        run_time.observe_inline(1.0)
+    assert not run_time.is_brief(1)
+    run_time.observe_threaded(2.0)
+    assert not run_time.is_brief(1)
     for _ in range(60):
-        pace.hear(BRIEF_S / 4)
-    assert pace.is_brief(1)
+        run_time.observe_threaded(BRIEF_S / 4)
+    assert run_time.is_brief(1)

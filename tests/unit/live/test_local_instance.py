@@ -1,15 +1,15 @@
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from finished import Finished, close, start
 
 from inferway.live.errors import WarmUpError
-from inferway.live.instance import WARM_UP_RUNS, Instance, zeros
+from inferway.live.local import WARM_UP_RUNS, LocalInstance, zeros
 from inferway.live.request import Outcome, Request
 from inferway.protocol import Signature, Tensor
 
@@ -37,31 +37,37 @@ class Model:
         pass
 
 
+def started(made: LocalInstance, model: Model, done: Finished) -> LocalInstance:
+    start(made, done)
+    model.seen.clear()
+    while model.begun.acquire(blocking=False):
+        pass
+    return made
+
+
 @pytest.fixture
 def model() -> Model:
     return Model()
 
 
 @pytest.fixture
-def done() -> queue.Queue[Request]:
-    return queue.Queue()
+def done() -> Finished:
+    return Finished()
 
 
 @pytest.fixture
-def instance(model: Model, done: queue.Queue[Request]) -> Iterator[Instance]:
-    made = Instance("task/tiny#0", model, done.put)
-    made.start()
+def instance(model: Model, done: Finished) -> Iterator[LocalInstance]:
+    made = started(LocalInstance("task/tiny#0", model), model, done)
     yield made
     model.opened.set()
-    made.stop()
-    assert made.join(10)
+    close(made)
 
 
 def request(value: float = 1.0) -> Request:
     return Request({"x": np.full((1, 2), value, np.float32)}, 1, lambda _: None)
 
 
-def test_requests_are_answered_in_order(instance: Instance, done: queue.Queue[Request]) -> None:
+def test_requests_are_answered_in_order(instance: LocalInstance, done: Finished) -> None:
     given = [request(i) for i in range(5)]
     for one in given:
         instance.put(one)
@@ -74,7 +80,7 @@ def test_requests_are_answered_in_order(instance: Instance, done: queue.Queue[Re
 
 
 def test_a_failure_ends_the_request_and_not_the_instance(
-    instance: Instance, model: Model, done: queue.Queue[Request]
+    instance: LocalInstance, model: Model, done: Finished
 ) -> None:
     model.failure = ValueError("bad\n  weights")
     instance.put(request())
@@ -87,7 +93,7 @@ def test_a_failure_ends_the_request_and_not_the_instance(
 
 
 def test_only_what_waits_can_be_canceled(
-    instance: Instance, model: Model, done: queue.Queue[Request]
+    instance: LocalInstance, model: Model, done: Finished
 ) -> None:
     model.opened.clear()
     running, waiting, last = request(1), request(2), request(3)
@@ -103,21 +109,19 @@ def test_only_what_waits_can_be_canceled(
 
 
 @pytest.mark.parametrize("drop", [True, False])
-def test_late_requests(model: Model, done: queue.Queue[Request], drop: bool) -> None:
-    instance = Instance("i", model, done.put, drop_late=drop)
-    instance.start()
+def test_late_requests(model: Model, done: Finished, drop: bool) -> None:
+    instance = started(LocalInstance("i", model, drop_late=drop), model, done)
     late = request()
     late.deadline_s = 0.0
     instance.put(late)
     found = done.get(timeout=10)
-    instance.stop()
-    assert instance.join(10)
+    close(instance)
     assert found.outcome is (Outcome.EXPIRED if drop else Outcome.ANSWERED)
     assert len(model.seen) == (0 if drop else 1)
 
 
 def test_warm_up(model: Model) -> None:
-    instance = Instance("i", model, lambda _: None)
+    instance = LocalInstance("i", model)
     assert instance.warm_up()
     assert len(model.seen) == WARM_UP_RUNS
     assert model.seen[0]["x"].shape == (1, 2)
@@ -126,7 +130,7 @@ def test_warm_up(model: Model) -> None:
         instance.warm_up()
     model.signature = Signature((Tensor("x", "FP32", (-1, -1)),), ())
     assert not instance.warm_up()
-    assert instance.join(0.0)
+    close(instance)
 
 
 def test_zeros_fit_every_datatype() -> None:

@@ -1,0 +1,659 @@
+"""One fleet of a task: who decides, the servers, and a queue for each of them."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from inferway.live.batcher import Batcher
+from inferway.live.explain import Snapshot
+from inferway.live.headroom import Headroom, MemoryNeed
+from inferway.live.health import Health
+from inferway.live.inline import InlineRunner
+from inferway.live.instance import Group, Instance, PoolTerms, RemoteTarget
+from inferway.live.local import LocalInstance
+from inferway.live.predict import Forecast
+from inferway.live.request import Job, Request
+from inferway.live.retries import RetryBudget
+from inferway.live.scheduler import SchedulerLoop
+from inferway.live.threads import Wakeup
+from inferway.protocol import Signature
+from inferway.runtime import Runtime
+from inferway.site.view import WHOLE
+
+if TYPE_CHECKING:
+    from inferway.dispatch.batching import Rule
+    from inferway.dispatch.dispatcher import Dispatcher
+    from inferway.dispatch.recording import Recording
+    from inferway.scheduling import Controller
+
+HELD_LIMIT: Final = 1024
+"""Requests in a central queue that nothing else limits."""
+REMEMBER_S: Final = 60.0
+"""How often the measured service times are kept."""
+WITHDRAWN: Final = "the node does not offer this any more"
+_HALF_WORD: Final = 2**63
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """How a pool serves its task.
+
+    Attributes
+    ----------
+    seed
+        Of the random words.
+    target
+        Accuracy target for reports, or None.
+    deadline_s
+        From arrival, for requests that state none; or None.
+    drop_late
+        Whether a request whose deadline passes in a queue is dropped, or served late. Where late
+        ones are served the dispatcher must not narrow by deadlines.
+    in_order
+        Whether requests wait in the central queue, first come, first served, for an idle server;
+        each server must have one place then. Else they wait at servers, and the central queue is
+        for those that the policy holds.
+    room
+        In the central queue.
+    rules
+        By class, the batches that are offered. None where no batches are formed but, one request
+        at a time, by a policy that has `pull`.
+    controller
+        Sets the routing of the policy once a slot; None leaves it as it is.
+    window_s
+        Over which the arrival rate is estimated for the policy, again and again; None where the
+        policy needs none or has it from the file.
+    remember
+        Called once a minute and at the end, to keep what was measured; None keeps nothing.
+    now
+        The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
+        in its thread.
+    node
+        This node's name, where it is one of a network: answers tell it then.
+    idempotent
+        Whether a request that another node has been given, and that is lost on its way, is given
+        to another class: it may be run twice then.
+    headroom
+        Lets requests run within the memory that there is; None where nothing bounds it.
+    demands
+        By class, what a request takes; None where that is not known.
+    """
+
+    seed: int = 0
+    target: float | None = None
+    deadline_s: float | None = None
+    drop_late: bool = True
+    in_order: bool = False
+    room: int = HELD_LIMIT
+    rules: Sequence[Rule] | None = None
+    controller: Controller | None = None
+    window_s: float | None = None
+    remember: Callable[[], None] | None = None
+    now: Callable[[], float] = time.monotonic
+    node: str = ""
+    idempotent: bool = False
+    headroom: Headroom | None = None
+    demands: Sequence[MemoryNeed | None] | None = None
+
+
+class Owner(Protocol):
+    """Whose requests a pool has, and who is told what becomes of them; always on the loop."""
+
+    def settle(self, pool: Pool, job: Job) -> None:
+        """Settle a request, or a batch, that has been run."""
+
+    def pull(self, pool: Pool) -> None:
+        """Decide on the head of the central queue again: something may have fallen free."""
+
+    def expired(self, request: Request) -> None:
+        """End a queued request whose deadline has passed; it stands nowhere any more."""
+
+    def dropped(self, request: Request, late: bool) -> None:
+        """End a request that a free server would not take: it is late, or the policy said so."""
+
+    def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
+        """Find other servers for requests whose server takes none any more."""
+
+    def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
+        """Say that a server takes requests from now on, or why it does not."""
+
+    def report(self, error: Exception) -> None:
+        """Say an error that is nobody's answer."""
+
+
+class Pool:
+    """A dispatcher, its instances, and what is on the way between them.
+
+    All methods but the constructor belong to the event loop.
+
+    Parameters
+    ----------
+    task
+        Name that clients ask for.
+    signature
+        What all variants of the task take and give.
+    dispatcher
+        Decides; this pool is its only caller.
+    runtimes
+        One per server of the fleet, in its order; servers of a class may share one. The pool
+        closes them. A class that stands for another node's offer has a `RemoteTarget` instead.
+    options
+        How it serves.
+    """
+
+    owner: Owner
+
+    def __init__(
+        self,
+        task: str,
+        signature: Signature,
+        dispatcher: Dispatcher | Recording,
+        runtimes: Sequence[Runtime | RemoteTarget],
+        options: PoolOptions | None = None,
+    ) -> None:
+        self.options = options = options or PoolOptions()
+        fleet, view = dispatcher.fleet, dispatcher.site
+        first = [int(server) for server in fleet.first]
+        if len(runtimes) != first[-1]:
+            raise ValueError(
+                f"task {task!r} has {first[-1]} servers and {len(runtimes)} runtimes; "
+                "there must be one per server"
+            )
+        self.task, self.signature, self.dispatcher = task, signature, dispatcher
+        self.variants, self.first = fleet.variants, first
+        self.accuracy = [float(value) for value in fleet.accuracy]
+        self.rate = [float(value) for value in fleet.rate]
+        self.classes = range(len(fleet.variants))
+        # Per server, as plain Python values.
+        self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
+        self.runtimes = list(runtimes)
+        self.names = [
+            (one.variant, one.node) if isinstance(one, RemoteTarget) else (name, options.node)
+            for name, one in ((fleet.variants[k], runtimes[first[k]]) for k in self.classes)
+        ]
+        """Per class, its variant and its node."""
+        self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
+        """Variants that a request can be pinned to."""
+        self.now, self.drop_late = options.now, options.drop_late
+        self.places = int(view.arrived_s.shape[1])
+        """At each server."""
+        if options.in_order and self.places != 1:
+            raise ValueError(
+                f"task {task!r} has a central queue and {self.places} places at each server; "
+                "there must be one"
+            )
+        self.demands = list(options.demands or [None] * len(fleet.variants))
+        self.fits = [WHOLE if one is None else one.rows for one in self.demands]
+        """By class, the rows that a request may have."""
+        self.most_rows = [int(view.most_rows[server]) for server in first[:-1]]
+        """By class, the rows of one run."""
+        self.budget = RetryBudget()
+        self.instances = self._instances(task)
+        self.own = 0
+        """Classes that run here, as a bit mask."""
+        self._groups: dict[Group, list[int]] = {}
+        for server, instance in enumerate(self.instances):
+            if instance.group is None:
+                self.own |= 1 << self.class_of[server]
+            else:
+                self._groups.setdefault(instance.group, []).append(server)
+        self._watchers: list[tuple[Group, Callable[[bool, str], None]]] = []
+        self._withdrawn: frozenset[int] = frozenset()
+        self.queues: list[deque[Request]] = [deque() for _ in self.instances]
+        """What each server holds, in the dispatcher's order; those in service come first."""
+        self.held: deque[Request] = deque()
+        """The central queue: requests that no server has yet, as they came."""
+        self._held = view.held
+        self.forecast = Forecast(view, self.class_of, self.accuracy, self.now)
+        self.health = Health(self.instances, self.class_of, self._mark)
+        self.batcher: Batcher | None = None
+        """Forms batches; None where instances take one request after the other by themselves."""
+        pulls = hasattr(dispatcher.policy, "pull")
+        if pulls or options.rules is not None:
+            mixed = any(-1 in tensor.shape[1:] for tensor in signature.inputs)
+            self.batcher = Batcher(self, options.rules, self.class_of, pulls=pulls, mixed=mixed)
+        self.scheduler = (
+            None
+            if options.controller is None
+            else SchedulerLoop(options.controller, lambda: self.dispatcher, self.now, self.report)
+        )
+        self.arrived = 0
+        """Rows that have been asked for."""
+        self.stamps = False
+        """Whether requests note when they were decided, for spans."""
+        self._word = random.Random(options.seed).getrandbits
+        self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
+        self._row_s, self.balance, self._routed = view.row_s, view.balance, dispatcher.routed
+        self.recording: Recording | None = None
+        """Writes down what the dispatcher is given and decides; None where nothing does."""
+        self._tasks: list[asyncio.Task[None]] = []
+        self._done: deque[Job] = deque()
+        self._wakeup: Wakeup | None = None
+        self.soon: Callable[[Any], None]
+
+    def _instances(self, task: str) -> list[Instance]:
+        options = self.options
+        offered: list[tuple[int, ...]] = [(1,)] * len(self.variants)
+        if options.rules is not None:
+            offered = [rule.sizes for rule in options.rules]
+        terms = PoolTerms(
+            task, self.signature, options.node, options.drop_late, options.now, self.budget
+        )
+        made: list[Instance] = []
+        for server, (k, one) in enumerate(zip(self.class_of, self.runtimes, strict=True)):
+            name = f"{task}/{self.variants[k]}#{server - self.first[k]}"
+            made.append(
+                one.instance(name, terms)
+                if isinstance(one, RemoteTarget)
+                else LocalInstance(
+                    name,
+                    one,
+                    drop_late=options.drop_late,
+                    now=options.now,
+                    sizes=offered[k],
+                    most_rows=self.most_rows[k],
+                    headroom=options.headroom,
+                    demand=self.demands[k],
+                )
+            )
+        return made
+
+    async def start(self) -> list[str]:
+        """Warm every instance up and begin to serve.
+
+        Returns
+        -------
+        list of str
+            Names of instances that could not be warmed up, because their signature leaves open
+            what would fit.
+        """
+        loop = asyncio.get_running_loop()
+        self._wakeup = Wakeup(loop, self.collect)
+        self.soon = InlineRunner(loop, self._done.append, self.collect).plan
+        for instance in self.instances:
+            await instance.start(self)
+        if self.scheduler is not None:
+            self.scheduler.begin()
+        for server, instance in enumerate(self.instances):
+            if instance.resting:
+                self.health.rest(server, f"{instance.name} failed: {instance.complaint}")
+        for group, servers in self._groups.items():
+            watcher = partial(self._mark_group, servers)
+            self._watchers.append((group, watcher))
+            group.watch(watcher)
+            if group.works and self._withdrawn:
+                watcher(True, "")
+        options = self.options
+        if options.window_s is not None:
+            self._tasks.append(asyncio.create_task(self._follow_rate(options.window_s)))
+        if options.remember is not None:
+            self._tasks.append(asyncio.create_task(self._keep()))
+        return [instance.name for instance in self.instances if instance.cold]
+
+    async def drain(self, limit_s: float) -> list[Request]:
+        """Run what waits, as far as the limit allows; health, plans and schedules stay as they are.
+
+        Returns
+        -------
+        list of Request
+            Those that were left, in no queue any more; what instances have, `close` waits for.
+        """
+        self.health.stop()
+        for task in self._tasks:
+            task.cancel()
+        if self.scheduler is not None:
+            self.scheduler.stop()
+        for group, watcher in self._watchers:
+            group.unwatch(watcher)
+        self._watchers.clear()
+        return [] if self.batcher is None else await self.batcher.drain(limit_s)
+
+    async def close(self, limit_s: float) -> None:
+        """End every instance after what it has, as far as the limit allows."""
+        ended = all(await asyncio.gather(*(one.close(limit_s) for one in self.instances)))
+        # What has ended since the loop was last woken.
+        self.collect()
+        # A thread that still runs its model keeps the runtime and the wake-up until the process
+        # ends.
+        if self._wakeup is not None:
+            (self._wakeup.close if ended else self._wakeup.mute)()
+        if ended:
+            for runtime in {id(one): one for one in self.runtimes}.values():
+                runtime.close()
+        if self.recording is not None:
+            self.recording.close()
+        await self.remember()
+
+    def flush(self) -> None:
+        """Let no request wait for others to make a batch with, from now on: few more will come."""
+        if self.batcher is not None:
+            self.batcher.flush()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests at the servers and in the central queue."""
+        return sum(map(len, self.queues)) + len(self.held)
+
+    # Classes of servers.
+
+    def mask_of(self, variant: str) -> int:
+        """Make the bit mask that pins a request to a variant, whoever serves it."""
+        return sum(1 << k for k, (name, _) in enumerate(self.names) if name == variant)
+
+    def own_mask(self, variant: str) -> int:
+        """Make the bit mask of this node's own class of a variant; 0 where it has none."""
+        own = (variant, self.options.node)
+        return sum(1 << k for k in self.classes if self.names[k] == own)
+
+    def forwards(self, classes: int) -> bool:
+        """Whether a request that these classes may answer, a bit mask, may go to another node."""
+        return bool(classes & ~self.own & ((1 << len(self.variants)) - 1))
+
+    def withdraw(self, offers: Collection[tuple[str, str]]) -> None:
+        """Forward nothing to these offers, each variant and node, and to all others as they come.
+
+        What is on its way to them still ends.
+        """
+        before = self._withdrawn
+        self._withdrawn = frozenset(k for k in self.classes if self.names[k] in offers)
+        turned = before ^ self._withdrawn
+        for group, servers in self._groups.items():
+            those = [server for server in servers if self.class_of[server] in turned]
+            self._mark_group(those, group.works, group.reason)
+
+    def behind(self, server: int) -> int:
+        """Classes whose servers fail together with a server's, as a bit mask; 0 where none does."""
+        group, mask = self.instances[server].group, 0
+        if group is not None:
+            for other in self._groups[group]:
+                mask |= 1 << self.class_of[other]
+        return mask
+
+    def out(self, server: int) -> bool:
+        """Whether the server fails together with others, and has: it gets nothing more."""
+        group = self.instances[server].group
+        return group is not None and group.out
+
+    # Decisions.
+
+    def decide(self, request: Request, classes: int, deadline_s: float) -> int:
+        """Have a request decided on; one that gets a server goes there.
+
+        Parameters
+        ----------
+        request
+            It stands in no queue.
+        classes
+            Bit mask of the classes that may answer it.
+        deadline_s
+            That the policy is told.
+
+        Returns
+        -------
+        int
+            A server, REJECT or HOLD.
+        """
+        dispatcher = self.dispatcher
+        now_s = self.now()
+        routing = dispatcher.routing if self._routed else None
+        request.before = Snapshot(
+            now_s,
+            self.balance.item(),
+            self._queue.tobytes(),
+            self._ends_s.tobytes(),
+            self._free_s.tobytes(),
+            self._row_s.tobytes(),
+            self.health.flags,
+            b"" if routing is None else routing.tobytes(),
+        )
+        server = dispatcher.arrive(
+            now_s,
+            self._word(64) - _HALF_WORD,
+            deadline_s,
+            request.floor,
+            request.priority,
+            classes,
+            request.rows,
+            request.counted,
+        )
+        if self.stamps:
+            request.dispatched_s = self.now()
+        if server >= 0:
+            request.predicted_s = dispatcher.predicted_wait_s + dispatcher.predicted_service_s
+            request.server = server
+            queue = self.queues[server]
+            queue.append(request)
+            if self.batcher is None:
+                self.instances[server].put(request)
+                waits = len(queue) > 1
+            else:
+                waits = self.batcher.put(request)
+            if waits and request.deadline_s < math.inf:
+                self._time(request, now_s)
+        return server
+
+    def ask(self, server: int) -> tuple[int, int]:
+        """Ask the policy how many requests a free server drops and takes: (drop, take)."""
+        return self.dispatcher.pull(server, self.now(), self._word(64) - _HALF_WORD)
+
+    def begin(self, server: int, taken: int) -> None:
+        """Say that a server serves its first requests together, or waits for more with 0."""
+        self.dispatcher.begin(server, taken, self.now())
+
+    def take_back(self, request: Request) -> None:
+        """Undo a decision where no answer is sent: the place is freed and the balance moved back.
+
+        The request keeps its server's number, for those who count.
+        """
+        server = request.server
+        queue = self.queues[server]
+        position = queue.index(request)
+        del queue[position]
+        request.untime()
+        self.dispatcher.withdraw(server, position, self.now(), request.counted)
+
+    def recall(self, request: Request) -> bool:
+        """Take a request from its server and undo its decision; False when its run has begun."""
+        if self.batcher is not None:
+            return self.batcher.cancel(request)
+        if not self.instances[request.server].cancel(request):
+            return False
+        self.take_back(request)
+        return True
+
+    def abort(self, request: Request) -> None:
+        """Nobody waits for this request, whose run has begun: it is stopped where it can be."""
+        if self.batcher is not None:
+            self.batcher.abort(request)
+        else:
+            self.instances[request.server].abort(request)
+
+    def begun(self, server: int) -> int:
+        """How many requests of a server are in service; they stand before the others."""
+        if self.batcher is not None:
+            return self.batcher.begun(server)
+        return min(1, len(self.queues[server]))
+
+    def left_s(self, request: Request) -> float:
+        """Time until a request's deadline."""
+        # Where late requests are served, nothing is refused for being late.
+        return request.deadline_s - self.now() if self.drop_late else math.inf
+
+    # The central queue; policies see how many wait there.
+
+    @property
+    def full(self) -> bool:
+        """Whether the central queue has no room."""
+        return len(self.held) >= self.options.room
+
+    def hold(self, request: Request) -> None:
+        """Let a request wait behind all others in the central queue."""
+        self.held.append(request)
+        self._held[0] = len(self.held)
+        if request.deadline_s < math.inf:
+            self._time(request, self.now())
+
+    def release(self, request: Request) -> None:
+        """Let a request go from the central queue, wherever it stands."""
+        self.held.remove(request)
+        self._held[0] = len(self.held)
+        request.untime()
+
+    def next_held(self) -> Request:
+        """Take the first out, to be decided on; its deadline goes on."""
+        request = self.held.popleft()
+        self._held[0] = len(self.held)
+        return request
+
+    def put_back(self, request: Request) -> None:
+        """Let a request be the first again."""
+        self.held.appendleft(request)
+        self._held[0] = len(self.held)
+
+    def _time(self, request: Request, now_s: float) -> None:
+        # Whoever asked should know at once, not when a server comes to it.
+        if self.drop_late:
+            left_s = max(0.0, request.deadline_s - now_s)
+            loop = asyncio.get_running_loop()
+            request.timer = loop.call_later(left_s, self._pass, request)
+
+    def _pass(self, request: Request) -> None:
+        request.timer = None
+        if request.server < 0:
+            self.release(request)
+        elif request.outcome is not None or not self.recall(request):
+            return
+        self.owner.expired(request)
+        self.owner.pull(self)
+
+    # What instances and batches tell.
+
+    def done(self, job: Job) -> None:
+        """As `Events.done`: another node's answer has come in."""
+        self._done.append(job)
+        self.collect()
+
+    def posted(self, job: Job) -> None:
+        """As `Events.posted`."""
+        self._done.append(job)
+        assert self._wakeup is not None
+        self._wakeup.ring()
+
+    def collect(self) -> None:
+        """Have everything settled that has ended."""
+        done, owner = self._done, self.owner
+        while done:
+            job = done.popleft()
+            try:
+                owner.settle(self, job)
+            except Exception as error:  # the others are to have their answers all the same
+                owner.report(error)
+            if job.kept_bytes is not None:
+                assert self.options.headroom is not None
+                self.options.headroom.settle(*job.kept_bytes)
+        if self.held:
+            owner.pull(self)
+
+    def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
+        """As `Events.slower`."""
+        server = self.instances.index(instance)
+        self.dispatcher.shift(server, server + 1, by_s, least_s, self.now())
+
+    def late(self, request: Request) -> bool:
+        """Whether a request's deadline has passed and it is not to be run."""
+        return self.left_s(request) < 0.0
+
+    def dropped(self, request: Request, late: bool) -> None:
+        """Tell of a request that a free server would not take; it stands in no queue."""
+        self.owner.dropped(request, late)
+
+    def report(self, error: Exception) -> None:
+        """Say an error that is nobody's answer."""
+        self.owner.report(error)
+
+    def _mark(self, server: int, healthy: bool, reason: str) -> None:
+        self.dispatcher.mark(server, healthy, self.now())
+        if self.scheduler is not None:
+            self.scheduler.again()
+        self.owner.marked(self, server, healthy, reason)
+        if not healthy:
+            queued = [one for one in list(self.queues[server]) if self.recall(one)]
+            for request in queued:
+                request.server = -1
+            self.owner.moved_out(self, queued)
+        self.owner.pull(self)
+
+    def _mark_group(self, servers: Sequence[int], works: bool, reason: str) -> None:
+        # All rest before the first is marked: what it had queued is not to go to the next of them.
+        able = [works and self.class_of[server] not in self._withdrawn for server in servers]
+        for server, takes in zip(servers, able, strict=True):
+            self.instances[server].resting = not takes
+        for server, takes in zip(servers, able, strict=True):
+            if takes:
+                self.health.again(server)
+            else:
+                self.health.rest(server, reason or WITHDRAWN, probed=True)
+
+    # Beside the requests, again and again while it serves.
+
+    def record(self, folder: Path, log: Any = None, **options: Any) -> None:
+        """Write down from now on what the dispatcher is given and what it decides.
+
+        Parameters
+        ----------
+        folder
+            Where; see `Recording`.
+        log
+            Told when the disk refuses, and when there is room again.
+        options
+            Others of `Recording`.
+
+        Raises
+        ------
+        ValueError
+            When the folder holds a recording already.
+        OSError
+            When nothing can be written there.
+        """
+        from inferway.dispatch.recording import Recording
+        from inferway.live.recorder import Recorder
+
+        assert not isinstance(self.dispatcher, Recording)
+        self.dispatcher = self.recording = Recording(self.dispatcher, folder, **options)
+        recorder = Recorder(self.recording, self.task, log)
+        self._tasks.append(asyncio.create_task(recorder.keep()))
+
+    async def remember(self) -> None:
+        """Keep what was measured, where that is wanted."""
+        if self.options.remember is not None:
+            await asyncio.to_thread(self.options.remember)
+
+    async def _follow_rate(self, window_s: float) -> None:
+        seen, seen_s = 0, self.now()
+        while True:
+            await asyncio.sleep(window_s)
+            arrived, now_s = self.arrived, self.now()
+            rate_per_s = (arrived - seen) / (now_s - seen_s)
+            seen, seen_s = arrived, now_s
+            if rate_per_s <= 0.0:
+                continue
+            # Planned in another thread: linear programs take milliseconds, which the loop has not
+            # to give. Adopted here, between two decisions, where a replay can put it too.
+            with suppress(ValueError):  # the policy goes on with the plan that it has
+                plan = await asyncio.to_thread(self.dispatcher.plan, rate_per_s)
+                self.dispatcher.adopt(plan)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(REMEMBER_S)
+            await self.remember()
