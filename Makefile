@@ -18,8 +18,9 @@ PIP := PIP_CONSTRAINT=constraints.txt PIP_BUILD_CONSTRAINT=constraints.txt \
 
 # Percent of lines and branches that `make coverage` reaches, less a little.
 COVERAGE := 90
-# Tests run in two processes, but those of real servers one after another (`tests/conftest.py`).
-SHARED := --numprocesses=2 --dist
+# A process more than the two cores that are planned for: tests of real servers mostly wait. Each
+# folder of these goes to one process (`tests/conftest.py`).
+SHARED := --numprocesses=3 --dist
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-live test-slow test-all coverage lint format wheel constraints notebook clean

@@ -60,7 +60,11 @@ event.register("numba:compile", Untraced())
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """By file, with real servers tested one after another: many of these tests look at times."""
+    """By file; real servers by folder, the tests of each one after another.
+
+    Many of these look at times, and most of the time they wait: a process each leaves the cores to
+    the others. Groups of many tests begin first.
+    """
     if config.getoption("dist") != "loadfile":
         return None
     from xdist.scheduler import LoadScopeScheduling
@@ -68,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file, _, _ = nodeid.partition("::")
-            return "tests/live" if file.startswith("tests/live/") else file
+            return file.rpartition("/")[0] if file.startswith("tests/live/") else file
 
     return ByFile(config, log)
 

@@ -85,6 +85,8 @@ REFUSED: Final[dict[str, str]] = {
     "node: no name": "node network.yaml",
     "node: a name": "node network.yaml --name there",
     "node: a site": "node site.yaml --name here",
+    "node: a port to listen at": "node wrong.yaml --name edge --bind 127.0.0.1:80",
+    "node: a host to listen at": "node wrong.yaml --name edge --bind 203.0.113.7",
     "up: a site": "up site.yaml",
     "apply: nobody there": "apply site.yaml --admin-url http://127.0.0.1:1",
     "drive: nobody there": "drive site.yaml --url http://127.0.0.1:1",

@@ -132,6 +132,12 @@ def test_check_and_bound_say_what_the_commands_say(fleet: iw.Deployment) -> None
     assert "no `model`" in str(iw.check(fleet))
     beyond = iw.check(fleet.with_(instances={"words/large": 0}))
     assert "target-out-of-reach" in [one.kind for one in beyond.refused]
+    load, findings = iw.check(fleet).plot().axes
+    (bar,) = load.patches
+    assert bar.get_height() == pytest.approx(0.5)
+    assert [label.get_text() for label in findings.get_xticklabels()] == ["for the twin alone"]
+    (counted,) = beyond.plot().axes
+    assert "target-out-of-reach" in [label.get_text() for label in counted.get_xticklabels()]
     assert iw.bound(fleet)["words"].least_response_time_s is not None
 
 

@@ -104,6 +104,7 @@ def node(
     from inferway.live.control.control import check_extra
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
+    from inferway.live.node.binding import check_bind
     from inferway.live.node.node import Node
     from inferway.live.node.state import StateError
     from inferway.live.store.error import StoreError
@@ -116,6 +117,8 @@ def node(
     check_listeners(keys, grpc_port)
     try:
         check_extra(secured=certs is not None)
+        if bind is not None:
+            check_bind(name, bind)
     except ServeError as error:
         raise CommandError(str(error), REFUSED) from error
     deployment = opened(file, policy)

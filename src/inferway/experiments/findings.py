@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from inferway.deployment.cautions import Caution
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.figure import Figure
 
     from inferway.deployment import Deployment
 
@@ -35,6 +37,8 @@ class CheckResult:
         Of a network: how many nodes, links, request types and pairs; None without one.
     notes
         On how a network was read.
+    deployment
+        What was looked at.
     """
 
     warnings: tuple[Caution, ...]
@@ -42,6 +46,7 @@ class CheckResult:
     unserved: tuple[str, ...] = ()
     size: dict[str, int] | None = None
     notes: tuple[str, ...] = field(default=())
+    deployment: Deployment | None = field(default=None, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[Caution]:
         return iter((*self.refused, *self.warnings))
@@ -62,12 +67,54 @@ class CheckResult:
         ]
         return pd.DataFrame(rows, columns=["kind", "line", "field", "message"])
 
+    def plot(self) -> Figure:
+        """Draw each task's load, of the greatest that keeps its promises, and count the findings.
+
+        Tasks without a workload, or whose fleet is not known, as those of a network, have no bar.
+        """
+        from inferway.experiments.bars import Bars, bars
+
+        shown = []
+        loads = {} if self.deployment is None else _loads(self.deployment)
+        if loads:
+            share = list(loads.values())
+            top = 1.05 * max(1.0, *share)
+            shown.append(Bars("load", "of the greatest rate", list(loads), {"": share}, top=top))
+        counts = Counter(one.kind for one in self)
+        if self.unserved:
+            counts["for the twin alone"] = len(self.unserved)
+        if not counts:
+            counts["none"] = 0
+        most = {"": [float(count) for count in counts.values()]}
+        top = max(1.0, *counts.values())
+        shown.append(Bars("findings", "how many", list(counts), most, top=top))
+        return bars(shown)
+
     def _repr_html_(self) -> str:
         return str(self.to_frame().to_html(index=False))
 
     def __str__(self) -> str:
         lines = [f"line {one.line}: {one}" if one.line else str(one) for one in self]
         return "\n".join([*lines, *self.unserved]) or "nothing found"
+
+
+def _loads(deployment: Deployment) -> dict[str, float]:
+    """Return what arrives of each task over the greatest rate that keeps what it promises."""
+    from inferway.dispatch.bound import max_rate
+    from inferway.site.fleet import fleet_of
+    from inferway.workload.arrivals import mean_rate
+
+    loads = {}
+    for name, workload in deployment.workload.items():
+        task = deployment.tasks[name]
+        try:
+            greatest = max_rate(
+                fleet_of(deployment, name), task.accuracy_target, task.energy_budget
+            )
+        except ValueError:
+            continue
+        loads[name] = mean_rate(workload.arrivals, greatest) / greatest
+    return loads
 
 
 def cautions(deployment: Deployment) -> list[Caution]:
@@ -115,6 +162,7 @@ def check(deployment: Deployment) -> CheckResult:
         tuple(deployment.unserved() if alone else deployment.unserved_at_node()),
         size,
         notes,
+        deployment,
     )
 
 

@@ -19,7 +19,7 @@ from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
 from inferway.protocol.address import split
 
-__all__ = ["bound"]
+__all__ = ["bound", "check_bind"]
 
 _LISTENERS: Final = ("http", "peer", "control")
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
@@ -55,6 +55,17 @@ def bound(name: str, own: Addresses, host: str | None = None) -> Addresses:
     for one in dict.fromkeys(split(getattr(here, key))[0] for key in _LISTENERS):
         _check(name, one, said=host is not None)
     return here
+
+
+def check_bind(name: str, host: str) -> None:
+    """Refuse a host that a node cannot listen at, before it is known where the node is reached.
+
+    Raises
+    ------
+    ServeError
+        As `bound`, but for two listeners in one place.
+    """
+    _check(name, _alone(host), said=True)
 
 
 def _alone(text: str) -> str:
