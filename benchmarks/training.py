@@ -1,12 +1,11 @@
-"""Slots per CPU second that a scheduler is trained on: ours, PyTorch's layers, Stable-Baselines3.
+"""Slots per CPU second that a scheduler is trained on: ours and Stable-Baselines3's.
 
     OMP_NUM_THREADS=1 OMP_WAIT_POLICY=PASSIVE python benchmarks/training.py [--updates 10] [--json]
 
-All train with the paper's settings (5e4 slots an update, 5 epochs, minibatches of 1e4, networks
+Both train with the paper's settings (5e4 slots an update, 5 epochs, minibatches of 1e4, networks
 90-60 for actor and critic) on the same 250 sites of examples/edge-burst.yaml, in one thread:
 
 - `ours`: what `inferway train` does.
-- `torch`: the same loop, but dense observations through `torch.nn` layers and autograd.
 - `stable-baselines3`: its PPO, with eq. 9 as a custom distribution.
 
 CPU time, not counting the first update, in which code is compiled and memory is touched.
@@ -39,56 +38,6 @@ SETTINGS = Settings()
 def ours(control: Control) -> Callable[[], object]:
     """One update of the learner."""
     return Learner(control, SETTINGS, seed=1).update
-
-
-def plain(control: Control) -> Callable[[], object]:
-    """The same update with dense rows and PyTorch's layers."""
-    sites = SlottedSites(control, count=SETTINGS.sites, seed=1)
-    steps, d, n = SETTINGS.slots_per_update // SETTINGS.sites, control.features, 4
-    actor, critic = (_layers(d, outputs) for outputs in (n, 1))
-    optimizer = torch.optim.Adam([*actor.parameters(), *critic.parameters()], 2.5e-4)
-    random = np.random.default_rng(1)
-    seen = torch.empty(steps + 1, SETTINGS.sites, d)
-    log_y, f = (torch.empty(steps, SETTINGS.sites, n) for _ in range(2))
-    rewards = torch.empty(steps, SETTINGS.sites)
-
-    def update() -> None:
-        with torch.no_grad():
-            for t in range(steps):
-                seen[t] = torch.from_numpy(sites.observation)
-                f[t] = actor(seen[t])
-                noise = random.standard_normal((SETTINGS.sites, n), np.float32)
-                log_y[t] = torch.log_softmax(f[t] + SETTINGS.sigma * torch.from_numpy(noise), 1)
-                rewards[t] = torch.from_numpy(sites.step(log_y[t].double().exp().numpy()))
-            seen[-1] = torch.from_numpy(sites.observation)
-            values = critic(seen.reshape(-1, d)).reshape(steps + 1, -1)
-            gain = rewards + 0.99 * values[1:] - values[:-1]
-            for t in range(steps - 2, -1, -1):
-                gain[t] += 0.99 * 0.95 * gain[t + 1]
-            target = (gain + values[:-1]).reshape(-1)
-            old = SoftmaxGaussian(f, SETTINGS.sigma).log_prob_of_log(log_y).reshape(-1)
-        rows, drawn, gains = seen[:-1].reshape(-1, d), log_y.reshape(-1, n), gain.reshape(-1)
-        for _ in range(SETTINGS.epochs):
-            for some in torch.from_numpy(random.permutation(len(rows))).split(SETTINGS.minibatch):
-                taken = rows[some]
-                density = SoftmaxGaussian(actor(taken), SETTINGS.sigma, validate_args=False)
-                weight = (density.log_prob_of_log(drawn[some]) - old[some]).exp()
-                limited = weight.clamp(0.8, 1.2)
-                surrogate = torch.minimum(weight * gains[some], limited * gains[some]).mean()
-                loss = (critic(taken)[:, 0] - target[some]).square().mean() - surrogate
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-
-    return update
-
-
-def _layers(inputs: int, outputs: int) -> Any:
-    from torch import nn
-
-    return nn.Sequential(
-        nn.Linear(inputs, 90), nn.Tanh(), nn.Linear(90, 60), nn.Tanh(), nn.Linear(60, outputs)
-    )
 
 
 def stable_baselines(control: Control) -> Callable[[], object]:
@@ -216,11 +165,7 @@ def main() -> None:
     torch.set_num_threads(1)
     control = control_of(inferway.load(FILE))
     found = {"simulation": simulation(control)}
-    for name, make in (
-        ("ours", ours),
-        ("torch", plain),
-        ("stable-baselines3", stable_baselines),
-    ):
+    for name, make in (("ours", ours), ("stable-baselines3", stable_baselines)):
         found[name] = speed(make(control), arguments.updates)
     if arguments.json:
         print(json.dumps({"machine": machine(), "slots_per_cpu_s": found}, indent=2))

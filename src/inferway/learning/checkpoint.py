@@ -19,7 +19,7 @@ from inferway.unreadable import fault
 __all__ = ["CHECKPOINT", "SCHEMA", "Checkpoint", "alone"]
 
 CHECKPOINT = "checkpoint.npz"
-SCHEMA = 1
+SCHEMA = 2
 
 
 class Checkpoint:
@@ -63,7 +63,10 @@ class Checkpoint:
         except Exception as error:  # whatever the parts of NumPy's reader raise
             raise ValueError(f"{self.path} is not a checkpoint: {fault(error)}") from None
         if schema != SCHEMA:
-            raise ValueError(f"{self.path} has schema {schema}, and {SCHEMA} is what is read")
+            raise ValueError(
+                f"{self.path} is of another version of inferway and cannot be gone on with: it has "
+                f"schema {schema}, and {SCHEMA} is what is read. Name another --out, or remove it."
+            )
         return about, arrays
 
 

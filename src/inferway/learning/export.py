@@ -79,7 +79,8 @@ def save(
     """Write a policy: ``weight_i``, ``bias_i`` by layer, and ``about``."""
     arrays: dict[str, NDArray[Any]] = {"about": np.array(about.to_json())}
     for place, (weight, bias) in enumerate(layers):
-        arrays[f"weight_{place}"], arrays[f"bias_{place}"] = weight, bias
+        arrays[f"weight_{place}"] = np.ascontiguousarray(weight)
+        arrays[f"bias_{place}"] = bias
     write_npz(path, arrays)
 
 

@@ -1,47 +1,341 @@
-"""Proximal policy optimization on sites in lockstep: [Tan24], Algorithm 1.
+"""Proximal policy optimization on sites in lockstep: [Tan24], Algorithm 1, from top to bottom.
 
+Networks, the policy, what becomes of rewards, then `Learner`: it collects, estimates, and learns.
 Departures from the paper, all in `Settings`: trajectories come from E sites at a time, and the
-options in its second part. With batches, each part of an action has a clipped surrogate of its
-own, as in H-PPO.
+options in its second part. With batches, each part of an action has a clipped surrogate of its own,
+as in H-PPO ([Tan24], ref. 71: doi 10.24963/ijcai.2019/316).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, replace
-from typing import Any
+from itertools import pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
 
-from inferway.learning.actor import Actor
-from inferway.learning.networks import Perceptron
-from inferway.learning.rewards import (
-    Potential,
-    RunningScale,
-    advantages_of,
-    baseline_of,
-    symlog,
-)
-from inferway.learning.rows import Rows
+from inferway.learning.density import SoftmaxGaussian
+from inferway.learning.export import layout_of_control
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, SlottedSites
 from inferway.learning.tally import Tally
+from inferway.scheduling.network import pairs_of
 
-__all__ = ["DivergenceError", "Learner", "Update"]
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Heads = tuple[Tensor, ...]
+"""(B, n) f of eq. 8, and with batches, by class, (B, P) log chances of its pairs of sizes."""
 
 
-_TOLD = ("surrogate", "value_error", "kl", "clipped")
+class Tanh(torch.autograd.Function):  # type: ignore[misc]
+    """tanh as NumPy computes it, in a seventh of the time that PyTorch takes."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        """Of any values."""
+        answer = torch.from_numpy(np.tanh(values.detach().numpy()))
+        ctx.save_for_backward(answer)
+        return answer
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor) -> Tensor:
+        """Multiply by 1 - tanh^2."""
+        (answer,) = ctx.saved_tensors
+        return torch.ops.aten.tanh_backward(slope, answer)
 
 
-class DivergenceError(RuntimeError):
-    """A number of the training is none any more."""
+class Perceptron(nn.Module):  # type: ignore[misc]
+    """Linear layers, tanh between them: as many and as begun as the settings say.
+
+    Orthogonal layers begin with biases 0 and gain sqrt 2, uniform ones as PyTorch's own do.
+
+    Parameters
+    ----------
+    inputs, outputs
+        Sizes.
+    settings
+        `hidden` and `initial`.
+    generator
+        Draws the weights.
+    gain
+        Of the last layer: small for an actor, so that it begins near even routing.
+    """
+
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        settings: Settings,
+        generator: torch.Generator | None = None,
+        *,
+        gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        sizes = pairwise((inputs, *settings.hidden, outputs))
+        self.layers = nn.ModuleList([nn.Linear(before, after) for before, after in sizes])
+        for layer in self.layers:
+            last = layer is self.layers[-1]
+            if settings.initial == "orthogonal":
+                nn.init.orthogonal_(layer.weight, gain if last else 2**0.5, generator=generator)
+                nn.init.zeros_(layer.bias)
+            else:
+                bound = layer.in_features**-0.5 * (gain if last else 1.0)
+                nn.init.uniform_(layer.weight, -bound, bound, generator=generator)
+                nn.init.uniform_(layer.bias, -bound, bound, generator=generator)
+
+    def forward(self, values: Tensor) -> Tensor:
+        """(B, out) of (B, in)."""
+        *hidden, last = self.layers
+        for layer in hidden:
+            values = Tanh.apply(layer(values))
+        return last(values)
+
+    def arrays(self) -> list[tuple[NDArray[np.float32], NDArray[np.float32]]]:
+        """Weight (in, out) and bias (out,) of each layer, in the parameters' own memory."""
+        return [(one.weight.detach().numpy().T, one.bias.detach().numpy()) for one in self.layers]
+
+
+class Actions(NamedTuple):
+    """Answers to B observations."""
+
+    log_routing: Tensor
+    """(B, n) log y: eq. 8 in logarithms, as y may be rounded to 0."""
+    pairs: Tensor
+    """(B, K) which pair of batch sizes; (B, 0) without batches."""
+
+
+class Actor(nn.Module):  # type: ignore[misc]
+    """The policy: routing (eq. 8) and batch rules, independent given the observation.
+
+    Parameters
+    ----------
+    control
+        The sites.
+    settings, generator
+        Of its `Perceptron`.
+    """
+
+    def __init__(
+        self, control: Control, settings: Settings, generator: torch.Generator | None = None
+    ) -> None:
+        super().__init__()
+        self.features = control.features
+        offered = control.sizes if control.batches else ()
+        self.rules = [np.array(pairs_of(sizes), np.int64) for sizes in offered]
+        """By class: (P, 2) the pairs (smallest, largest) that its chances are of."""
+        self.sizes = [control.scenario.fleet.servers, *map(len, self.rules)]
+        self.network = Perceptron(
+            self.features, sum(self.sizes), settings, generator, gain=settings.actor_gain
+        )
+
+    def forward(self, observation: Tensor) -> Heads:
+        """Answer (B, d) observations, of which the critic may see more features."""
+        f, *logits = self.network(observation[:, : self.features]).split(self.sizes, 1)
+        return f, *(torch.log_softmax(one, 1) for one in logits)
+
+    def draw(self, heads: Heads, sigma: float, random: np.random.Generator) -> Actions:
+        """Draw an action for each answer."""
+        f, *rules = heads
+        noise = torch.from_numpy(random.standard_normal(f.shape, np.float32))
+        # The greatest of log chances with Gumbel noise has these chances.
+        noisy = [log + torch.from_numpy(random.gumbel(size=log.shape)) for log in rules]
+        return self.best((f + sigma * noise, *noisy))
+
+    def best(self, heads: Heads) -> Actions:
+        """Choose as a deployed policy does: sigma = 0, and the likeliest batch rules."""
+        f, *rules = heads
+        pairs = torch.empty((len(f), len(rules)), dtype=torch.int64)
+        for k, log in enumerate(rules):
+            pairs[:, k] = log.argmax(1)
+        return Actions(torch.log_softmax(f, 1), pairs)
+
+    def decisions(self, actions: Actions) -> tuple[Floats, Ints | None]:
+        """(B, n) probabilities and (B, K, 2) batch rules, as sites take them."""
+        probabilities = actions.log_routing.double().exp().numpy()
+        if not self.rules:
+            return probabilities, None
+        chosen = zip(self.rules, actions.pairs.numpy().T, strict=True)
+        return probabilities, np.stack([rule[pairs] for rule, pairs in chosen], axis=1)
+
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def deployed(self, observation: NDArray[np.float32]) -> tuple[Floats, Ints | None]:
+        """Decide as `best` for (B, d) observations."""
+        return self.decisions(self.best(self(torch.from_numpy(observation))))
+
+    def log_probs(self, heads: Heads, actions: Actions, sigma: float) -> Tensor:
+        """(B, 1 + K) log density of the routing (eq. 9), and log chances of the rules."""
+        f, *rules = heads
+        density = SoftmaxGaussian(f, sigma, validate_args=False)
+        routing = density.log_prob_of_log(actions.log_routing, normalized=True)
+        chosen = [log.gather(1, actions.pairs[:, k, None])[:, 0] for k, log in enumerate(rules)]
+        return torch.stack([routing, *chosen], 1)
+
+    def rule_entropy(self, heads: Heads) -> Tensor:
+        """(B,) entropy of the batch rules."""
+        return -torch.cat([log.exp() * log for log in heads[1:]], 1).sum(1)
+
+
+def baseline_of(settings: Settings, control: Control) -> float:
+    """Reward per arrival that is subtracted: exogenous, so that no action is better for it."""
+    if settings.baseline is None:
+        return 0.0
+    least = min(control.reward_gains) * control.accuracy_weight
+    return least if settings.baseline < 0 else settings.baseline * control.accuracy_weight
+
+
+class Potential:
+    """Worth of the requests that are at a site, as observations tell it.
+
+    ``queues``: each request counts the accuracy of the class where it is, times beta; a reward is
+    then paid when a request is accepted rather than when it is answered. ``outcomes``: each counts
+    that only where it will be answered in time, if every service takes its mean, else -1 as a late
+    one does. Batches are not foreseen: requests count as served one by one.
+
+    Parameters
+    ----------
+    kind
+        ``queues`` or ``outcomes``.
+    control
+        The sites.
+    """
+
+    def __init__(self, kind: str, control: Control) -> None:
+        scenario, fleet = control.scenario, control.scenario.fleet
+        layout = layout_of_control(control)
+        self.places, self.width = layout.buffer, layout.width
+        self.outcomes = kind == "outcomes"
+        mean_s = np.array([time.mean_s for time in scenario.service])
+        gain = control.accuracy_weight * np.array(control.reward_gains)
+        self.gain = np.repeat(gain, fleet.count).astype(np.float32)[:, None]
+        self.service_s = np.repeat(mean_s, fleet.count).astype(np.float32)[:, None]
+        self.longest_s = layout.elapsed_s.astype(np.float32)[:, None]
+        self.age_s = np.float32(layout.age_s)
+        self.deadline_s = np.float32(np.inf if scenario.deadline_s is None else scenario.deadline_s)
+        self.place = np.arange(self.places, dtype=np.float32)
+
+    def of(self, observation: NDArray[np.float32]) -> Floats:
+        """(B,) of (B, d) observations."""
+        servers = len(self.gain)
+        seen = observation[:, : servers * self.width].reshape(-1, servers, self.width)
+        queue = seen[:, :, : self.places + 1] @ np.append(self.place, np.float32(self.places))
+        if not self.outcomes:
+            return (queue @ self.gain[:, 0]).astype(np.float64)
+        answer = np.zeros(len(seen))
+        # Where all servers are idle, which is most of the time, there is nothing to look at.
+        busy = np.flatnonzero(queue.any(axis=1))
+        seen, queue = seen[busy], queue[busy]
+        served_s = seen[:, :, self.places + 1, None] * self.longest_s
+        ages_s = seen[:, :, self.places + 2 : -1] * self.age_s
+        time_s = ages_s + (self.place + 1) * self.service_s - served_s
+        worth = np.where(time_s <= self.deadline_s, self.gain, np.float32(-1.0))
+        worth *= self.place < queue[:, :, None]
+        answer[busy] = worth.sum(axis=(1, 2))
+        return answer
+
+
+class RunningScale:
+    """Standard deviation of the discounted sums of rewards so far.
+
+    Parameters
+    ----------
+    sites
+        E.
+    discount
+        gamma.
+    """
+
+    def __init__(self, sites: int, discount: float) -> None:
+        self.discount = discount
+        self.sums = np.zeros(sites)
+        self.count = 0.0
+        self.mean = 0.0
+        self.square = 0.0
+        """Sum of the squared distances from the mean."""
+
+    @property
+    def value(self) -> float:
+        """1 before anything is known."""
+        deviation = (self.square / self.count) ** 0.5 if self.count else 0.0
+        return deviation if deviation > 0 else 1.0
+
+    def see(self, rewards: Floats) -> None:
+        """Take in (T, E) rewards."""
+        seen = np.empty_like(rewards)
+        for t, row in enumerate(rewards):
+            self.sums = self.discount * self.sums + row
+            seen[t] = self.sums
+        count, mean = seen.size, float(seen.mean())
+        total, away = self.count + count, mean - self.mean
+        self.square += float(((seen - mean) ** 2).sum()) + away**2 * self.count * count / total
+        self.mean += away * count / total
+        self.count = total
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """Copy all that changes."""
+        moments = np.array([self.count, self.mean, self.square])
+        return {"sums": self.sums.copy(), "moments": moments}
+
+    def restore(self, state: dict[str, NDArray[Any]]) -> None:
+        """Go on where `state` was taken."""
+        self.sums = state["sums"].copy()
+        self.count, self.mean, self.square = map(float, state["moments"])
+
+
+def advantages_of(rewards: Floats, values: Floats, discount: float, trace: float) -> Floats:
+    """Generalized advantage estimation, doi 10.48550/arXiv.1506.02438.
+
+    [Tan24]'s eq. 11 prints r + V(o') - V(o) for the temporal differences, without gamma before
+    the next value; with gamma < 1 that is no estimate of the advantage in eq. 6, whose value
+    function (eq. 5) is discounted. Here it is r + gamma V(o') - V(o). Nothing ends: the sum stops
+    at the trajectory's end, and the last value stands for what follows.
+
+    Parameters
+    ----------
+    rewards
+        (T, E).
+    values
+        (T + 1, E).
+    discount, trace
+        gamma and lambda.
+
+    Returns
+    -------
+    (T, E)
+    """
+    advantages = rewards + discount * values[1:] - values[:-1]
+    for t in range(len(rewards) - 2, -1, -1):
+        advantages[t] += discount * trace * advantages[t + 1]
+    return advantages
+
+
+def symlog(values: Floats, unit: float) -> Floats:
+    """sign(x) log(1 + |x| / unit), doi 10.48550/arXiv.2301.04104."""
+    return np.sign(values) * np.log1p(np.abs(values) / unit)
+
+
+class Rollout(NamedTuple):
+    """Trajectories of T slots at E sites, collected with one policy."""
+
+    observation: Tensor
+    """(T + 1, E, d)"""
+    actions: Actions
+    """Of T E rows."""
+    log_probs: Tensor
+    """(T E, 1 + K) of these actions."""
+    rewards: Floats
+    """(T, E) eq. 2."""
+    arrivals: Floats
+    """(T, E)"""
 
 
 @dataclass(frozen=True)
 class Update:
-    """What one update was made of and what it did."""
+    """Figures of one update: what it was made of, and what it did."""
 
     slots: int
     """Trained for so far."""
@@ -65,6 +359,10 @@ class Update:
     """By which rewards were divided."""
 
 
+class DivergenceError(RuntimeError):
+    """A number of the training is none any more."""
+
+
 class Learner:
     """Actor, critic and the sites that they learn on.
 
@@ -79,47 +377,21 @@ class Learner:
     """
 
     def __init__(self, control: Control, settings: Settings, seed: int = 0) -> None:
-        self.control, self.settings, self.seed = control, settings, seed
+        self.control, self.settings = control, settings
         seen = replace(control, sees_phase=control.sees_phase or settings.critic_sees_phase)
         words = np.random.SeedSequence([seed, 3]).generate_state(2, np.uint64)
         self.sites = SlottedSites(seen, count=settings.sites, seed=int(words[0] >> 1))
         self.random = np.random.default_rng([seed, 4])
         generator = torch.Generator().manual_seed(int(words[1] >> 1))
-        self.actor = Actor(
-            control,
-            hidden=settings.hidden,
-            initial=settings.initial,
-            gain=settings.actor_gain,
-            generator=generator,
-        )
-        self.critic = Perceptron(
-            seen.features,
-            1,
-            hidden=settings.hidden,
-            initial=settings.initial,
-            generator=generator,
-        )
-        self.optimizer = torch.optim.Adam(
-            [
-                {"params": list(self.actor.network.parameters())},
-                {"params": list(self.critic.parameters())},
-            ],
-            lr=settings.learning_rate,
-        )
-        self.scale = RunningScale(settings.sites, settings.discount)
-        self.potential = (
-            None if settings.potential == "none" else Potential(settings.potential, control)
-        )
+        self.actor = Actor(control, settings, generator)
+        self.critic = Perceptron(seen.features, 1, settings, generator)
+        groups = [{"params": list(part.parameters())} for part in (self.actor, self.critic)]
+        self.optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
         self.baseline = baseline_of(settings, control)
+        shaped = settings.potential != "none"
+        self.potential = Potential(settings.potential, control) if shaped else None
+        self.scale = RunningScale(settings.sites, settings.discount)
         self.slots = 0
-        steps, count = settings.slots_per_update // settings.sites, settings.sites
-        self._seen = Rows((steps + 1) * count, seen.features)
-        self._worth = np.zeros((steps + 1, count))
-        self._log_routing = np.empty((steps, count, self.actor.servers), np.float32)
-        self._pairs = np.empty((steps, count, len(self.actor.rules)), np.int64)
-        self._outputs = np.empty((steps, count, int(self.actor.ends[-1])), np.float32)
-        self._rewards = np.empty((steps, count))
-        self._arrivals = np.empty((steps, count))
 
     def update(self) -> Update:
         """Collect trajectories and learn from them.
@@ -130,17 +402,18 @@ class Learner:
             Where a loss or a weight is not finite any more; this object is then of no use.
         """
         settings = self.settings
-        sigma = settings.sigma_at(self.slots)
-        rates = settings.rates_at(self.slots)
+        sigma, rates = settings.sigma_at(self.slots), settings.rates_at(self.slots)
         for group, rate in zip(self.optimizer.param_groups, rates, strict=True):
             group["lr"] = rate
-        self._collect(sigma)
+
+        rollout = self._collect(sigma)
         tally = Tally.of(self.sites)
-        paid = self._paid()
+        paid = self._paid(rollout)
         if settings.scale:
             self.scale.see(paid)
         scale = self.scale.value if settings.scale else 1.0
-        values = self.critic.answer(self._seen).astype(np.float64).reshape(self._worth.shape)
+
+        values = self._values(rollout)
         advantages = advantages_of(paid / scale, values, settings.discount, settings.trace)
         targets = advantages + values[:-1]
         spread = float(targets.var())
@@ -149,116 +422,98 @@ class Learner:
             advantages = symlog(advantages * scale, settings.symlog)
         if settings.standardize:
             advantages = (advantages - advantages.mean()) / (advantages.std() + 1e-8)
-        with np.errstate(over="ignore", invalid="ignore"):  # what comes of it is looked at
-            told = self._learn(sigma, advantages, targets)
+
+        figures = self._learn(rollout, advantages, targets, sigma)
         self.slots += settings.slots_per_update
         update = Update(
             slots=self.slots,
             tally=tally,
-            reward=float(self._rewards.mean()),
+            reward=float(rollout.rewards.mean()),
             explained=explained,
             sigma=sigma,
             rate=rates[0],
             scale=scale,
-            **told,
+            **figures,
         )
         self._check(update)
         return update
 
-    def _collect(self, sigma: float) -> None:
-        sites, actor, count = self.sites, self.actor, self.sites.count
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _collect(self, sigma: float) -> Rollout:
+        sites, actor = self.sites, self.actor
+        steps = self.settings.slots_per_update // sites.count
+        observation = torch.empty(steps + 1, *sites.observation.shape)
+        rewards, arrivals = np.empty((2, steps, sites.count))
+        taken, log_probs = [], []
         sites.clear()
-        self._seen.clear()
-        self._look(0)
-        for t in range(len(self._rewards)):
-            latest = np.arange(t * count, (t + 1) * count)
-            self._outputs[t] = actor.network.answer(self._seen, latest)
-            actions = actor.draw(self._outputs[t], sigma, self.random)
-            self._log_routing[t] = actions.log_routing
-            self._pairs[t] = actions.pairs
-            self._rewards[t] = sites.step(*actor.decisions(actions))
-            self._arrivals[t] = sites.arrivals
-            self._look(t + 1)
+        for t in range(steps):
+            observation[t] = torch.from_numpy(sites.observation)
+            heads = actor(observation[t])
+            actions = actor.draw(heads, sigma, self.random)
+            taken.append(actions)
+            log_probs.append(actor.log_probs(heads, actions, sigma))
+            rewards[t] = sites.step(*actor.decisions(actions))
+            arrivals[t] = sites.arrivals
+        observation[steps] = torch.from_numpy(sites.observation)
+        actions = Actions(*map(torch.cat, zip(*taken, strict=True)))
+        return Rollout(observation, actions, torch.cat(log_probs), rewards, arrivals)
 
-    def _look(self, t: int) -> None:
-        self._seen.append(self.sites.observation)
-        if self.potential is not None:
-            self._worth[t] = self.potential.of(self.sites.observation)
-
-    def _paid(self) -> NDArray[np.float64]:
+    def _paid(self, rollout: Rollout) -> Floats:
         """(T, E) rewards less what is exogenous, shaped."""
-        paid = self._rewards - self.baseline * self._arrivals
+        paid = rollout.rewards - self.baseline * rollout.arrivals
         if self.potential is not None:
-            paid += self.settings.discount * self._worth[1:] - self._worth[:-1]
+            worth = np.stack([self.potential.of(seen.numpy()) for seen in rollout.observation])
+            paid += self.settings.discount * worth[1:] - worth[:-1]
         return paid
 
-    def _learn(
-        self, sigma: float, advantages: NDArray[np.float64], targets: NDArray[np.float64]
-    ) -> dict[str, float]:
-        settings, actor = self.settings, self.actor
-        count = advantages.size
-        log_routing = _tensor(self._log_routing.reshape(count, -1))
-        pairs = _tensor(self._pairs.reshape(count, -1))
-        gain = _tensor(advantages.reshape(count).astype(np.float32))
-        target = _tensor(targets.reshape(count).astype(np.float32))
-        with torch.no_grad():
-            old = actor.log_probs(
-                _tensor(self._outputs.reshape(count, -1)), log_routing, pairs, sigma
-            )
-        told: dict[str, float] = {}
-        for _ in range(settings.epochs):
-            sums = np.zeros(4)
-            order = self.random.permutation(count)
-            for start in range(0, count, settings.minibatch):
-                some = order[start : start + settings.minibatch]
-                chosen = torch.from_numpy(some)
-                sums += len(some) * self._descend(
-                    some,
-                    log_routing[chosen],
-                    pairs[chosen],
-                    old[chosen],
-                    gain[chosen],
-                    target[chosen],
-                    sigma,
-                )
-            sums /= count
-            told = dict(zip(_TOLD, sums.tolist(), strict=True))
-            if settings.kl is not None and told["kl"] > settings.kl:
-                break
-        return told
+    @torch.no_grad()  # type: ignore[untyped-decorator]
+    def _values(self, rollout: Rollout) -> Floats:
+        """(T + 1, E) what the critic expects."""
+        values = [self.critic(seen)[:, 0] for seen in rollout.observation]
+        return torch.stack(values).double().numpy()  # type: ignore[no-any-return]
 
-    def _descend(
-        self,
-        some: NDArray[np.int64],
-        log_routing: Any,
-        pairs: Any,
-        old: Any,
-        gain: Any,
-        target: Any,
-        sigma: float,
-    ) -> NDArray[np.float64]:
-        """One step of Adam on a minibatch."""
-        settings, actor = self.settings, self.actor
-        outputs = actor.network(self._seen, some)
-        change = actor.log_probs(outputs, log_routing, pairs, sigma) - old
-        weight = change.exp()
-        limited = weight.clamp(1 - settings.clip, 1 + settings.clip)
-        surrogate = torch.minimum(weight * gain[:, None], limited * gain[:, None]).sum(1).mean()
-        error = torch.nn.functional.mse_loss(self.critic(self._seen, some)[:, 0], target)
-        loss = error - surrogate
-        if settings.entropy and actor.rules:
-            loss = loss - settings.entropy * actor.rule_entropy(outputs).mean()
-        self.optimizer.zero_grad()
-        loss.backward()
-        if settings.norm is not None:
-            for group in self.optimizer.param_groups:
-                torch.nn.utils.clip_grad_norm_(group["params"], settings.norm)
-        self.optimizer.step()
-        with torch.no_grad():
-            # The estimate of KL that is never below 0: E[w - 1 - log w].
-            kl = (weight - 1 - change).sum(1).mean()
-            clipped = (limited != weight).float().mean()
-        return np.array([surrogate.item(), error.item(), kl.item(), clipped.item()])
+    def _learn(
+        self, rollout: Rollout, advantages: Floats, targets: Floats, sigma: float
+    ) -> dict[str, float]:
+        """Descend for some epochs; the figures of the last one."""
+        settings, actor, critic = self.settings, self.actor, self.critic
+        observation = rollout.observation[:-1].flatten(0, 1)
+        gain, target = (
+            torch.from_numpy(of.astype(np.float32).reshape(-1)) for of in (advantages, targets)
+        )
+        sums = np.zeros(4)
+        for _ in range(settings.epochs):
+            sums[:] = 0.0
+            order = torch.from_numpy(self.random.permutation(len(observation)))
+            for some in order.split(settings.minibatch):
+                seen, worth = observation[some], gain[some, None]
+                actions = Actions(*(part[some] for part in rollout.actions))
+                heads = actor(seen)
+                change = actor.log_probs(heads, actions, sigma) - rollout.log_probs[some]
+                ratio = change.exp()
+                limited = ratio.clamp(1 - settings.clip, 1 + settings.clip)
+                surrogate = torch.minimum(ratio * worth, limited * worth).sum(1).mean()
+                error = nn.functional.mse_loss(critic(seen)[:, 0], target[some])
+                loss = error - surrogate
+                if settings.entropy and actor.rules:
+                    loss = loss - settings.entropy * actor.rule_entropy(heads).mean()
+
+                self.optimizer.zero_grad()
+                loss.backward()
+                if settings.norm is not None:
+                    for group in self.optimizer.param_groups:
+                        nn.utils.clip_grad_norm_(group["params"], settings.norm)
+                self.optimizer.step()
+
+                # The estimate of KL that is never below 0: E[w - 1 - log w].
+                kl = (ratio - 1 - change).sum(1).mean()
+                clipped = (limited != ratio).float().mean()
+                figures = (surrogate, error, kl, clipped)
+                sums += [len(some) / len(observation) * figure.item() for figure in figures]
+            if settings.kl is not None and sums[2] > settings.kl:
+                break
+        names = ("surrogate", "value_error", "kl", "clipped")
+        return dict(zip(names, sums.tolist(), strict=True))
 
     def _check(self, update: Update) -> None:
         numbers = {"reward": update.reward, "surrogate": update.surrogate}
@@ -266,27 +521,22 @@ class Learner:
         for name, value in numbers.items():
             if not math.isfinite(value):
                 raise DivergenceError(f"the {name} is {value} after {self.slots:,} slots")
-        for name, network in (("actor", self.actor.network), ("critic", self.critic)):
-            if not all(np.isfinite(array).all() for layer in network.arrays() for array in layer):
+        for name, module in (("actor", self.actor), ("critic", self.critic)):
+            if not all(bool(torch.isfinite(one).all()) for one in module.parameters()):
                 raise DivergenceError(
                     f"a weight of the {name} is not finite after {self.slots:,} slots"
                 )
 
     def state(self) -> dict[str, NDArray[Any]]:
-        """All that changes, between two updates: with it, training goes on to the last digit."""
-        found: dict[str, NDArray[Any]] = {"slots": np.array(self.slots)}
-        for part, module in (("actor", self.actor.network), ("critic", self.critic)):
-            found |= {f"{part}.{name}": t.numpy().copy() for name, t in module.state_dict().items()}
-        for place, entry in self.optimizer.state_dict()["state"].items():
-            found |= {f"adam.{place}.{name}": t.numpy().copy() for name, t in entry.items()}
-        found |= {f"sites.{name}": array for name, array in self.sites.state().items()}
-        found |= {f"scale.{name}": array.copy() for name, array in self.scale.state().items()}
-        generator: Any = self.random.bit_generator.state
-        words = [generator["state"]["state"], generator["state"]["inc"]]
-        halves = [word >> shift & (2**64 - 1) for word in words for shift in (0, 64)]
-        halves += [generator["has_uint32"], generator["uinteger"]]
-        found["random"] = np.array(halves, np.uint64)
-        return found
+        """Copy all that changes, between two updates: with it, training goes on exactly."""
+        state: dict[str, NDArray[Any]] = {"slots": np.array(self.slots)}
+        state["random"] = np.array(json.dumps(self.random.bit_generator.state))
+        for part, module in (("actor", self.actor), ("critic", self.critic)):
+            state |= {f"{part}.{name}": t.numpy().copy() for name, t in module.state_dict().items()}
+        for place, moments in self.optimizer.state_dict()["state"].items():
+            state |= {f"adam.{place}.{name}": t.numpy().copy() for name, t in moments.items()}
+        state |= {f"sites.{name}": array for name, array in self.sites.state().items()}
+        return state | {f"scale.{name}": array for name, array in self.scale.state().items()}
 
     def restore(self, state: dict[str, NDArray[Any]]) -> None:
         """Go on where `state` was taken; ValueError for a state of other networks or sites."""
@@ -295,29 +545,19 @@ class Learner:
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = array
         try:
-            for part, module in (("actor", self.actor.network), ("critic", self.critic)):
-                module.load_state_dict({name: _tensor(one) for name, one in parts[part].items()})
+            for part, module in (("actor", self.actor), ("critic", self.critic)):
+                module.load_state_dict(
+                    {name: torch.tensor(one) for name, one in parts[part].items()}
+                )
             adam = self.optimizer.state_dict()
             adam["state"] = {}
             for name, array in parts.get("adam", {}).items():
                 place, _, moment = name.partition(".")
-                adam["state"].setdefault(int(place), {})[moment] = _tensor(array)
+                adam["state"].setdefault(int(place), {})[moment] = torch.tensor(array)
             self.optimizer.load_state_dict(adam)
             self.sites.restore(parts["sites"])
             self.scale.restore(parts["scale"])
-            low, high, low_inc, high_inc, has, word = (int(one) for one in state["random"])
+            self.random.bit_generator.state = json.loads(str(state["random"][()]))
             self.slots = int(state["slots"])
         except (KeyError, RuntimeError) as error:
             raise ValueError(f"this state is not one of such a training: {error}") from None
-        self.random.bit_generator.state = {
-            "bit_generator": "PCG64",
-            "state": {"state": low | high << 64, "inc": low_inc | high_inc << 64},
-            "has_uint32": has,
-            "uinteger": word,
-        }
-
-
-def _tensor(array: NDArray[Any]) -> Any:
-    return (
-        torch.from_numpy(np.ascontiguousarray(array)) if array.ndim else torch.tensor(array.item())
-    )

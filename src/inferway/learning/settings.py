@@ -53,7 +53,7 @@ class Settings:
     accurate class's."""
     potential: Literal["none", "queues", "outcomes"] = "none"
     """Shaping gamma P(o') - P(o), which changes no optimal policy
-    (Ng, Harada and Russell, ICML 1999): P as `inferway.learning.rewards` has it."""
+    (Ng, Harada and Russell, ICML 1999): P as `inferway.learning.ppo.Potential` has it."""
     scale: bool = False
     """Divide rewards by the running standard deviation of their discounted sums."""
     symlog: float | None = None

@@ -11,9 +11,8 @@ from burst import SMALL, control
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
-from inferway.learning.actor import Actor  # noqa: E402
 from inferway.learning.evaluation import evaluate  # noqa: E402
-from inferway.learning.ppo import DivergenceError, Learner  # noqa: E402
+from inferway.learning.ppo import Actions, Actor, DivergenceError, Learner  # noqa: E402
 from inferway.learning.settings import Settings  # noqa: E402
 from inferway.learning.site import SlottedSites  # noqa: E402
 
@@ -52,41 +51,37 @@ def test_goes_on_to_the_last_digit(kind: dict[str, bool]) -> None:
 def test_seeds_differ() -> None:
     one, other = (Learner(control(), SMALL, seed) for seed in (1, 2))
     assert one.update().reward != other.update().reward
-    assert not np.array_equal(one.state()["actor.weights.0"], other.state()["actor.weights.0"])
+    assert not np.array_equal(*(of.state()["actor.network.layers.0.weight"] for of in (one, other)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_first_step_starts_from_the_policy_that_collected(kind: dict[str, bool]) -> None:
-    """Before any step the importance weights are 1 and the surrogate is the mean advantage."""
-    learner = Learner(control(**kind), replace(SMALL, epochs=1, minibatch=2000), seed=5)
-    learner._collect(0.7)
-    gain = np.random.default_rng(1).normal(size=learner._rewards.shape)
-    told = learner._learn(0.7, gain, gain)
-    assert told["kl"] == pytest.approx(0, abs=1e-6)
-    assert told["clipped"] == 0
-    assert told["surrogate"] == pytest.approx(learner.actor.heads * gain.mean(), abs=1e-5)
+    """Before any step the importance weights are 1, the surrogate is the mean advantage."""
+    settings = replace(SMALL, epochs=1, minibatch=2000, standardize=True)
+    first = Learner(control(**kind), settings, seed=5).update()
+    assert first.kl == pytest.approx(0, abs=1e-6)
+    assert first.clipped == 0
+    assert first.surrogate == pytest.approx(0, abs=1e-5)
 
 
 def test_batch_rules_are_drawn_as_their_logits_say() -> None:
-    actor = Actor(control(batches=True), hidden=(8,), generator=torch.Generator().manual_seed(1))
+    actor = Actor(control(batches=True), SMALL)
     assert [len(rule) for rule in actor.rules] == [6, 3]
     assert actor.rules[0].tolist() == [[1, 1], [1, 3], [1, 5], [3, 3], [3, 5], [5, 5]]
-    outputs = np.tile(np.linspace(-1, 2, 13).astype(np.float32), (20_000, 1))
-    drawn = actor.draw(outputs, 0.5, np.random.default_rng(1))
-    for k, logits in enumerate((outputs[0, 4:10], outputs[0, 10:])):
-        expected = np.exp(logits) / np.exp(logits).sum()
-        found = np.bincount(drawn.pairs[:, k], minlength=len(logits)) / 20_000
-        np.testing.assert_allclose(found, expected, atol=0.015)
-    log_probs = actor.log_probs(
-        torch.from_numpy(outputs),
-        torch.from_numpy(drawn.log_routing),
-        torch.from_numpy(drawn.pairs),
-        0.5,
-    )
+    outputs = torch.linspace(-1, 2, 13).repeat(20_000, 1)
+    f, *rules = outputs.split([4, 6, 3], 1)
+    heads = (f, *(torch.log_softmax(logits, 1) for logits in rules))
+    drawn = actor.draw(heads, 0.5, np.random.default_rng(1))
+    assert isinstance(drawn, Actions)
+    for k, log in enumerate(heads[1:]):
+        shares = np.bincount(drawn.pairs[:, k], minlength=log.shape[1]) / 20_000
+        np.testing.assert_allclose(shares, log[0].exp(), atol=0.015)
+    log_probs = actor.log_probs(heads, drawn, 0.5)
     assert log_probs.shape == (20_000, 3)
-    likely = outputs[0, 4:10] - np.log(np.exp(outputs[0, 4:10]).sum())
-    np.testing.assert_allclose(log_probs[:, 1].numpy(), likely[drawn.pairs[:, 0]], rtol=1e-5)
-    routing, rules = actor.decisions(actor.best(outputs))
+    torch.testing.assert_close(log_probs[:, 1], heads[1][0, drawn.pairs[:, 0]])
+    expected = -sum((log[0].exp() * log[0]).sum() for log in heads[1:])
+    torch.testing.assert_close(actor.rule_entropy(heads)[0], expected)
+    routing, rules = actor.decisions(actor.best(heads))
     assert rules is not None
     assert rules[0].tolist() == [[5, 5], [3, 3]]
     np.testing.assert_allclose(routing.sum(1), 1.0)
@@ -94,8 +89,8 @@ def test_batch_rules_are_drawn_as_their_logits_say() -> None:
 
 def test_only_the_critic_sees_the_phase_if_told_so() -> None:
     learner = Learner(control(), replace(SMALL, critic_sees_phase=True), seed=1)
-    assert learner.actor.network.weights[0].shape[0] == 132
-    assert learner.critic.weights[0].shape[0] == 134
+    assert learner.actor.network.layers[0].in_features == 132
+    assert learner.critic.layers[0].in_features == 134
     assert learner.sites.observation.shape == (20, 134)
     learner.update()
 

@@ -147,15 +147,16 @@ def test_divergence_keeps_the_last_good_checkpoint(
 ) -> None:
     short(tmp_path, replace(SMALL, slots=4_000))
     good = (tmp_path / CHECKPOINT).read_bytes()
-    from inferway.learning.ppo import Learner
+    from inferway.learning.site import SlottedSites
 
-    step = Learner._collect
+    step = SlottedSites.step
 
-    def spoiled(self: Learner, sigma: float) -> None:
-        step(self, sigma)
-        self._rewards[3, 2] = np.nan
+    def spoiled(self: SlottedSites, *decisions: Any) -> Any:
+        rewards = step(self, *decisions).copy()
+        rewards[2] = np.nan
+        return rewards
 
-    monkeypatch.setattr(Learner, "_collect", spoiled)
+    monkeypatch.setattr(SlottedSites, "step", spoiled)
     with pytest.raises(DivergenceError, match=r"checkpoint\.npz is kept, of 4,000 slots"):
         short(tmp_path, SMALL)
     assert (tmp_path / CHECKPOINT).read_bytes() == good
@@ -166,6 +167,12 @@ def test_a_broken_checkpoint_is_named(tmp_path: Path) -> None:
     path = tmp_path / CHECKPOINT
     path.write_bytes(path.read_bytes()[:5_000])
     with pytest.raises(ValueError, match=r"checkpoint\.npz is not a checkpoint"):
+        short(tmp_path)
+
+
+def test_a_checkpoint_of_an_earlier_version_is_refused(tmp_path: Path) -> None:
+    Checkpoint(tmp_path).write({"schema": 1}, {"slots": np.array(2_000)})
+    with pytest.raises(ValueError, match=r"checkpoint\.npz is of another version of inferway"):
         short(tmp_path)
 
 

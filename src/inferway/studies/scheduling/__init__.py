@@ -2,7 +2,8 @@
 
 CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),
-    *("learning/site.py", "learning/evaluation.py", "learning/tally.py"),
+    *("learning/arrays.py", "learning/arrivals.py", "learning/routed.py", "learning/site.py"),
+    *("learning/evaluation.py", "learning/tally.py"),
     *("studies/scheduling/burst.py", "studies/scheduling/batch_curve.py"),
     *("studies/scheduling/deciders.py", "studies/scheduling/trial.py"),
 )
