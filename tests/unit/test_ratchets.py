@@ -38,7 +38,7 @@ NAMED_TWICE = {
     "Look": 2,
     "Model": 2,
     "Mover": 2,
-    "Network": 3,
+    "Network": 2,
     "Node": 2,
     "Optimum": 2,
     "Outcome": 5,
@@ -65,7 +65,6 @@ NAMED_TWICE = {
     "Tier": 2,
     "Trace": 2,
     "Traffic": 2,
-    "Variant": 2,
     "Wire": 2,
 }
 

@@ -8,8 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from inferway.cli import terminal
+from inferway.cli.failure import REFUSED, CommandError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.table import Table
 
     from inferway.catalog.zoo import Zoo
@@ -41,11 +44,11 @@ def build(
     json: terminal.Json = False,
 ) -> None:
     """Train the digits zoo again, export it to ONNX and measure it (needs the extra `learn`)."""
-    from inferway.catalog.digits import build
     from inferway.catalog.zoo import user_folder
 
+    builder = _builder()
     with terminal.progress() as progress:
-        built = build.build(
+        built = builder(
             out or user_folder(), seed=seed, progress=lambda share, what: progress(what, share)
         )
     _present([built], json)
@@ -54,7 +57,7 @@ def build(
 @app.command()
 def profile(out: Out = None, json: terminal.Json = False) -> None:
     """Measure the digits zoo on this machine: accuracy, service times, memory."""
-    from inferway.catalog.digits.evaluation import measure
+    from inferway.catalog.evaluation import measure
     from inferway.catalog.zoo import user_folder
 
     with terminal.progress() as progress:
@@ -62,6 +65,30 @@ def profile(out: Out = None, json: terminal.Json = False) -> None:
             folder=out or user_folder(), progress=lambda share, what: progress(what, share)
         )
     _present([measured], json)
+
+
+def _builder() -> Callable[..., Zoo]:
+    """Import what builds the zoo: it stands beside the package in a clone, and is not installed."""
+    import importlib.util
+    import sys
+
+    import inferway
+
+    folder = Path(inferway.__file__).parents[2] / "zoo"
+    spec = importlib.util.spec_from_file_location(
+        "zoo", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    if spec is None or spec.loader is None or not (folder / "build.py").is_file():
+        raise CommandError(
+            "what builds the models is not installed with Inferway: run this in a clone of its "
+            "repository, after `pip install -e '.[learn]'` there",
+            REFUSED,
+        )
+    sys.modules["zoo"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(sys.modules["zoo"])
+    from zoo.build import build
+
+    return build
 
 
 def _present(zoos: list[Zoo], json: bool) -> None:

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy.ndimage import shift
 
-from inferway.catalog.digits.graph import Weights, model
-from inferway.catalog.digits.ladder import NETWORKS, VARIANTS, View
 from inferway.runtime import OnnxRuntime
+from zoo.graph import Weights, model
+from zoo.ladder import NETWORKS, VARIANTS, View
 
 RANDOM = np.random.default_rng(1)
 

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from inferway.catalog import TestSet, zoo
-from inferway.catalog.digits.evaluation import ladder_steps, measure, right_answers
-from inferway.catalog.digits.ladder import VARIANTS
-from inferway.catalog.digits.significance import estimate
+from inferway.catalog.evaluation import ladder_steps, measure, right_answers
+from inferway.catalog.significance import estimate
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import OnnxRuntime, inspect
+from zoo.ladder import VARIANTS
 
 NAMES = tuple(variant.name for variant in VARIANTS)
 QUICK = NAMES[:-2]  # those that answer the whole test set in a few seconds

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.digits.images import SIDE
-from inferway.catalog.digits.ladder import CLASSES, Layer, View
+from zoo.images import SIDE
+from zoo.ladder import CLASSES, Layer, View
 
 if TYPE_CHECKING:
     import onnx

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from inferway.catalog import zoo
-from inferway.catalog.digits.build import build
-from inferway.catalog.digits.graph import model
-from inferway.catalog.digits.images import originals, split
-from inferway.catalog.digits.ladder import NETWORKS, VARIANTS
 from inferway.runtime import OnnxRuntime
+from zoo.build import build
+from zoo.graph import model
+from zoo.images import originals, split
+from zoo.ladder import NETWORKS, VARIANTS
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ SMALL = {name: replace(network, images=1280) for name, network in NETWORKS.items
 def test_the_graph_says_what_the_trained_network_says(name: str, tmp_path: Path) -> None:
     import torch
 
-    from inferway.catalog.digits.training import train, untrained
+    from zoo.training import train, untrained
 
     digits, network = originals(), replace(NETWORKS[name], images=640)
     counts: list[int] = []

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.digits.graph import Weights
-from inferway.catalog.digits.images import SIDE, Originals, draw
-from inferway.catalog.digits.ladder import CLASSES, Layer, Network
+from zoo.graph import Weights
+from zoo.images import SIDE, Originals, draw
+from zoo.ladder import CLASSES, Layer, Network
 
 if TYPE_CHECKING:
     import torch

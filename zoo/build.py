@@ -8,18 +8,19 @@ import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.digits.evaluation import ablation, profiled, right_answers
-from inferway.catalog.digits.graph import Weights, model
-from inferway.catalog.digits.images import Originals, Split, draw, originals, split
-from inferway.catalog.digits.ladder import NETWORKS, VARIANTS, Network
+from inferway.catalog.evaluation import Right, gain_of, minus, profiled, right_answers
 from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
+from inferway.catalog.significance import estimate
 from inferway.extras import installing
+from zoo.graph import Weights, model
+from zoo.images import Originals, Split, draw, originals, split
+from zoo.ladder import NETWORKS, VARIANTS, Network
 
 TEST_TIMES: Final = 14
 """Test images drawn from each original of the test part."""
@@ -181,7 +182,7 @@ def trained(
     """
     import torch
 
-    from inferway.catalog.digits.training import train, untrained
+    from zoo.training import train, untrained
 
     places = {name: place for place, name in enumerate(networks)}
     modules = {
@@ -253,6 +254,55 @@ def _votes(
         return answers(path, testset.images, workers=workers, progress=told)
     finally:
         path.unlink()
+
+
+def ablation(
+    votes: NDArray[np.float32], testset: zoo.TestSet, *, seed: int
+) -> tuple[Right, tuple[dict[str, Any], ...]]:
+    """Estimate what the slowest variant loses when members or views are taken from it.
+
+    Parameters
+    ----------
+    votes
+        What each member says of each view, shape [N, members * views, 10], members first.
+    testset
+        The N images.
+    seed
+        Of the resampling.
+
+    Returns
+    -------
+    numpy.ndarray
+        Which images the whole answers right.
+    tuple
+        One entry per reduced ensemble: how many members and views are left, its accuracy, and
+        what the whole gains over it.
+    """
+    whole = VARIANTS[-1]
+    members, views = len(whole.networks), len(whole.views)
+    said = votes.reshape(len(votes), members, views, -1)
+
+    def right(some_members: int, some_views: int) -> Right:
+        mean = said[:, :some_members, :some_views].mean(axis=(1, 2))
+        answer: Right = mean.argmax(axis=1) == testset.labels
+        return answer
+
+    all_right = right(members, views)
+    entries = []
+    parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
+    for some_members, some_views in dict.fromkeys(parts):
+        some_right = right(some_members, some_views)
+        found = estimate(minus(all_right, some_right), testset.source, seed=seed)
+        entries.append(
+            {
+                "variant": whole.name,
+                "members": some_members,
+                "views": some_views,
+                "accuracy": float(some_right.mean()),
+                **gain_of(found),
+            }
+        )
+    return all_right, tuple(entries)
 
 
 def _work(network: Network) -> float:

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from inferway.catalog import zoo
-from inferway.catalog.digits.build import SEED, TEST_TIMES
-from inferway.catalog.digits.images import LEVELS, SIDE, Originals, draw, originals, split
+from zoo.build import SEED, TEST_TIMES
+from zoo.images import LEVELS, SIDE, Originals, draw, originals, split
 
 
 @pytest.fixture(scope="module")

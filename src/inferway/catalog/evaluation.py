@@ -1,4 +1,4 @@
-"""What the digits zoo is worth: accuracies, the gain of each step, the ablation, the profiles."""
+"""What the digits zoo is worth: accuracies, the gain of each step, the profiles."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.digits.ladder import VARIANTS
-from inferway.catalog.digits.significance import Estimate, estimate
 from inferway.catalog.measurement import (
     LARGEST_RUN,
     ROUND_S,
@@ -26,6 +24,7 @@ from inferway.catalog.measurement import (
     service_times,
 )
 from inferway.catalog.profile import Profile
+from inferway.catalog.significance import Estimate, estimate
 from inferway.runtime.artifact import digest_of
 from inferway.runtime.growth import growth_of
 
@@ -179,66 +178,19 @@ def ladder_steps(
         {
             "from": low,
             "to": high,
-            **_gain(estimate(_minus(right[high], right[low]), source, seed=seed)),
+            **gain_of(estimate(minus(right[high], right[low]), source, seed=seed)),
         }
         for low, high in itertools.pairwise(names)
     )
 
 
-def ablation(
-    votes: NDArray[np.float32], testset: zoo.TestSet, *, seed: int
-) -> tuple[Right, tuple[dict[str, Any], ...]]:
-    """Estimate what the slowest variant loses when members or views are taken from it.
-
-    Parameters
-    ----------
-    votes
-        What each member says of each view, shape [N, members * views, 10], members first.
-    testset
-        The N images.
-    seed
-        Of the resampling.
-
-    Returns
-    -------
-    numpy.ndarray
-        Which images the whole answers right.
-    tuple
-        One entry per reduced ensemble: how many members and views are left, its accuracy, and
-        what the whole gains over it.
-    """
-    whole = VARIANTS[-1]
-    members, views = len(whole.networks), len(whole.views)
-    said = votes.reshape(len(votes), members, views, -1)
-
-    def right(some_members: int, some_views: int) -> Right:
-        mean = said[:, :some_members, :some_views].mean(axis=(1, 2))
-        answer: Right = mean.argmax(axis=1) == testset.labels
-        return answer
-
-    all_right = right(members, views)
-    entries = []
-    parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
-    for some_members, some_views in dict.fromkeys(parts):
-        some_right = right(some_members, some_views)
-        found = estimate(_minus(all_right, some_right), testset.source, seed=seed)
-        entries.append(
-            {
-                "variant": whole.name,
-                "members": some_members,
-                "views": some_views,
-                "accuracy": float(some_right.mean()),
-                **_gain(found),
-            }
-        )
-    return all_right, tuple(entries)
-
-
-def _minus(high: Right, low: Right) -> NDArray[np.float64]:
+def minus(high: Right, low: Right) -> NDArray[np.float64]:
+    """Subtract two sets of right answers, image by image."""
     return high.astype(np.float64) - low
 
 
-def _gain(found: Estimate) -> dict[str, Any]:
+def gain_of(found: Estimate) -> dict[str, Any]:
+    """Say a gain as profiles do: mean, interval and p-value."""
     return {"gain": found.mean, "interval": list(found.interval), "p": found.p}
 
 
