@@ -41,9 +41,8 @@ NAMED_TWICE = {
     "Network": 2,
     "Node": 2,
     "Optimum": 2,
-    "Outcome": 5,
+    "Outcome": 4,
     "Plan": 3,
-    "Point": 3,
     "Policy": 2,
     "Pool": 2,
     "Progress": 2,
@@ -106,14 +105,6 @@ CIRCLES = (
     (
         "inferway.live.node.node",
         "inferway.live.node.page",
-    ),
-    (
-        "inferway.experiments.intervals",
-        "inferway.experiments.run",
-        "inferway.experiments.store",
-        "inferway.experiments.study",
-        "inferway.experiments.study_result",
-        "inferway.experiments.workers",
     ),
     (
         "inferway.twin.comparison",

@@ -85,10 +85,14 @@ def test_every_combination_is_a_deployment(file: Path) -> None:
     points = plan(load(file), [axis(text) for text in texts])
     assert len(points) == 8
     last = points[-1]
-    assert last.settings == ("load=0.4", "policy=priced", "instances.words/large=2", "seed=3")
-    assert last.name == (0.4, "priced", 2.0, 3.0)
-    assert last.seed == 3
-    deployment = last.deployment
+    assert last.label == {
+        "load": 0.4,
+        "policy": "priced",
+        "instances.words/large": 2.0,
+        "seed": 3.0,
+    }
+    assert last.arguments["seed"] == 3
+    deployment = last.arguments["deployment"]
     assert deployment.policy_of("words").policy == "priced"
     assert deployment.nodes["here"].instances["words", "large"] == 2
     assert deployment.workload["words"].arrivals.load == 0.4  # type: ignore[union-attr]
@@ -97,10 +101,10 @@ def test_every_combination_is_a_deployment(file: Path) -> None:
 def test_a_deadline_a_rate_and_any_path(file: Path) -> None:
     texts = ["deadline=2", "rate=3", "nodes.here.buffer=5", "accuracy_target=0.8"]
     (point,) = plan(load(file), [axis(text) for text in texts])
-    task = point.deployment.tasks["words"]
+    task = point.arguments["deployment"].tasks["words"]
     assert (task.deadline_s, task.accuracy_target) == (2.0, 0.8)
-    assert point.deployment.nodes["here"].buffer == 5
-    arrivals = point.deployment.workload["words"].arrivals
+    assert point.arguments["deployment"].nodes["here"].buffer == 5
+    arrivals = point.arguments["deployment"].workload["words"].arrivals
     assert (arrivals.rate, arrivals.load) == (3.0, None)  # type: ignore[union-attr]
 
 
@@ -108,7 +112,7 @@ def test_phases_keep_their_shape(file: Path) -> None:
     phases = "{process: phases, phases: [{for: 3 s, load: 0.2}, {for: 1 s, load: 0.6}]}"
     file.write_text(FILE.replace("{process: poisson, load: 0.5}", phases))
     (point,) = plan(load(file), [axis("load=0.6")])
-    found = point.deployment.workload["words"].arrivals.phases  # type: ignore[union-attr]
+    found = point.arguments["deployment"].workload["words"].arrivals.phases  # type: ignore[union-attr]
     assert [one.load for one in found] == pytest.approx([0.4, 1.2])
     with pytest.raises(ValueError, match="set load instead"):
         plan(load(file), [axis("rate=1,2")])

@@ -98,7 +98,7 @@ def report(
 ) -> None:
     """Write all figures and claims to one HTML page that needs no other file."""
     from inferway.experiments.report import report as write
-    from inferway.experiments.run import place
+    from inferway.experiments.study import place
 
     chosen = _named(names)
     writable(out)
@@ -162,7 +162,7 @@ def _keep(
     study: Study[Any], scale: str, results: Results, out: Path, seed: int
 ) -> tuple[Path, list[Claim]]:
     from inferway.experiments.figure import save
-    from inferway.experiments.run import place
+    from inferway.experiments.study import place
     from inferway.studies import checked
 
     settings, folder = study.scales[scale], out / study.name / place(scale, seed)

@@ -37,7 +37,7 @@ _LABEL_WIDTH: Final = 130.0
 
 
 @dataclass(frozen=True)
-class Point:
+class Mark:
     """One policy.
 
     Attributes
@@ -60,7 +60,7 @@ class Point:
 
 
 def trade_off(
-    points: Sequence[Point],
+    points: Sequence[Mark],
     *,
     bound: Sequence[tuple[float, float]] = (),
     target: float | None = None,
@@ -146,7 +146,7 @@ def save(figure: Figure, path: Path) -> tuple[Path, Path]:
     return png, svg
 
 
-def _draw(axes: Axes, point: Point, index: int) -> None:
+def _draw(axes: Axes, point: Mark, index: int) -> None:
     color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
     low, high = point.interval
     tail = [[0.0], [max((point.tail_s or point.latency_s) - point.latency_s, 0.0)]]
@@ -164,7 +164,7 @@ def _draw(axes: Axes, point: Point, index: int) -> None:
     )
 
 
-def _label(figure: Figure, axes: Axes, points: Sequence[Point]) -> None:
+def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
     """Write each name left of its point, moved up or down where two would overlap."""
     figure.draw_without_rendering()  # settles where the axes are
     scale = 72 / figure.dpi
@@ -206,7 +206,7 @@ def _bound(axes: Axes, bound: Sequence[tuple[float, float]]) -> None:
 
 def _limits(
     axes: Axes,
-    points: Sequence[Point],
+    points: Sequence[Mark],
     bound: Sequence[tuple[float, float]],
     target: float | None,
 ) -> None:

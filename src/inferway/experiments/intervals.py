@@ -19,10 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Study
-
-__all__ = ["METHODS", "checked"]
 
 METHODS = {
     "jackknife": "over trials: one left out at a time, Student's t",
@@ -39,21 +37,22 @@ _EXACT = 1e-12
 """A value that moves by less is the same: sums of the same numbers differ in their last bits."""
 
 
-def checked(study: Study[Any], settings: Any, results: Results) -> list[Claim]:
-    """Compute a study's claims, each with its interval where chance could change the value.
+Again = Callable[[Results], Sequence[Claim]]
+Floats = NDArray[np.float64]
+
+
+def with_intervals(again: Again, results: Results) -> list[Claim]:
+    """Compute claims from rows, each with its interval where chance could change the value.
 
     Parameters
     ----------
-    study, settings
-        What to compute, and for which settings.
+    again
+        Computes the claims from whatever rows there are.
     results
-        Whatever rows there are.
+        All rows.
     """
-    claims = list(study.claims(settings, results))
+    claims = list(again(results))
     trials = results.distinct("trial")
-
-    def again(rows: Results) -> Sequence[Claim]:
-        return study.claims(settings, rows)
 
     if len(trials) >= 3:
         return _told(claims, *_jackknife(claims, again, results, trials), "jackknife")
@@ -61,10 +60,6 @@ def checked(study: Study[Any], settings: Any, results: Results) -> list[Claim]:
     if columns:
         return _told(claims, *_bootstrap(claims, again, results, sorted(columns)), "bootstrap")
     return claims
-
-
-Again = Callable[[Results], Sequence[Claim]]
-Floats = NDArray[np.float64]
 
 
 def _jackknife(

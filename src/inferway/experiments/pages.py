@@ -15,10 +15,9 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from inferway.experiments.intervals import checked
+from inferway.experiments.claim import Claim
 from inferway.experiments.report import METHODS_SAID, counted, made_on
-from inferway.experiments.run import OUT, stored
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import OUT, Study, checked, stored
 from inferway.version import __version__
 
 __all__ = ["TITLES", "Page", "verdicts", "write"]

@@ -9,12 +9,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.html import Section, Sheet, page
-from inferway.experiments.intervals import METHODS, checked
+from inferway.experiments.intervals import METHODS
 from inferway.experiments.machine import machine
 from inferway.experiments.results import Results
-from inferway.experiments.run import OUT, stored
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import OUT, Study, checked, stored
 from inferway.version import __version__
 
 __all__ = ["claims_table", "counted", "made_on", "report"]

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from inferway.experiments.study import Point
+from inferway.experiments.runner import Point
 from inferway.unreadable import UNREADABLE
 
 __all__ = ["Store", "key"]

@@ -1,151 +1,46 @@
-"""What a study is: settings, points, a figure, claims."""
+"""What a study is, and how it runs: what is stored is not computed again."""
 
 from __future__ import annotations
 
-import math
+import inspect
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from inferway.experiments.claim import Claim
+from inferway.experiments.code import version
+from inferway.experiments.intervals import with_intervals
+from inferway.experiments.machine import cores
+from inferway.experiments.results import Results
+from inferway.experiments.runner import Point, in_processes
+from inferway.experiments.store import Store, key
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
 
-    from inferway.experiments.results import Results
-    from inferway.experiments.run import Progress
-    from inferway.experiments.study_result import StudyResult
-
-__all__ = ["SCALES", "Claim", "Point", "Study", "Verdict"]
-
+OUT = Path("out/studies")
+"""Where results go unless said otherwise, below the current folder."""
 SCALES = ("smoke", "quick", "paper")
 """From seconds, through the third digit, to the paper's own run lengths."""
 
 Settings = TypeVar("Settings")
-Verdict = Literal["yes", "no", "not settled", "-"]
 
 
 @dataclass(frozen=True)
-class Point:
-    """One call that gives one row of results: a scenario and a seed, as a rule.
+class Progress:
+    """How far a run is."""
 
-    Attributes
-    ----------
-    label
-        What tells its row from the others: the row's first columns.
-    call
-        A function at the top of a module; it returns a flat mapping of numbers, strings, booleans
-        or lists of numbers.
-    arguments
-        Its keyword arguments, in values that JSON has: they are what a stored row is known by.
-    seconds
-        About how long it takes on one core; only the time left depends on it.
-    """
-
-    label: Mapping[str, Any]
-    call: Callable[..., Mapping[str, Any]]
-    arguments: Mapping[str, Any]
-    seconds: float = 1.0
-
-
-@dataclass(frozen=True)
-class Claim:
-    """A sentence that can be checked by number; its tolerance stands in code before any run.
-
-    Attributes
-    ----------
-    where
-        Section, figure or lemma of the paper; ``ours`` where the paper has no such sentence.
-    says
-        The sentence, in our words.
-    measure
-        What is measured, as a noun.
-    value
-        The measured value; NaN where the results do not tell.
-    at_least, at_most
-        Between which values it reproduces; None for no limit.
-    unit
-        ``%`` for ratios (0.01 is written 1 %), anything else is written after the number.
-    why
-        What was measured beside it: where the worst is, and the reason where it fails.
-    low, high
-        95 % interval of the value over trials or seeds; None where no seed changes it.
-    method
-        How the interval was found.
-    """
-
-    where: str
-    says: str
-    measure: str
-    value: float
-    at_least: float | None = None
-    at_most: float | None = None
-    unit: str = ""
-    why: str = ""
-    low: float | None = None
-    high: float | None = None
-    method: str = ""
-
-    @property
-    def verdict(self) -> Verdict:
-        """Whether it reproduces: not settled where the interval straddles a limit."""
-        if math.isnan(self.value):
-            return "-"
-        least = -math.inf if self.at_least is None else self.at_least
-        most = math.inf if self.at_most is None else self.at_most
-        low = self.value if self.low is None else self.low
-        high = self.value if self.high is None else self.high
-        if least <= low and high <= most:
-            return "yes"
-        return "no" if high < least or low > most else "not settled"
-
-    @property
-    def reproduced(self) -> bool | None:
-        """Whether it reproduces; None where nothing was measured, or it is not settled."""
-        return {"yes": True, "no": False}.get(self.verdict)
-
-    @property
-    def tolerance(self) -> str:
-        """The limits in words."""
-        if self.at_least is not None and self.at_most is not None:
-            return f"{self.write(self.at_least)} to {self.write(self.at_most)}"
-        if self.at_most is not None:
-            return f"at most {self.write(self.at_most)}"
-        return "any" if self.at_least is None else f"at least {self.write(self.at_least)}"
-
-    @property
-    def measured(self) -> str:
-        """The value in words, with its interval."""
-        if self.low is None or self.high is None:
-            return self.write(self.value)
-        return f"{self.write(self.value)} ({self.write(self.low)} to {self.write(self.high)})"
-
-    def write(self, value: float) -> str:
-        """A value with its unit."""
-        if math.isnan(value):
-            return "not measured"
-        if math.isinf(value):
-            return "unbounded"
-        if self.unit == "%":
-            return f"{100 * value:.3g} %"
-        return f"{value:.4g} {self.unit}".rstrip()
-
-    def to_json(self) -> dict[str, Any]:
-        """As `inferway study run --json` prints it."""
-        return {
-            "where": self.where,
-            "says": self.says,
-            "measure": self.measure,
-            "value": self.value,
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "unit": self.unit,
-            "reproduced": self.reproduced,
-            "why": self.why,
-            "low": self.low,
-            "high": self.high,
-            "method": self.method,
-            "verdict": self.verdict,
-        }
+    study: str
+    done: int
+    """Points that are known, those of earlier runs included."""
+    total: int
+    seconds_left: float
+    share: float
+    """Of the work, 0..1."""
 
 
 @dataclass(frozen=True)
@@ -192,16 +87,13 @@ class Study(Generic[Settings]):
         workers: int | None = None,
         progress: Callable[[Progress], None] | None = None,
     ) -> StudyResult:
-        """Compute what is not stored yet; parameters and errors as `inferway.experiments.run`.
+        """Compute what is not stored yet; parameters and errors as `inferway.studies.run`.
 
         Returns
         -------
         StudyResult
             With `figure`, `claims`, `to_frame()`.
         """
-        from inferway.experiments.run import OUT, run
-        from inferway.experiments.study_result import StudyResult
-
         folder = OUT if out is None else Path(out)
         results = run(self, scale, out=folder, seed=seed, workers=workers, progress=progress)
         return StudyResult(self, scale, results)
@@ -214,3 +106,200 @@ class Study(Generic[Settings]):
     def seconds(self, scale: str) -> float:
         """About how long all its points take on one core."""
         return sum(point.seconds for point in self.points(self.scales[scale]))
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """The results of a study at a scale."""
+
+    study: Study[Any]
+    scale: str
+    results: Results
+
+    @cached_property
+    def figure(self) -> Figure:
+        """As the paper draws it."""
+        return self.study.figure(self.study.scales[self.scale], self.results)
+
+    @cached_property
+    def claims(self) -> Sequence[Claim]:
+        """Each sentence that is checked, with what was measured and its interval."""
+        return checked(self.study, self.study.scales[self.scale], self.results)
+
+    def plot(self) -> Figure:
+        """`figure`, as all results have it."""
+        return self.figure
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point."""
+        import pandas as pd
+
+        return pd.DataFrame(list(self.results.rows))
+
+    def _repr_html_(self) -> str:
+        return str(self._table().to_html(index=False))
+
+    def __str__(self) -> str:
+        return str(self._table().to_string(index=False))
+
+    def _table(self) -> pd.DataFrame:
+        import pandas as pd
+
+        rows = [
+            {
+                "claim": claim.says,
+                "measured": claim.measured,
+                "reproduces": claim.tolerance,
+                "": claim.verdict,
+            }
+            for claim in self.claims
+        ]
+        return pd.DataFrame(rows)
+
+
+def run(
+    study: Study[Any],
+    scale: str = "quick",
+    *,
+    out: Path = OUT,
+    seed: int = 1,
+    workers: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Results:
+    """Compute a study's missing points and return all rows.
+
+    Parameters
+    ----------
+    study
+        What to run.
+    scale
+        ``smoke``, ``quick`` or ``paper``.
+    out
+        Folder for results; those of this study go to ``NAME/SCALE`` below it, those of another
+        seed than 1 to ``NAME/SCALE-seed-SEED``.
+    seed
+        The first of the seeds: every point's own is moved by as much as this is above 1.
+    workers
+        Processes; as many as cores by default, 0 to compute in this one.
+    progress
+        Called before the first point and after each.
+
+    Returns
+    -------
+    Results
+        A row for every point, in the study's order.
+
+    Raises
+    ------
+    ValueError
+        For an unknown scale, or a seed below 1.
+    RuntimeError
+        Where a point fails, after all others are done, or another run writes to the folder.
+    """
+    points, names, store = _plan(study, scale, out, seed)
+    with store.alone():
+        known = store.read()
+        missing = [i for i, name in enumerate(names) if name not in known]
+        # The longest first, so that no core is left alone with a long one at the end.
+        missing.sort(key=lambda i: -points[i].seconds)
+        tell = progress or (lambda _: None)
+        clock = _Clock(study.name, points, missing, cores() if workers is None else workers)
+        tell(clock.progress())
+        failures = []
+        for outcome in in_processes([points[i] for i in missing], clock.workers):
+            point, name = points[missing[outcome.place]], names[missing[outcome.place]]
+            if outcome.result is None:
+                failures.append((point, outcome.complaint))
+            else:
+                store.add(name, point, outcome.result, outcome.seconds)
+                known[name] = outcome.result
+            clock.advance(point)
+            tell(clock.progress())
+        if failures:
+            point, complaint = failures[0]
+            raise RuntimeError(
+                f"{len(failures)} of {len(points)} points of {study.name} failed, first "
+                f"{dict(point.label)}: {complaint.strip().splitlines()[-1]}"
+            )
+        store.keep(names)
+    return _rows(points, names, known)
+
+
+def stored(
+    study: Study[Any], scale: str = "quick", *, out: Path = OUT, seed: int = 1
+) -> tuple[Results, int]:
+    """Rows that are known already, of today's settings and code, and how many are missing."""
+    points, names, store = _plan(study, scale, out, seed)
+    found = _rows(points, names, store.read())
+    return found, len(points) - len(found)
+
+
+def place(scale: str, seed: int = 1) -> str:
+    """Name of the folder of a study's results."""
+    return scale if seed == 1 else f"{scale}-seed-{seed}"
+
+
+def seeded(points: Sequence[Point], seed: int) -> list[Point]:
+    """The points with other seeds: those that begin at 1 begin at `seed`."""
+    if seed == 1:
+        return list(points)
+    return [
+        replace(point, arguments={**point.arguments, "seed": point.arguments["seed"] + seed - 1})
+        if "seed" in point.arguments
+        else point
+        for point in points
+    ]
+
+
+def checked(study: Study[Any], settings: Any, results: Results) -> list[Claim]:
+    """Compute a study's claims, each with its interval where chance could change the value."""
+    return with_intervals(lambda rows: study.claims(settings, rows), results)
+
+
+def _plan(
+    study: Study[Any], scale: str, out: Path, seed: int
+) -> tuple[list[Point], list[str], Store]:
+    if scale not in study.scales:
+        raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(SCALES)}")
+    if seed < 1:
+        raise ValueError(f"the first seed is 1 or more, not {seed}")
+    points = seeded(study.points(study.scales[scale]), seed)
+    files = {point.call: Path(inspect.getfile(inspect.unwrap(point.call))) for point in points}
+    versions = {call: version([*study.code, file]) for call, file in files.items()}
+    names = [key(point, versions[point.call]) for point in points]
+    return points, names, Store(out / study.name / place(scale, seed))
+
+
+def _rows(points: Sequence[Point], names: Sequence[str], known: dict[str, Any]) -> Results:
+    return Results(
+        [
+            {**point.label, **known[name]}
+            for point, name in zip(points, names, strict=True)
+            if name in known
+        ]
+    )
+
+
+class _Clock:
+    """Time left, from how fast the points so far went against what was expected."""
+
+    def __init__(
+        self, name: str, points: Sequence[Point], missing: Sequence[int], workers: int
+    ) -> None:
+        self.name, self.workers, self.total = name, workers, len(points)
+        self.done = len(points) - len(missing)
+        self.expected_s = sum(points[i].seconds for i in missing)
+        self.finished_s = 0.0
+        self.start = time.monotonic()
+
+    def advance(self, point: Point) -> None:
+        self.done += 1
+        self.finished_s += point.seconds
+
+    def progress(self) -> Progress:
+        left_s = self.expected_s - self.finished_s
+        pace = 1 / max(self.workers, 1)
+        if self.finished_s > 0:
+            pace = (time.monotonic() - self.start) / self.finished_s
+        share = self.finished_s / self.expected_s if self.expected_s > 0 else 1.0
+        return Progress(self.name, self.done, self.total, max(left_s, 0.0) * pace, share)

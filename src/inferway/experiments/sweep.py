@@ -9,9 +9,8 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
-from functools import partial
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +23,7 @@ from inferway.deployment import Deployment, DeploymentError, measured
 from inferway.deployment.setting import SettingError
 from inferway.dispatch.deployed import bound
 from inferway.experiments.axis import MOST_POINTS, Axis, axis_of
+from inferway.experiments.runner import Point, in_threads
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
 from inferway.version import __version__
@@ -37,7 +37,6 @@ _SHOWN: Final = (
 )  # fmt: skip
 """What of a row a reader looks at first."""
 _METADATA: Final = b"inferway.sweep"
-_POLL_S: Final = 0.1
 _WRITE_S: Final = 1.0
 """Finished points are on the disk after so long at most."""
 
@@ -103,28 +102,6 @@ class Sweep:
     @property
     def _keys(self) -> list[str]:
         return [one.key for one in self.axes]
-
-
-@dataclass(frozen=True)
-class Point:
-    """One combination of values.
-
-    Attributes
-    ----------
-    settings
-        As ``key=value`` each.
-    name
-        Its values: numbers where the axis has numbers.
-    deployment
-        The file with them.
-    seed
-        If it is among them.
-    """
-
-    settings: tuple[str, ...]
-    name: tuple[float | str, ...]
-    deployment: Deployment
-    seed: int | None
 
 
 def sweep(
@@ -244,27 +221,27 @@ def run(
     kept = len(store.done)
     if kept and progress is not None:
         progress("found", kept)
-    left = [point for point in points if point.name not in store.done]
     stop = threading.Event()
-    measure = partial(
-        _measure,
-        node=node,
-        queries=queries,
-        replications=replications,
-        seed=seed,
-        warmup=warmup,
-        stop=stop,
-    )
-
-    def take(point: Point, rows: list[dict[str, Any]] | None) -> None:
-        if rows is not None:
-            store.add(point, rows)
-            if progress is not None:
-                progress(" ".join(point.settings), 1)
-
+    of_all = {
+        "node": node,
+        "queries": queries,
+        "replications": replications,
+        "warmup": warmup,
+        "workers": 1,
+        "stop": stop,
+    }
+    left = [
+        replace(point, arguments={"seed": seed, **of_all, **point.arguments})
+        for point in points
+        if _name(point) not in store.done
+    ]
     try:
-        with ThreadPoolExecutor(max_workers=workers) as pool:
-            _collect({pool.submit(measure, point): point for point in left}, take, stop)
+        with suppress(KeyboardInterrupt):
+            for computed in in_threads(left, workers, stop):
+                if computed.result is not None:
+                    store.add(left[computed.place], computed.result)
+                    if progress is not None:
+                        progress(_written(axes, left[computed.place]), 1)
     finally:
         store.write()
     if not store.done:
@@ -287,14 +264,14 @@ class _Store:
         self.file = file
         self._settings = json.dumps(settings, sort_keys=True).encode()
         self._axes, self._points = axes, points
-        names = {point.name for point in points}
+        names = set(map(_name, points))
         self.done = {name: rows for name, rows in self._held() if name in names}
         self._written_s = time.monotonic()
         self.failure: OSError | None = None
 
     def add(self, point: Point, rows: list[dict[str, Any]]) -> None:
         """Take a point in, and write the file now and then."""
-        self.done[point.name] = rows
+        self.done[_name(point)] = rows
         if time.monotonic() > self._written_s + _WRITE_S:
             self.write()
 
@@ -303,8 +280,7 @@ class _Store:
         keys = [one.key for one in self._axes]
         rows = []
         for point in self._points:
-            own = dict(zip(keys, point.name, strict=True))
-            rows += [{**row, **own} for row in self.done.get(point.name, ())]
+            rows += [{**row, **point.label} for row in self.done.get(_name(point), ())]
         frame = pd.DataFrame(rows)
         return frame[[*keys, *(name for name in frame if name not in keys)]]
 
@@ -341,26 +317,6 @@ class _Store:
             yield tuple(name), rows.to_dict("records")
 
 
-def _collect(
-    pending: dict[Future[Any], Point],
-    take: Callable[[Point, list[dict[str, Any]] | None], None],
-    stop: threading.Event,
-) -> None:
-    """Take each point when it is done; after Ctrl-C those that are done by then."""
-    left = set(pending)
-    try:
-        while left:
-            done, left = wait(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
-            for future in done:
-                take(pending[future], future.result())
-    except BaseException as error:
-        stop.set()
-        for future in left:
-            future.cancel()
-        if not isinstance(error, KeyboardInterrupt):
-            raise
-
-
 def plan(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) -> list[Point]:
     """Every combination of the axes' values as a deployment, checked.
 
@@ -395,39 +351,36 @@ def plan(deployment: Deployment, axes: Sequence[Axis], node: str | None = None) 
         except DeploymentError as error:
             (first, *_) = error.problems
             raise SettingError(" ".join(chosen), f"{first.field}: {first.sentence}") from error
-        name = tuple(
-            value.number if one.numeric and value.number is not None else value.text
+        label = {
+            one.key: value.number if one.numeric and value.number is not None else value.text
             for one, value in zip(axes, values, strict=True)
-        )
-        points.append(Point(chosen, name, made, made.seed if "seed" in keys else None))
+        }
+        own = {"seed": made.seed} if "seed" in keys else {}
+        points.append(Point(label, _measured, {"deployment": made, **own}))
     return points
 
 
-def _measure(
-    point: Point,
-    *,
-    node: str | None,
-    queries: int,
-    replications: int,
-    seed: int | None,
-    warmup: int | None,
-    stop: threading.Event,
+def _name(point: Point) -> tuple[float | str, ...]:
+    return tuple(point.label.values())
+
+
+def _written(axes: Sequence[Axis], point: Point) -> str:
+    """Return the point's settings as they were given."""
+    texts = (
+        next(one.text for one in axis.values if own in (one.number, one.text))
+        for axis, own in zip(axes, _name(point), strict=True)
+    )
+    return " ".join(f"{axis.key}={text}" for axis, text in zip(axes, texts, strict=True))
+
+
+def _measured(
+    deployment: Deployment, *, node: str | None, stop: threading.Event, **settings: Any
 ) -> list[dict[str, Any]] | None:
     """A row per task; None where the point was interrupted."""
     if stop.is_set():
         return None
-    deployment = point.deployment
     try:
-        result = simulate(
-            deployment,
-            node=node,
-            queries=queries,
-            replications=replications,
-            seed=seed if point.seed is None else point.seed,
-            warmup=warmup,
-            workers=1,
-            stop=stop,
-        )
+        result = simulate(deployment, node=node, stop=stop, **settings)
         limits = bound(deployment, node=node)
     except KeyboardInterrupt:
         return None

@@ -6,10 +6,10 @@
 - `Study`, `Point`, `Claim`, `Results`: what one consists of.
 """
 
-from inferway.experiments.intervals import checked
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Measure, Results
-from inferway.experiments.run import OUT, Progress, run, stored
-from inferway.experiments.study import SCALES, Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import OUT, SCALES, Progress, Study, checked, run, stored
 from inferway.studies.table import STUDIES, named, study
 
 __all__ = [

@@ -6,12 +6,12 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from inferway.experiments.figure import Point, save, trade_off
+from inferway.experiments.figure import Mark, save, trade_off
 
 _POINTS = [
-    Point("quick", 0.6, (0.58, 0.62), 0.001, 0.002),
-    Point("careful", 0.95, (0.94, 0.96), 0.2, 0.5),
-    Point("between", 0.9, (0.89, 0.91), 0.01),
+    Mark("quick", 0.6, (0.58, 0.62), 0.001, 0.002),
+    Mark("careful", 0.95, (0.94, 0.96), 0.2, 0.5),
+    Mark("between", 0.9, (0.89, 0.91), 0.01),
 ]
 _BOUND = [(0.6 + 0.01 * i, 0.001 * 1.1**i) for i in range(30)]
 
@@ -35,7 +35,7 @@ def test_everything_given_is_drawn_within_the_axes():
 
 def test_points_without_numbers_are_left_out():
     nan = float("nan")
-    figure = trade_off([Point("none", nan, (nan, nan), nan), *_POINTS])
+    figure = trade_off([Mark("none", nan, (nan, nan), nan), *_POINTS])
     assert "none" not in {text.get_text() for text in figure.axes[0].texts}
 
 

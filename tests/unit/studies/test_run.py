@@ -10,8 +10,8 @@ import time
 
 import pytest
 
-from inferway.experiments.run import seeded
-from inferway.experiments.study import Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study, seeded
 from inferway.studies import run, stored, study
 from inferway.studies.queueing.system import FOUR_CLASSES
 from inferway.studies.queueing.wrong_rate import tolerance

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from inferway.experiments.runner import Point
 from inferway.experiments.store import Store, key
-from inferway.experiments.study import Point
 
 
 def call(**arguments):

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog.zoo import testset
+from inferway.experiments.claim import Claim
 from inferway.experiments.machine import machine
 from inferway.experiments.statistics import cluster_bootstrap
-from inferway.experiments.study import Claim
 from inferway.loadgen import Record, drive
 from inferway.studies.live.servers import READY_S, launch
 
@@ -159,6 +159,18 @@ def with_service(deployment: Deployment, service_s: Mapping[str, float], **more:
         for name, mean_s in service_s.items()
     }
     return deployment.with_(**times, **more)
+
+
+def site_of(deployment: Deployment) -> dict[str, Any]:
+    """Return the data of a site that serves each variant once, without network and deadline."""
+    assert deployment.source is not None
+    variants = deployment.source.data["tasks"][TASK]["variants"]
+    return {
+        "tasks": {TASK: {"variants": variants}},
+        "nodes": {"here": {"instances": {f"{TASK}/{name}": 1 for name in variants}}},
+        # Every request names the variant that it is for.
+        "dispatch": {"policy": "fastest-only"},
+    }
 
 
 def write(deployment: Deployment | Mapping[str, Any], path: Path) -> Path:

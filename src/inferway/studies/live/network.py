@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import inferway
+from inferway.experiments.claim import Claim
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.figure import save
 from inferway.experiments.machine import cores
-from inferway.experiments.study import Claim
 from inferway.loadgen import NetworkRecord, drive_network, network_summary
 from inferway.placement.table import HINDSIGHT
 from inferway.site.fleet import fleet_of
@@ -32,6 +32,7 @@ from inferway.studies.live.comparison import (
     Progress,
     Steps,
     claim,
+    site_of,
     template,
     with_service,
     write,
@@ -272,18 +273,6 @@ def compare_placements(
         warnings=_warnings(rows),
         interrupted=interrupted,
     )
-
-
-def site_of(deployment: Deployment) -> dict[str, Any]:
-    """Return the data of a site that serves the task without a network, to measure it."""
-    assert deployment.source is not None
-    variants = deployment.source.data["tasks"][TASK]["variants"]
-    return {
-        "tasks": {TASK: {"variants": variants}},
-        "nodes": {"here": {"instances": {f"{TASK}/{name}": 1 for name in variants}}},
-        # Every request names the variant that it is for.
-        "dispatch": {"policy": "fastest-only"},
-    }
 
 
 def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:

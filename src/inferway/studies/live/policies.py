@@ -22,8 +22,8 @@ import inferway
 from inferway.catalog.zoo import testset
 from inferway.deployment.workloads import MapArrivals
 from inferway.dispatch.bound import max_rate, solve
+from inferway.experiments.claim import Claim
 from inferway.experiments.machine import cores
-from inferway.experiments.study import Claim
 from inferway.loadgen import Record, summary
 from inferway.loadgen.message import body
 from inferway.loadgen.metadata import signature
@@ -414,11 +414,11 @@ def _bound(fleet: Fleet, target: float, rate_per_s: float) -> Row:
 
 
 def _figure(path: Path, rows: Sequence[Row], bound: Row, target: float) -> tuple[Path, Path]:
-    from inferway.experiments.figure import Point, save, trade_off
+    from inferway.experiments.figure import Mark, save, trade_off
 
     columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
     figure = trade_off(
-        [Point(*(row[column] for column in columns)) for row in rows],
+        [Mark(*(row[column] for column in columns)) for row in rows],
         bound=bound["line"],
         target=target,
         title="Latency against accuracy, one machine, the same requests",

@@ -6,8 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import Study
 from inferway.studies.placement import alpha_cost
 from inferway.studies.placement.alpha_cost import points, wrong_way
 from inferway.studies.placement.look import POLICIES, curves

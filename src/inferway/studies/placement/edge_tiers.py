@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import Study
 from inferway.studies.placement.tiers import (
     Settings,
     accurate,

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferway.catalog.entry import Entry
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.placement.setting import MODELS, SYSTEMS
 from inferway.studies.placement.trial import CODE, allocated, seconds
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.experiments.study import Point
+from inferway.experiments.runner import Point
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
 from inferway.placement.deployed import expected_batches

@@ -8,8 +8,10 @@ from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Measure, Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
 
 if TYPE_CHECKING:

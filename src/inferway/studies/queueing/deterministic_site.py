@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import Study
 from inferway.studies.queueing import load_curve
 from inferway.studies.queueing.load_curve import Settings
 

@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point
+from inferway.experiments.runner import Point
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
 
 if TYPE_CHECKING:

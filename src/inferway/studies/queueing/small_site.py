@@ -6,8 +6,9 @@ import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Study
+from inferway.experiments.study import Study
 from inferway.studies.queueing import load_curve
 from inferway.studies.queueing.load_curve import PAPERS, Settings, gaps
 

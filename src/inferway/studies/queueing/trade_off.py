@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
 
 if TYPE_CHECKING:
@@ -57,8 +59,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Figure:
     """Latency against accuracy, with the least latency for each accuracy at this rate."""
-    from inferway.experiments.figure import Point as Mark
-    from inferway.experiments.figure import trade_off
+    from inferway.experiments.figure import Mark, trade_off
     from inferway.studies.queueing.look import LOOKS
 
     marks = []

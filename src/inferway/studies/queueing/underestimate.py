@@ -6,8 +6,10 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.queueing.system import THREE_CLASSES, System, seconds, simulated
 
 if TYPE_CHECKING:

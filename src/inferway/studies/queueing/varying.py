@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point
+from inferway.experiments.runner import Point
 from inferway.studies.queueing.load_curve import around
 from inferway.studies.queueing.phases import phased
 from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds

@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import VIOLATIONS
 from inferway.studies.scheduling.deadline_bound import bound

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL
 from inferway.studies.scheduling.shipped import SEEDS, curve_of, digest

@@ -24,7 +24,7 @@ def markdown(scale: str, out: Path) -> str:
     ValueError
         Where nothing is stored.
     """
-    from inferway.experiments.run import stored
+    from inferway.experiments.study import stored
     from inferway.studies.scheduling.table_2 import STUDY, table
 
     results, missing = stored(STUDY, scale, out=out)

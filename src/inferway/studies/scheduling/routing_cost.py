@@ -13,8 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.dispatch.alias_table import tabulate
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim, Point, Study
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study
 from inferway.site import uniform
 from inferway.site.view import Floats, Ints
 from inferway.studies.scheduling.burst import BURSTY, RATE_PER_S

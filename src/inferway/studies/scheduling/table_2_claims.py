@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from inferway.experiments.claim import Claim
 from inferway.experiments.results import Results
-from inferway.experiments.study import Claim
 from inferway.studies.scheduling.burst import LEAVING_PER_S, RATE_PER_S, VIOLATIONS
 from inferway.studies.scheduling.look import LABELS, written
 from inferway.studies.scheduling.paper_table import PRINTED

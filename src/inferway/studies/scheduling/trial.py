@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.experiments.study import Point
+from inferway.experiments.runner import Point
 from inferway.studies.scheduling.batch_curve import HEAVY_PHI, LIGHT_PHI
 from inferway.studies.scheduling.burst import (
     BURSTY,

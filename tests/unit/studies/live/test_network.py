@@ -17,6 +17,7 @@ from inferway.studies.live.comparison import (
     TASK,
     LiveComparison,
     Steps,
+    site_of,
     template,
     with_service,
     write,
@@ -30,7 +31,6 @@ from inferway.studies.live.network import (
     placed,
     predict,
     service_table,
-    site_of,
 )
 from inferway.studies.live.nodes import NodesWatch, Reading
 from inferway.studies.live.servers import DemoError

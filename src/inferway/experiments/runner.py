@@ -1,35 +1,83 @@
-"""Processes that compute points, several at a time; Ctrl-C ends them and loses nothing finished."""
+"""Points, and the one runner that computes them: several at a time, in processes or in threads."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
+from dataclasses import dataclass
 from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from inferway.experiments.study import Point
-
-__all__ = ["Outcome", "compute"]
+_POLL_S: Final = 0.1
 
 
-class Outcome(NamedTuple):
+@dataclass(frozen=True)
+class Point:
+    """One call that gives one row of results: a scenario and a seed, as a rule.
+
+    Attributes
+    ----------
+    label
+        What tells its row from the others: the row's first columns.
+    call
+        A function at the top of a module; it returns a flat mapping of numbers, strings, booleans
+        or lists of numbers.
+    arguments
+        Its keyword arguments, in values that JSON has: they are what a stored row is known by.
+    seconds
+        About how long it takes on one core; only the time left depends on it.
+    """
+
+    label: Mapping[str, Any]
+    call: Callable[..., Any]
+    arguments: Mapping[str, Any]
+    seconds: float = 1.0
+
+
+class Computed(NamedTuple):
     """One point that ended."""
 
     place: int
     """Its place among the points given."""
-    result: dict[str, Any] | None
-    """None where it failed."""
+    result: Any
+    """None where it failed, or was interrupted."""
     complaint: str
     """The traceback, where it failed."""
     seconds: float
     """CPU time."""
+
+
+def in_threads(points: Sequence[Point], workers: int, stop: threading.Event) -> Iterator[Computed]:
+    """Run points of compiled code in threads of this process, yielding each as it ends.
+
+    For arguments that no other process could be sent. A point's own exception is raised as it is.
+    Where the run ends before its time, as after Ctrl-C, `stop` is set for those that still run.
+    """
+    with ThreadPoolExecutor(max_workers=workers) as pool:
+        futures = {
+            pool.submit(point.call, **point.arguments): index for index, point in enumerate(points)
+        }
+        left = set(futures)
+        try:
+            while left:
+                done, left = wait_for(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield Computed(futures[future], future.result(), "", 0.0)
+        except BaseException:
+            stop.set()
+            for future in left:
+                future.cancel()
+            raise
 
 
 @contextmanager
@@ -47,8 +95,8 @@ def _without_main() -> Iterator[None]:
             setattr(main, name, value)
 
 
-def compute(points: Sequence[Point], workers: int) -> Iterator[Outcome]:
-    """Run points, yielding each as it ends.
+def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
+    """Run points, yielding each as it ends; Ctrl-C ends all processes.
 
     Parameters
     ----------
@@ -90,7 +138,7 @@ def compute(points: Sequence[Point], workers: int) -> Iterator[Outcome]:
                         "perhaps for want of memory: start again with fewer --workers"
                     ) from None
                 _send(ready, waiting, doing)
-                yield Outcome(index, *outcome)
+                yield Computed(index, *outcome)
     finally:
         for connection, process in pool.items():
             process.terminate()
@@ -120,10 +168,10 @@ def _serve(connection: Connection) -> None:
         connection.send(_outcome(0, point)[1:])
 
 
-def _outcome(index: int, point: Point) -> Outcome:
+def _outcome(index: int, point: Point) -> Computed:
     start = time.process_time()
     try:
         result, complaint = dict(point.call(**point.arguments)), ""
     except Exception:
         result, complaint = None, traceback.format_exc()
-    return Outcome(index, result, complaint, time.process_time() - start)
+    return Computed(index, result, complaint, time.process_time() - start)
