@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import threading
 from collections.abc import Iterator
@@ -272,9 +273,7 @@ def test_the_collector_leaves_what_is_applied_alone(
 ) -> None:
     first = serving.server.sites[0]
     settled: list[bool] = []
-    monkeypatch.setattr(
-        "inferway.live.server.settle", lambda: settled.append(serving.server.sites[0] is first)
-    )
+    monkeypatch.setattr(gc, "freeze", lambda: settled.append(serving.server.sites[0] is first))
     # Not in a process that is also somebody else's.
     apply(write(file.parent, target=0.8), serving.admin)
     assert settled == []

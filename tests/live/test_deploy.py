@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configparser
+import inspect
 import json
+import os
 import re
 import shlex
 import shutil
@@ -21,13 +23,14 @@ from packaging.requirements import Requirement
 from prometheus_client.parser import text_string_to_metric_families
 from ruamel.yaml import YAML
 
-from inferway.live.assembly import times_file
-from inferway.live.http.limits import Limits
-from inferway.live.node.addresses import CONTROL_PORT, PEER_PORT
-from inferway.live.server import ADMIN_PORT, DRAIN_DELAY_S, GRACE_S, HTTP_PORT
-from inferway.scheduling.fixed import Fixed
+from inferway.cli import main
+from inferway.deployment import PolicySpec
+from inferway.live import Limits, Server, times_file
+from inferway.scheduling import Conditions, controller_of
 from inferway.site import Fleet
-from inferway.site.compiled import cache_root
+
+PEER_PORT, CONTROL_PORT = 8003, 7447
+"""Where a node listens for its neighbors, if nothing else is said."""
 
 
 @pytest.fixture
@@ -42,9 +45,14 @@ def unit(file: Path) -> configparser.ConfigParser:
     return found
 
 
+def preset(option: str) -> Any:
+    """What a server does if nothing else is said."""
+    return inspect.signature(Server).parameters[option].default
+
+
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
-    controller = Fixed(fleet, np.array([0.5, 0.5]))
+    controller = controller_of(PolicySpec("lw", {}), Conditions(fleet))
     running = start(site_of(policy="alias", controller=controller))
     text = running.get("/metrics", admin=True).body.decode()
     families = list(text_string_to_metric_families(text))
@@ -71,7 +79,7 @@ def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, si
 @pytest.mark.parametrize("file", ["inferway.service", "inferway-node@.service"])
 def test_the_unit_waits_longer_than_the_server_drains(deploy: Path, file: str) -> None:
     service = unit(deploy / file)["Service"]
-    assert float(service["TimeoutStopSec"]) > DRAIN_DELAY_S + GRACE_S
+    assert float(service["TimeoutStopSec"]) > preset("drain_delay_s") + preset("grace_s")
     assert service["KillSignal"] == "SIGTERM"
     for hardening in ("NoNewPrivileges", "DynamicUser", "PrivateTmp", "RestrictNamespaces"):
         assert service[hardening] == "yes"
@@ -118,7 +126,9 @@ def test_what_is_kept_is_kept_where_it_can_be_written(
     for variable in ("XDG_CACHE_HOME", "XDG_STATE_HOME"):
         (value,) = re.findall(rf"\b{variable}=(\S+)", text)
         monkeypatch.setenv(variable, value)
-    kept = {cache_root(): "/var/cache/inferway", times_file(): "/var/lib/inferway"}
+    # What `inferway compile` says of its folder is below the first of these.
+    compiled = Path(os.environ["XDG_CACHE_HOME"]) / "inferway" / "compiled"
+    kept = {compiled: "/var/cache/inferway", times_file(): "/var/lib/inferway"}
     if "@" in file:  # a folder for each node of the machine
         kept = {path: f"{folder}-node/edge-1" for path, folder in kept.items()}
         assert re.findall(r"--state (\S+)", text) == ["/var/lib/inferway-node/edge-1"]
@@ -136,12 +146,9 @@ def test_what_is_kept_is_kept_where_it_can_be_written(
         assert service["CacheDirectory"] == service["StateDirectory"] == "inferway-node/%i"
 
 
-def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:
-    from typer.main import get_command
-
-    from inferway.cli.app import app
-
-    commands: Any = get_command(app)
+def test_the_commands_are_ones_that_inferway_knows(
+    deploy: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     lines = [shlex.split(unit(deploy / "inferway.service")["Service"]["ExecStart"])[1:]]
     words = shlex.split(unit(deploy / "inferway-node@.service")["Service"]["ExecStart"])[1:]
     # Unquoted at the end, where it is as many words as it has, or none.
@@ -154,7 +161,8 @@ def test_the_commands_are_ones_that_inferway_knows(deploy: Path) -> None:
     (command,) = re.findall(r"^CMD (\[.*\])$", container, re.MULTILINE)
     lines.append(json.loads(command))
     for name, *arguments in lines:
-        options = {one for option in commands.commands[name].params for one in option.opts}
+        assert main([name, "--help"]) == 0
+        options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", capsys.readouterr().out))
         assert {one for one in arguments if one.startswith("--")} <= options
 
 
@@ -163,8 +171,8 @@ def test_the_image_is_not_root_and_shows_the_ports(deploy: Path, root: Path) -> 
     (user,) = [line.split()[1] for line in lines if line.startswith("USER")]
     assert re.fullmatch(r"[1-9]\d*:[1-9]\d*", user)
     (exposed,) = [line.split()[1:] for line in lines if line.startswith("EXPOSE")]
-    assert {str(port) for port in (HTTP_PORT, PEER_PORT, CONTROL_PORT)} <= set(exposed)
-    assert str(ADMIN_PORT) not in exposed
+    assert {str(port) for port in (preset("http_port"), PEER_PORT, CONTROL_PORT)} <= set(exposed)
+    assert str(preset("admin_port")) not in exposed
     for line in lines:
         if line.startswith("COPY") and "--from" not in line:
             assert all((root / name).exists() for name in line.split()[1:-1])
@@ -247,5 +255,5 @@ def test_the_images_lists_are_of_the_versions_that_are_tested(deploy: Path, root
 def test_prometheus_scrapes_the_admin_port(deploy: Path) -> None:
     settings = YAML(typ="safe").load((deploy / "prometheus.yml").read_text())
     (job,) = settings["scrape_configs"]
-    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{ADMIN_PORT}"]}]
+    assert job["static_configs"] == [{"targets": [f"127.0.0.1:{preset('admin_port')}"]}]
     assert "metrics_path" not in job  # /metrics is the default

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from certificates import issue
 
 import inferway
 from inferway import loadgen
 from inferway.cli import main
 from inferway.live import Certificate, Keys
-from inferway.live.control.authority import issue
 
 KEY = "a-key-of-enough-length"
 _VARIANTS = "variants: {tiny: {model: zoo://digits/tiny}, large: {model: zoo://digits/large}}"
@@ -47,7 +47,7 @@ workload:
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an authority and a certificate of it for localhost."""
     folder = tmp_path_factory.mktemp("certs")
-    issue(["localhost"], folder)
+    issue(["localhost", "elsewhere"], folder)
     return folder
 
 

@@ -10,7 +10,6 @@ import pytest
 import inferway
 from inferway import loadgen
 from inferway.cli import main
-from inferway.network.arrivals import trace_of
 
 _VARIANTS = "variants: {tiny: {model: zoo://digits/tiny}, large: {model: zoo://digits/large}}"
 _NODE = f"""
@@ -58,13 +57,12 @@ def nodes(start, tmp_path):
 def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
     addresses = {name: f"http://{one.url}" for name, one in nodes.items()}
     record = loadgen.drive_network(network, addresses, duration_s=1.5)
-    trace = trace_of(network, 1.5)
     assert record.answered.all()
-    assert len(record) == len(trace.time_s) > 100
+    assert len(record) > 100
     for name, running in nodes.items():
-        here = trace.entry == record.nodes.index(name)
+        here = record.entry == record.nodes.index(name)
         for k, site in enumerate(running.server.sites):
-            assert sum(site.stats.rows) == (here & (trace.task == k)).sum() > 5
+            assert sum(site.stats.rows) == (here & (record.asked == k)).sum() > 5
     assert (record.label >= 0).all()
     found = loadgen.network_summary(record, network)
     assert found.whole.accuracy == pytest.approx(record.correct.mean())

@@ -125,15 +125,13 @@ def test_what_is_forgotten_is_said_to_be(digits: Any) -> None:
     assert digits.get("/v2/models/other/explain/x").status == 404
 
 
-def test_a_site_remembers_a_bounded_number(digits: Any) -> None:
-    from inferway.live import Request
-    from inferway.live.explain import KEPT, RequestLog
-    from inferway.live.request import Outcome
-
-    memory = RequestLog(("tiny",), [0.7], [0, 1], 0.8, 4, [64])
-    for i in range(KEPT + 1):
-        request = Request({}, 1, lambda _: None)
-        request.id, request.outcome = b"%d" % i, Outcome.CANCELED
-        memory.keep(request)
-    assert memory.explain(b"0") is None
-    assert memory.explain(b"1") is not None
+def test_a_site_remembers_a_bounded_number(start: Any, site_of: Any) -> None:
+    running = start(site_of())
+    wire = running.wire()
+    for first in range(0, 4096 + 1, 241):
+        several = range(first, first + 241)
+        wire.send(b"".join(running.post(ONE, f"X-Request-Id: r{i}\r\n") for i in several))
+        assert [wire.read().status for _ in several] == [200] * 241
+    assert explain(running, "r0").status == 404
+    assert explain(running, "r1").status == 200
+    assert explain(running, "r4096").status == 200

@@ -26,7 +26,6 @@ from tritonclient.utils import InferenceServerException
 
 from inferway.live import Keys, Limits, Outcome
 from inferway.live.grpc import endpoint_class
-from inferway.live.guard import Guard
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 
@@ -754,9 +753,11 @@ def test_a_taken_port_is_an_error(digits_over_grpc: Speaking) -> None:
                 digits_over_grpc.running.wait(endpoint.start("127.0.0.1", used))
 
 
-def test_keys(speak: Callable[..., Speaking], site_of: Callable[..., Any]) -> None:
-    speaking = speak(site_of(), guard=Guard(Keys(["a-key-of-enough-length"])))
-    stub = speaking.stub
+def test_keys(start: Callable[..., Any], site_of: Callable[..., Any]) -> None:
+    running = start(site_of(), keys=Keys(["a-key-of-enough-length"]), grpc_port=0)
+    url = f"127.0.0.1:{running.server.grpc_port}"
+    channel = grpc.insecure_channel(url)
+    stub = GRPCInferenceServiceStub(channel)
 
     def ask(*values: str) -> ModelInferResponse:
         metadata = [("authorization", value) for value in values]
@@ -768,8 +769,10 @@ def test_keys(speak: Callable[..., Speaking], site_of: Callable[..., Any]) -> No
         assert code is grpc.StatusCode.UNAUTHENTICATED
         assert details == "the call needs a valid key: authorization: Bearer KEY"
     # Probes have no keys.
-    assert speaking.check("digits") == status(SERVING)
-    client = tritonclient.grpc.InferenceServerClient(speaking.url)
+    check = channel.unary_unary("/grpc.health.v1.Health/Check")
+    assert check(named("digits"), timeout=LIMIT_S) == status(SERVING)
+    channel.close()
+    client = tritonclient.grpc.InferenceServerClient(url)
     assert client.is_server_live()
     assert client.is_server_ready()
     with pytest.raises(InferenceServerException, match="needs a valid key"):

@@ -21,7 +21,6 @@ import pytest
 from tritonclient.grpc.service_pb2 import ModelInferRequest
 
 from inferway.live import Keys, Limits
-from inferway.live.grpc import endpoint_class
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 
@@ -277,7 +276,6 @@ def test_slow_messages_count_what_has_come(
 ) -> None:
     running = start(site_of(), keys=Keys([KEY]), grpc_port=0, limits=Limits(bodies_bytes=MIB))
     server, endpoint = running.server, running.server._grpc
-    assert isinstance(endpoint, endpoint_class())
     with ExitStack() as stack:
         # Each has announced all that one may have, and more than all may.
         slow = [

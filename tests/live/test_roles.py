@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from tritonclient.grpc.service_pb2_grpc import GRPCInferenceServiceStub
 
 import inferway
 from inferway.live import Keys, ServeError, apply
-from inferway.live.http.routes import Routes
 
 INFER, READ, ADMIN = (f"a-key-of-{role}-length" for role in ("infer", "read", "admin"))
 PLAIN, BOTH = "plain+read=looks-like-a-role", "YWRtaW4taW4tYmFzZTY0LWxvb2tz="
@@ -115,19 +113,6 @@ def test_any_key_is_told_what_leads_nowhere(guarded: Any) -> None:
         assert guarded.ask(raw).status == 404
         assert guarded.ask(raw, admin=True).status == 404
     assert guarded.get("/v2/health/ready").status == 200
-
-
-def test_a_page_that_comes_to_be_with_the_body_asks_for_its_role(guarded: Any) -> None:
-    server = guarded.server
-    pages, server._admin_routes = server._admin_routes, Routes(lambda path: f"no {path} yet")
-    with closing(type(guarded.wire())(server.admin_port)) as wire:
-        head = f"POST /apply HTTP/1.1\r\nHost: x\r\n{shown(INFER)}Content-Length: 2\r\n"
-        # The server says that the key will do, before there is a page.
-        wire.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
-        assert wire.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
-        server._admin_routes = pages
-        wire.send(b"{}")
-        assert wire.read().status == 403
 
 
 def test_calls_ask_for_a_role(guarded: Any) -> None:
@@ -251,6 +236,21 @@ def test_files_come_out_of_the_folder_of_the_file_served(
         assert refused.status == 403
         sentence = "is outside of the folders to apply from, which `serve --apply-from` names"
         assert refused.json == {"error": f"{path} {sentence}"}
+
+
+def test_a_page_that_comes_to_be_with_the_body_asks_for_its_role(
+    serving: Any, folders: tuple[Path, Path]
+) -> None:
+    wire = serving.wire()
+    head = f"POST /v2/models/other/infer HTTP/1.1\r\nHost: x\r\n{shown(READ)}Content-Length: 2\r\n"
+    # The server says that the key will do, before there is a page.
+    wire.send(f"{head}Expect: 100-continue\r\n\r\n".encode())
+    assert wire.socket.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    file = folders[0] / "other.yaml"
+    file.write_text(FILE.format(variant="tiny", more="").replace("digits: {", "other: {"))
+    assert apply(file, serving.admin, key=ADMIN)["tasks"] == {"other": ["tiny"]}
+    wire.send(b"{}")
+    assert wire.read().status == 403
 
 
 @pytest.mark.parametrize("form", ["path", "content"])

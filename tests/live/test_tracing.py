@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import pytest
 
-from inferway.live import ServeError
-from inferway.live.tracing import tracer_from_environment
+from inferway.live import Tracer
 
 ONE = {
     "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
@@ -29,8 +27,6 @@ def traced(start: Any, site_of: Any) -> Any:
     """A server, and a function that stops it and gives the spans."""
     pytest.importorskip("opentelemetry.sdk")
     from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-
-    from inferway.live.tracing import Tracer
 
     exporter = InMemorySpanExporter()
     running = start(site_of(), tracer=Tracer(exporter))
@@ -88,27 +84,3 @@ def test_spans_have_the_clients_tracestate(traced: Any) -> None:
 def test_what_the_client_does_not_sample_makes_no_spans(traced: Any) -> None:
     traced.infer(ONE, f"traceparent: 00-{TRACE}-{SPAN}-00\r\n")
     assert traced.spans() == []
-
-
-def test_nothing_is_traced_unless_an_exporter_is_configured(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    assert tracer_from_environment() is None
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "none")
-    assert tracer_from_environment() is None
-    monkeypatch.setenv("OTEL_TRACES_EXPORTER", "zipkin")
-    with pytest.raises(ServeError, match="'zipkin'; otlp, console and none are offered"):
-        tracer_from_environment()
-    monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
-    assert tracer_from_environment() is None
-
-
-def test_the_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:4318")
-    for name in list(sys.modules):
-        if name.startswith("opentelemetry"):
-            monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "opentelemetry", None)
-    with pytest.raises(ServeError, match=r"pip install 'inferway\[otel\]'"):
-        tracer_from_environment()

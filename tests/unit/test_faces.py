@@ -44,7 +44,6 @@ INNER: dict[str, set[str]] = {
         "inferway.dispatch.replay",
     },
     "node/test_grpc_hops.py": {
-        "inferway.live.grpc",
         "inferway.live.headroom",
     },
     "node/test_hops.py": {
@@ -53,8 +52,8 @@ INNER: dict[str, set[str]] = {
         "inferway.live.hops.headers",
         "inferway.live.hops.wire",
         "inferway.live.http.connection",
-        "inferway.protocol.tensors",
         "inferway.live.http.listener",
+        "inferway.protocol.tensors",
     },
     "node/test_hung.py": {
         "inferway.live.metrics",
@@ -79,62 +78,14 @@ INNER: dict[str, set[str]] = {
         "inferway.live.http.identity",
         "inferway.live.tracing",
     },
-    "test_apply.py": {
-        "inferway.live.server",
-    },
-    "test_commands.py": {
-        "inferway.cli.app",
-        "inferway.live.node.node",
-    },
-    "test_conformance.py": {
-        "inferway.live.grpc",
-    },
-    "test_deploy.py": {
-        "inferway.cli.app",
-        "inferway.live.assembly",
-        "inferway.live.http.limits",
-        "inferway.live.node.addresses",
-        "inferway.live.server",
-        "inferway.scheduling.fixed",
-        "inferway.site.compiled",
-    },
-    "test_drive_access.py": {
-        "inferway.live.control.authority",
-    },
-    "test_drive_network.py": {
-        "inferway.network.arrivals",
-    },
-    "test_explained.py": {
-        "inferway.live.explain",
-        "inferway.live.request",
-    },
-    "test_grpc.py": {
-        "inferway.live.grpc",
-        "inferway.live.guard",
-    },
-    "test_grpc_floods.py": {
-        "inferway.live.grpc",
-    },
     "test_live_and_twin.py": {
         "inferway.dispatch.batching",
         "inferway.dispatch.deployed",
         "inferway.twin.trace",
     },
-    "test_openapi.py": {
-        "inferway.live.http.openapi",
-    },
-    "test_roles.py": {
-        "inferway.live.http.routes",
-    },
-    "test_scheduling.py": {
-        "inferway.scheduling.network",
-    },
     "test_succession.py": {
         "inferway.live.roster",
         "inferway.live.succession",
-    },
-    "test_tracing.py": {
-        "inferway.live.tracing",
     },
 }
 

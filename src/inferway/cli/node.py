@@ -100,12 +100,11 @@ def node(
     On SIGHUP keys and certificates are read anew.
     """
     from inferway.deployment.nodes import NodeLimits
-    from inferway.live import Limits, PortError, ServeError
+    from inferway.live import Limits, Node, PortError, ServeError
     from inferway.live.control.control import check_extra
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
     from inferway.live.node.binding import check_bind
-    from inferway.live.node.node import Node
     from inferway.live.node.state import StateError
     from inferway.live.store.error import StoreError
     from inferway.live.tracing import tracer_from_environment

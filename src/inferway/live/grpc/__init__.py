@@ -1,5 +1,8 @@
 """The Open Inference Protocol v2 over gRPC, and gRPC's own health protocol.
 
+- `endpoint_class`: what listens for calls and answers them from sites.
+- `GRPC_PORT`: where, if nothing else is said.
+
 Everything but this module needs the extra ``grpc`` (grpcio and protobuf); `endpoint_class` is where
 a server without it hears so.
 """
@@ -12,6 +15,8 @@ from inferway.live.errors import ServeError
 
 if TYPE_CHECKING:
     from inferway.live.grpc.endpoint import Endpoint
+
+__all__ = ["GRPC_PORT", "endpoint_class"]
 
 GRPC_PORT = 8001
 
