@@ -14,25 +14,24 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
-
-from inferway.live.application import apply
-from inferway.live.assembly import times_file
-from inferway.live.certificate import Certificate
-from inferway.live.errors import PortError, ServeError, WarmUpError
-from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.http.limits import Limits
-from inferway.live.keys import Keys
-from inferway.live.pool import Pool, PoolOptions
-from inferway.live.request import Outcome, Request
-from inferway.live.server import Server
-from inferway.live.serving import serve
-from inferway.live.site import Site
-from inferway.live.tracing import Tracer
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from inferway.live.application import apply
+    from inferway.live.assembly import times_file
+    from inferway.live.certificate import Certificate
+    from inferway.live.errors import PortError, ServeError, WarmUpError
+    from inferway.live.headroom import Headroom, MemoryNeed
+    from inferway.live.http.limits import Limits
+    from inferway.live.keys import Keys
     from inferway.live.node.addresses import Addresses
     from inferway.live.node.node import Node
+    from inferway.live.pool import Pool, PoolOptions
+    from inferway.live.request import Outcome, Request
+    from inferway.live.server import Server
+    from inferway.live.serving import serve
+    from inferway.live.site import Site
+    from inferway.live.tracing import Tracer
 
 __all__ = [
     "Addresses",
@@ -57,11 +56,35 @@ __all__ = [
     "times_file",
 ]
 
-# A server alone needs nothing of the network.
-_OF_NODES = {"Addresses": "inferway.live.node.addresses", "Node": "inferway.live.node.node"}
+# Each is imported with what it needs when it is asked for: a command that runs nodes as processes,
+# makes certificates or asks a server needs no compiler.
+_MODULES: Final = {
+    "Addresses": "node.addresses",
+    "Certificate": "certificate",
+    "Headroom": "headroom",
+    "Keys": "keys",
+    "Limits": "http.limits",
+    "MemoryNeed": "headroom",
+    "Node": "node.node",
+    "Outcome": "request",
+    "Pool": "pool",
+    "PoolOptions": "pool",
+    "PortError": "errors",
+    "Request": "request",
+    "ServeError": "errors",
+    "Server": "server",
+    "Site": "site",
+    "Tracer": "tracing",
+    "WarmUpError": "errors",
+    "apply": "application",
+    "serve": "serving",
+    "times_file": "assembly",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _OF_NODES:
+    if name not in _MODULES:
         raise AttributeError(f"module 'inferway.live' has no attribute {name!r}")
-    return getattr(importlib.import_module(_OF_NODES[name]), name)
+    found = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
+    globals()[name] = found
+    return found
