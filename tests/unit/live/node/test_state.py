@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -357,25 +357,47 @@ def test_each_damaged_file_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "state.db.damaged.3").read_bytes().startswith(b"no database 2")
 
 
-CHILD = """\
+NOBODY = """\
 import os, sys
 from pathlib import Path
 from inferway.live.node.state import NodeState, StateError
 os.setgroups([])
 os.setgid(65534)
 os.setuid(65534)
-try:
-    NodeState(Path(sys.argv[1]), "one")
-except StateError as error:
-    print(type(error).__name__, error)
+for line in sys.stdin:
+    try:
+        NodeState(Path(line.rstrip()), "one").close()
+        print("opened", flush=True)
+    except StateError as error:
+        print(type(error).__name__, error, flush=True)
 """
+
+
+@pytest.fixture(scope="module")
+def nobody() -> Iterator[Callable[[Path], str]]:
+    """Give a function by which a process without rights opens a state and says what it met."""
+    if os.geteuid() != 0:
+        pytest.skip("to give up rights it has to have them: needs root")
+    with subprocess.Popen(
+        [sys.executable, "-c", NOBODY], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def opens(file: Path) -> str:
+            print(file, file=process.stdin, flush=True)
+            return process.stdout.readline()  # type: ignore[union-attr]
+
+        yield opens
+        process.stdin.close()
+        assert process.wait(60) == 0
 
 
 @pytest.mark.parametrize("closed", ["file", "folder", "log"])
 @pytest.mark.parametrize("damaged", [False, True])
-def test_what_may_not_be_written_stays_as_it_is(closed: str, damaged: bool) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("to give up rights it has to have them: needs root")
+def test_what_may_not_be_written_stays_as_it_is(
+    nobody: Callable[[Path], str], closed: str, damaged: bool
+) -> None:
     with TemporaryDirectory(prefix="inferway-state-") as name:
         folder, file = Path(name), Path(name, "state.db")
         state = NodeState(file, "one")
@@ -391,14 +413,10 @@ def test_what_may_not_be_written_stays_as_it_is(closed: str, damaged: bool) -> N
             0o555 if closed == "folder" else 0o400
         )
         before = {path.name: path.read_bytes() for path in folder.iterdir()}
-        done = subprocess.run(
-            [sys.executable, "-c", CHILD, str(file)], capture_output=True, text=True, check=False
-        )
+        said = nobody(file)
         assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
         state.close()
-    assert done.stderr == ""
-    assert done.stdout.startswith(f"StateError the node's state in {file} cannot be opened: ")
-    assert done.stdout.count("\n") == 1
+    assert said.startswith(f"StateError the node's state in {file} cannot be opened: ")
 
 
 def test_a_damaged_file_that_is_in_use_stays_as_it_is(tmp_path: Path) -> None:
