@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Annotated, Literal
 
 import numpy as np
@@ -34,6 +35,9 @@ __all__ = [
     "Sliding",
     "TraceArrivals",
     "Workload",
+    "constant",
+    "phased",
+    "poisson",
 ]
 
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
@@ -178,6 +182,25 @@ class PhasedArrivals(Section):
     process: Literal["phases"]
     phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
     """The phases, in order."""
+
+
+def poisson(rate_per_s: float) -> PoissonArrivals:
+    """Make Poisson arrivals of a rate that is a number; a file gives it a unit."""
+    return PoissonArrivals.model_construct(process="poisson", rate=float(rate_per_s))
+
+
+def constant(rate_per_s: float) -> ConstantArrivals:
+    """Make arrivals at equal distances, of a rate that is a number."""
+    return ConstantArrivals.model_construct(process="constant", rate=float(rate_per_s))
+
+
+def phased(stretches: Iterable[tuple[float, float, float | None]]) -> PhasedArrivals:
+    """Make phases of numbers: for how many seconds, the rate per second, and the target or None."""
+    phases = tuple(
+        Phase.model_construct(for_=float(lasts_s), rate=float(rate_per_s), accuracy_target=target)
+        for lasts_s, rate_per_s, target in stretches
+    )
+    return PhasedArrivals.model_construct(process="phases", phases=phases)
 
 
 class TraceArrivals(Section):

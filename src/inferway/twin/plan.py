@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferway.deployment.quantities import TIME
-from inferway.deployment.workloads import PoissonArrivals, Workload
+from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bound import max_rate, relaxed
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.site.fleet import Fleet
@@ -369,8 +369,7 @@ def _tried(
     )
     workload = dict(deployment.workload)
     if rate_per_s is not None:
-        steady = PoissonArrivals(process="poisson", rate=f"{rate_per_s!r}/s")
-        workload[need.task] = Workload(arrivals=steady)
+        workload[need.task] = Workload(arrivals=poisson(rate_per_s))
     planned = replace(deployment, nodes={place.name: there}, workload=workload)
     result = run(
         replace(scenario_of(planned, need.task, place.name), deadline_s=None),

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import inferway
-from inferway.deployment.workloads import PhasedArrivals
+from inferway.deployment.workloads import phased
 from inferway.experiments.claim import Claim
 from inferway.experiments.machine import cores
 from inferway.loadgen import Record
@@ -115,8 +115,8 @@ class BurstLoad:
 
     def arrivals(self, seed: int) -> NDArray[np.float64]:
         """Draw the arrival times of one stream, seconds from its start."""
-        process = PhasedArrivals.model_validate(self.process())
-        return times(process, horizon_s=CYCLES * (self.calm_s + self.burst_s), seed=seed)
+        stretches = ((self.calm_s, self.calm_per_s, None), (self.burst_s, self.burst_per_s, None))
+        return times(phased(stretches), horizon_s=CYCLES * (self.calm_s + self.burst_s), seed=seed)
 
     def phase_of(self, times_s: NDArray[np.float64]) -> NDArray[np.int64]:
         """Number of the phase that each time is in, of `PHASES`."""

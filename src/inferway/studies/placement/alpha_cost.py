@@ -13,7 +13,7 @@ from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.placement.look import curves
-from inferway.studies.placement.trial import CODE, point
+from inferway.studies.placement.trial import CODE, every
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,21 +36,15 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at every alpha."""
-    return [
-        point(
-            settings.system,
-            alpha,
-            settings.rate_per_s,
-            False,
-            policy,
-            settings.slots,
-            trial,
-            copies=settings.copies,
-        )
-        for policy in settings.policies
-        for alpha in settings.alphas
-        for trial in range(settings.trials)
-    ]
+    return every(
+        settings,
+        {"copies": settings.copies},
+        system=[settings.system],
+        rate_per_s=[settings.rate_per_s],
+        sliding=[False],
+        policy=settings.policies,
+        alpha=settings.alphas,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

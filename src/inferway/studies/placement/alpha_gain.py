@@ -12,7 +12,7 @@ from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.placement.alpha_cost import wrong_way
 from inferway.studies.placement.look import POLICIES, curves
-from inferway.studies.placement.trial import CODE, point
+from inferway.studies.placement.trial import CODE, every
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,13 +35,14 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at every alpha on every topology."""
-    return [
-        point(system, alpha, settings.rate_per_s, True, policy, settings.slots, trial)
-        for system in settings.systems
-        for policy in settings.policies
-        for alpha in settings.alphas
-        for trial in range(settings.trials)
-    ]
+    return every(
+        settings,
+        system=settings.systems,
+        rate_per_s=[settings.rate_per_s],
+        sliding=[True],
+        policy=settings.policies,
+        alpha=settings.alphas,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -11,7 +11,7 @@ from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.placement.look import POLICIES
-from inferway.studies.placement.trial import CODE, point
+from inferway.studies.placement.trial import CODE, every
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,13 +37,14 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at every alpha and rate."""
-    return [
-        point(settings.system, alpha, rate, False, policy, settings.slots, trial)
-        for rate in settings.rates_per_s
-        for policy in settings.policies
-        for alpha in settings.alphas
-        for trial in range(settings.trials)
-    ]
+    return every(
+        settings,
+        system=[settings.system],
+        sliding=[False],
+        rate_per_s=settings.rates_per_s,
+        policy=settings.policies,
+        alpha=settings.alphas,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
@@ -97,25 +98,24 @@ def equipped(plain: Topology, budget: float) -> Topology:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy on every backbone at hand."""
-    return [
-        Point(
-            {"name": name, "policy": policy, "trial": trial},
-            simulated,
-            {
-                "name": name,
-                "policy": policy,
-                "alpha": settings.alpha,
-                "rate_per_node": settings.rate_per_node,
-                "budget": settings.budget,
-                "slots": settings.slots,
-                "seed": trial + 1,
-            },
-            4 * seconds(policy, settings.slots),
-        )
-        for name in found(settings.names)
-        for policy in settings.policies
-        for trial in range(settings.trials)
-    ]
+
+    def cost(policy: str, **_: Any) -> float:
+        return 4 * seconds(policy, settings.slots)
+
+    arguments = {
+        "alpha": settings.alpha,
+        "rate_per_node": settings.rate_per_node,
+        "budget": settings.budget,
+        "slots": settings.slots,
+    }
+    return grid(
+        simulated,
+        arguments,
+        cost,
+        name=found(settings.names),
+        policy=settings.policies,
+        trial=range(settings.trials),
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

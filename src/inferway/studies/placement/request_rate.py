@@ -12,7 +12,7 @@ from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.placement.look import POLICIES, curves
-from inferway.studies.placement.trial import CODE, point
+from inferway.studies.placement.trial import CODE, every
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,13 +39,14 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at every rate under both popularities."""
-    return [
-        point("I", settings.alpha, rate, sliding, policy, settings.slots, trial)
-        for sliding in (False, True)
-        for policy in settings.policies
-        for rate in settings.rates_per_s
-        for trial in range(settings.trials)
-    ]
+    return every(
+        settings,
+        system=["I"],
+        alpha=[settings.alpha],
+        sliding=(False, True),
+        policy=settings.policies,
+        rate_per_s=settings.rates_per_s,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -15,7 +15,7 @@ import numpy as np
 
 from inferway.catalog.table import table
 from inferway.deployment import ServiceTime, Task, Variant
-from inferway.deployment.workloads import ConstantArrivals, Popularity
+from inferway.deployment.workloads import Popularity, constant
 from inferway.network import (
     DeliveryNetwork,
     Demand,
@@ -148,7 +148,7 @@ def demanded(
     """Give a topology the papers' tasks and requests, which enter at some of `places`."""
     moving = {"shift": SHIFT, "every": f"{WINDOW / rate_per_s!r} s"} if sliding else None
     stream = Stream(
-        ConstantArrivals.model_validate({"process": "constant", "rate": f"{rate_per_s!r}/s"}),
+        constant(rate_per_s),
         Popularity.model_validate({"zipf": ZIPF, **({"sliding": moving} if moving else {})}),
         np.arange(TASKS * per_task).reshape(TASKS, per_task),
     )

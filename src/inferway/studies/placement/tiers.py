@@ -10,6 +10,7 @@ import numpy as np
 
 from inferway.catalog.entry import Entry
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
@@ -44,23 +45,14 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every alpha."""
-    return [
-        Point(
-            {"alpha": alpha, "trial": trial},
-            allocated,
-            {
-                "system": settings.system,
-                "alpha": alpha,
-                "rate_per_s": settings.rate_per_s,
-                "slots": settings.slots,
-                "seed": trial + 1,
-                "copies": settings.copies,
-            },
-            seconds("infida", settings.slots),
-        )
-        for alpha in settings.alphas
-        for trial in range(settings.trials)
-    ]
+    arguments = {
+        "system": settings.system,
+        "rate_per_s": settings.rate_per_s,
+        "slots": settings.slots,
+        "copies": settings.copies,
+    }
+    cost, trials = seconds("infida", settings.slots), range(settings.trials)
+    return grid(allocated, arguments, cost, alpha=settings.alphas, trial=trials)
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from inferway.experiments.grid import grid
 from inferway.experiments.runner import Point
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
@@ -17,7 +18,7 @@ from inferway.studies.placement.setting import MODELS, Scenario, scenario
 from inferway.twin.network_result import NetworkResult
 from inferway.twin.slots import run_slots
 
-__all__ = ["CODE", "allocated", "point", "run_policy", "seconds", "simulated", "summary"]
+__all__ = ["CODE", "allocated", "every", "run_policy", "seconds", "simulated", "summary"]
 
 CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",
         "twin/network_result.py", "studies/placement/setting.py", "studies/placement/trial.py",
@@ -156,27 +157,11 @@ def seconds(policy: str, slots: int) -> float:
     return look.seconds + slots * 0.0015
 
 
-def point(
-    system: str,
-    alpha: float,
-    rate_per_s: float,
-    sliding: bool,
-    policy: str,
-    slots: int,
-    trial: int,
-    **arguments: Any,
-) -> Point:
-    """One call of `simulated`, labeled by what it is given; `arguments` are its other ones."""
-    given: dict[str, Any] = {
-        "system": system,
-        "alpha": alpha,
-        "rate_per_s": rate_per_s,
-        "sliding": sliding,
-        "policy": policy,
-    }
-    return Point(
-        {**given, "trial": trial},
-        simulated,
-        {**given, "slots": slots, "seed": trial + 1, **arguments},
-        seconds(policy, slots),
-    )
+def every(settings: Any, arguments: Mapping[str, Any] | None = None, **axes: Any) -> list[Point]:
+    """Points of `simulated`, labeled by what varies, for as many slots and trials as are set."""
+
+    def cost(policy: str, **_: Any) -> float:
+        return seconds(policy, settings.slots)
+
+    of_all = {"slots": settings.slots, **(arguments or {})}
+    return grid(simulated, of_all, cost, **axes, trial=range(settings.trials))

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Measure, Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.queueing import CODE
-from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
+from inferway.studies.queueing.system import FOUR_CLASSES, System, common, seconds, simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,26 +51,14 @@ def ablated(*, without: str, **arguments: Any) -> Mapping[str, Any]:
 
 def points(settings: Settings) -> list[Point]:
     """TAD-OP whole and ablated, at every target and load."""
-    return [
-        Point(
-            {"without": without, "target": target, "load": load},
-            ablated,
-            {
-                "system": settings.system.arguments(),
-                "servers": settings.servers,
-                "target": target,
-                "load": load,
-                "without": without,
-                "queries": settings.queries,
-                "precision": settings.precision,
-                "seed": 1,
-            },
-            seconds(settings.queries, settings.precision),
-        )
-        for without in settings.without
-        for target in settings.targets
-        for load in settings.loads
-    ]
+    return grid(
+        ablated,
+        {**common(settings, "servers", "queries", "precision"), "seed": 1},
+        seconds(settings.queries, settings.precision),
+        without=settings.without,
+        target=settings.targets,
+        load=settings.loads,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -8,11 +8,12 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.queueing import CODE
-from inferway.studies.queueing.system import FOUR_CLASSES, System, scenario, seconds
+from inferway.studies.queueing.system import FOUR_CLASSES, System, common, scenario, seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,30 +40,20 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """`priced` at every budget, and TAD-OP, which knows none."""
-    system = settings.system.arguments()
-    asked: list[tuple[str, float | None]] = [("priced", budget) for budget in settings.budgets]
-    asked.append((_FREE, None))
-    return [
-        Point(
-            {"policy": policy, "budget": budget, "trial": trial},
+    every = []
+    for policy, budgets in (("priced", settings.budgets), (_FREE, (None,))):
+        every += grid(
             kept,
             {
-                "system": system,
+                **common(settings, "servers", "target", "rate", "queries", "precision"),
                 "energy": list(settings.energy),
-                "servers": settings.servers,
-                "target": settings.target,
-                "rate": settings.rate,
-                "budget": budget,
-                "policy": policy,
-                "queries": settings.queries,
-                "precision": settings.precision,
-                "seed": trial + 1,
             },
             seconds(settings.queries, settings.precision),
+            policy=[policy],
+            budget=budgets,
+            trial=range(settings.trials),
         )
-        for policy, budget in asked
-        for trial in range(settings.trials)
-    ]
+    return every
 
 
 def kept(
@@ -97,7 +88,7 @@ def kept(
     """
     import numpy as np
 
-    from inferway.deployment.workloads import PoissonArrivals
+    from inferway.deployment.workloads import poisson
     from inferway.dispatch import solve
     from inferway.studies.queueing.system import precise
 
@@ -105,8 +96,7 @@ def kept(
     fleet = replace(plain, energy=np.array(energy, float))
     rate_per_s = rate * servers
     optimum = solve(fleet, target, rate_per_s, budget)
-    arrivals = PoissonArrivals(process="poisson", rate=f"{rate_per_s!r}/s")
-    asked = scenario(fleet, arrivals, "exponential", target, policy, {})
+    asked = scenario(fleet, poisson(rate_per_s), "exponential", target, policy, {})
     result = precise(
         replace(asked, energy_budget=budget),
         queries=queries,

@@ -43,24 +43,14 @@ def phased(
         Response time and accuracy; ``bound_s`` and, by phase, ``bound_in_system`` (the bound times
         the rate, by Little's law); with `sample_s` the samples.
     """
-    from inferway.deployment.workloads import Phase, PhasedArrivals
+    from inferway.deployment.workloads import phased as phased_arrivals
     from inferway.dispatch import max_rate, solve
     from inferway.twin.simulation import run
 
     fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers)
     rates = [load * max_rate(fleet, a) for load, a in zip(loads, targets, strict=True)]
-    arrivals = PhasedArrivals(
-        process="phases",
-        phases=tuple(
-            Phase.model_validate(
-                {
-                    "for": f"{phase_s!r} s",
-                    "rate": f"{rate_per_s!r}/s",
-                    "accuracy_target": target,
-                }
-            )
-            for rate_per_s, target in zip(rates, targets, strict=True)
-        ),
+    arrivals = phased_arrivals(
+        (phase_s, rate_per_s, target) for rate_per_s, target in zip(rates, targets, strict=True)
     )
     result = run(
         scenario(fleet, arrivals, "exponential", targets[0], policy, options or {}),

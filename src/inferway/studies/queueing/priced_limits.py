@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
-from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
+from inferway.studies.queueing.system import FOUR_CLASSES, System, common, seconds, simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -39,34 +40,19 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Both policies at every load of both sites."""
-    return [
-        Point(
-            {
-                "servers": servers,
-                "target": target,
-                "policy": policy,
-                "load": load,
-                "trial": trial,
-            },
+    every = []
+    for servers, target in settings.sites:
+        every += grid(
             simulated,
-            {
-                "system": settings.system.arguments(),
-                "servers": servers,
-                "target": target,
-                "load": load,
-                "policy": policy,
-                "queries": settings.queries,
-                "most": settings.most,
-                "precision": settings.precision,
-                "seed": trial + 1,
-            },
+            common(settings, "queries", "most", "precision"),
             seconds(settings.queries, settings.precision),
+            servers=[servers],
+            target=[target],
+            policy=settings.policies,
+            load=settings.loads,
+            trial=range(settings.trials),
         )
-        for servers, target in settings.sites
-        for policy in settings.policies
-        for load in settings.loads
-        for trial in range(settings.trials)
-    ]
+    return every
 
 
 def figure(settings: Settings, results: Results) -> Figure:

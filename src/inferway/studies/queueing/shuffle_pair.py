@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
 from inferway.studies.queueing import CODE
 from inferway.studies.queueing.ablation import ablated
-from inferway.studies.queueing.system import System, seconds
+from inferway.studies.queueing.system import System, common, seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,25 +36,13 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """TAD-OP with and without the pairs that shuffle."""
-    return [
-        Point(
-            {"without": without, "load": load},
-            ablated,
-            {
-                "system": settings.system.arguments(),
-                "servers": settings.servers,
-                "target": settings.target,
-                "load": load,
-                "without": without,
-                "queries": settings.queries,
-                "precision": settings.precision,
-                "seed": 1,
-            },
-            seconds(settings.queries, settings.precision),
-        )
-        for without in ("nothing", "shuffles")
-        for load in settings.loads
-    ]
+    return grid(
+        ablated,
+        {**common(settings, "servers", "target", "queries", "precision"), "seed": 1},
+        seconds(settings.queries, settings.precision),
+        without=("nothing", "shuffles"),
+        load=settings.loads,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

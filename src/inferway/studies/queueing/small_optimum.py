@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
-from inferway.studies.queueing.system import System, seconds, simulated
+from inferway.studies.queueing.system import System, common, seconds, simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -40,39 +41,22 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """The optimum at every load, and every policy."""
-    system = settings.system.arguments()
-    found = [
-        Point(
-            {"kind": "optimum", "load": load},
-            optimum,
-            {
-                "system": system,
-                "servers": settings.servers,
-                "target": settings.target,
-                "load": load,
-                "places": settings.places,
-            },
-            12.0,
-        )
-        for load in settings.loads
-    ]
-    for policy in settings.policies:
-        for load in settings.loads:
-            arguments = {
-                "system": system,
-                "servers": settings.servers,
-                "target": settings.target,
-                "load": load,
-                "policy": policy,
-                "queries": settings.queries,
-                "precision": settings.precision,
-                "seed": 1,
-            }
-            label = {"kind": "policy", "policy": policy, "load": load}
-            found.append(
-                Point(label, simulated, arguments, seconds(settings.queries, settings.precision))
-            )
-    return found
+    optima = grid(
+        optimum,
+        common(settings, "servers", "target", "places"),
+        12.0,
+        label={"kind": "optimum"},
+        load=settings.loads,
+    )
+    policies = grid(
+        simulated,
+        {**common(settings, "servers", "target", "queries", "precision"), "seed": 1},
+        seconds(settings.queries, settings.precision),
+        label={"kind": "policy"},
+        policy=settings.policies,
+        load=settings.loads,
+    )
+    return optima + policies
 
 
 def optimum(

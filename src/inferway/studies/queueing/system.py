@@ -108,20 +108,14 @@ def simulated(
         Response time, accuracy and what else figures need; ``bound_s`` and ``bound_accuracy`` are
         the LP's, ``load`` that of the bound.
     """
-    from inferway.deployment.workloads import PoissonArrivals
+    from inferway.deployment.workloads import poisson
     from inferway.dispatch import max_rate, solve
 
     fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers, buffer)
     rate_per_s = load * max_rate(fleet, target)
     optimum = solve(fleet, target, rate_per_s)
-    asked = scenario(
-        fleet,
-        PoissonArrivals(process="poisson", rate=f"{rate_per_s!r}/s"),
-        distribution,
-        target,
-        policy,
-        options or {},
-    )
+    arrivals = poisson(rate_per_s)
+    asked = scenario(fleet, arrivals, distribution, target, policy, options or {})
     result = precise(
         asked, queries=queries, seed=seed, warmup=warmup, precision=precision, most=most
     )
@@ -164,6 +158,14 @@ def precise(
         queries = min(int(queries * max(factor, 1.5)), most)
         result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
     return result
+
+
+def common(settings: Any, *names: str) -> dict[str, Any]:
+    """Arguments that a study's points have in common: its system, and these of its settings."""
+    return {
+        "system": settings.system.arguments(),
+        **{name: getattr(settings, name) for name in names},
+    }
 
 
 def seconds(queries: float, precision: float | None = None) -> float:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
-from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds, simulated
+from inferway.studies.queueing.system import FOUR_CLASSES, System, common, seconds, simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,26 +36,13 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at the one load."""
-    return [
-        Point(
-            {"policy": policy, "trial": trial},
-            simulated,
-            {
-                "system": settings.system.arguments(),
-                "servers": settings.servers,
-                "target": settings.target,
-                "load": settings.load,
-                "policy": policy,
-                "queries": settings.queries,
-                "warmup": settings.warmup,
-                "precision": settings.precision,
-                "seed": trial + 1,
-            },
-            seconds(settings.queries, settings.precision),
-        )
-        for policy in settings.policies
-        for trial in range(settings.trials)
-    ]
+    return grid(
+        simulated,
+        common(settings, "servers", "target", "load", "queries", "warmup", "precision"),
+        seconds(settings.queries, settings.precision),
+        policy=settings.policies,
+        trial=range(settings.trials),
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.studies.queueing.load_curve import around
 from inferway.studies.queueing.phases import phased
-from inferway.studies.queueing.system import FOUR_CLASSES, System, seconds
+from inferway.studies.queueing.system import FOUR_CLASSES, System, common, seconds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -68,27 +69,16 @@ class Settings:
 def points(settings: Settings) -> list[Point]:
     """Every policy and trial."""
     queries = settings.queries()
-    return [
-        Point(
-            {"policy": policy, "trial": trial},
-            phased,
-            {
-                "system": settings.system.arguments(),
-                "servers": settings.servers,
-                "targets": list(settings.targets),
-                "loads": list(settings.loads),
-                "phase_s": settings.phase_s,
-                "policy": policy,
-                "queries": queries,
-                "seed": trial + 1,
-                "sample_s": settings.horizon_s / settings.samples,
-                "warmup": 0,
-            },
-            seconds(queries),
-        )
-        for policy in settings.policies
-        for trial in range(settings.trials)
-    ]
+    of_all = {
+        **common(settings, "servers", "phase_s"),
+        "targets": list(settings.targets),
+        "loads": list(settings.loads),
+        "queries": queries,
+        "sample_s": settings.horizon_s / settings.samples,
+        "warmup": 0,
+    }
+    trials = range(settings.trials)
+    return grid(phased, of_all, seconds(queries), policy=settings.policies, trial=trials)
 
 
 def figure(settings: Settings, results: Results, title: str) -> Figure:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
-from inferway.studies.queueing.system import THREE_CLASSES, System, seconds, simulated
+from inferway.studies.queueing.system import THREE_CLASSES, System, common, seconds, simulated
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,25 +32,13 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy at every load."""
-    return [
-        Point(
-            {"policy": policy, "load": load},
-            simulated,
-            {
-                "system": settings.system.arguments(),
-                "servers": settings.servers,
-                "target": settings.target,
-                "load": load,
-                "policy": policy,
-                "queries": settings.queries,
-                "precision": settings.precision,
-                "seed": 1,
-            },
-            seconds(settings.queries, settings.precision),
-        )
-        for policy in settings.policies
-        for load in settings.loads
-    ]
+    return grid(
+        simulated,
+        {**common(settings, "servers", "target", "queries", "precision"), "seed": 1},
+        seconds(settings.queries, settings.precision),
+        policy=settings.policies,
+        load=settings.loads,
+    )
 
 
 def figure(settings: Settings, results: Results) -> Figure:

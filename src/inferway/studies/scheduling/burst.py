@@ -70,7 +70,7 @@ def arrivals_of(workload: str) -> MapArrivals | PhasedArrivals:
     ValueError
         For another name.
     """
-    from inferway.deployment.workloads import MapArrivals, PhasedArrivals
+    from inferway.deployment.workloads import MapArrivals, phased
 
     if workload == "map":
         out, back = LEAVING_PER_S
@@ -83,14 +83,9 @@ def arrivals_of(workload: str) -> MapArrivals | PhasedArrivals:
             }
         )
     if workload == "periodic":
-        return PhasedArrivals.model_validate(
-            {
-                "process": "phases",
-                "phases": [
-                    {"rate": f"{rate!r}/s", "for": f"{holding_s!r} s"}
-                    for rate, holding_s in zip(RATE_PER_S, HOLDING_S, strict=True)
-                ],
-            }
+        return phased(
+            (holding_s, rate_per_s, None)
+            for rate_per_s, holding_s in zip(RATE_PER_S, HOLDING_S, strict=True)
         )
     raise ValueError(f"unknown workload {workload!r}: expected one of {', '.join(WORKLOADS)}")
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from inferway.dispatch.alias_table import tabulate
 from inferway.experiments.claim import Claim
+from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study
@@ -42,21 +43,12 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """One per method and number of servers."""
-    return [
-        Point(
-            {"method": method, "servers": servers},
-            cost,
-            {
-                "method": method,
-                "servers": servers,
-                "calls": settings.calls,
-                "rounds": settings.rounds,
-            },
-            1 + settings.calls * settings.rounds * (0.1e-6 + 1e-9 * servers),
-        )
-        for method in METHODS
-        for servers in settings.servers
-    ]
+
+    def took(servers: int, **_: Any) -> float:
+        return 1 + settings.calls * settings.rounds * (0.1e-6 + 1e-9 * servers)
+
+    arguments = {"calls": settings.calls, "rounds": settings.rounds}
+    return grid(cost, arguments, took, method=METHODS, servers=settings.servers)
 
 
 def cost(method: str, servers: int, calls: int, rounds: int) -> dict[str, float]:
