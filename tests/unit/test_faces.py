@@ -55,10 +55,6 @@ INNER: dict[str, set[str]] = {
         "inferway.live.http.listener",
         "inferway.protocol.tensors",
     },
-    "node/test_hung.py": {
-        "inferway.live.metrics",
-        "inferway.live.pauses",
-    },
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
         "inferway.dispatch.replay",

@@ -44,6 +44,16 @@ class Wire:
         with socket.socket(fileno=os.dup(self._server.sockets[0].fileno())) as listener:
             listener.listen(most)
 
+    @property
+    def connections(self) -> int:
+        """How many it carries now."""
+        return len(self._writers) // 2
+
+    def refuse(self) -> None:
+        """Carry what there is, and take no more connections."""
+        assert self._server is not None
+        self._server.close()
+
     def cut(self) -> None:
         self._whole.clear()
 
