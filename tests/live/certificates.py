@@ -16,6 +16,8 @@ network: {{links: [{links}]}}
 
 def issue(nodes: Sequence[str], folder: Path) -> None:
     """Make or renew a certificate per node, and the authority of all of them."""
+    # A network has two nodes at least.
+    nodes = nodes if len(nodes) > 1 else (*nodes, "another")
     file = folder.with_name(f"{folder.name}-of.yaml")
     listed = ", ".join(f"{node}: {{repository: {str(node == nodes[0]).lower()}}}" for node in nodes)
     links = (f"{{between: [{nodes[0]}, {node}], rtt: 1 ms}}" for node in nodes[1:])

@@ -30,30 +30,8 @@ INNER: dict[str, set[str]] = {
     "network/test_killed.py": {
         "inferway.live.node.position",
     },
-    "node/chain.py": {
-        "inferway.live.control.credentials",
-        "inferway.live.hops.forwarder",
-        "inferway.live.hops.hop",
-        "inferway.live.hops.spans",
-        "inferway.live.http.limits",
-        "inferway.live.http.listener",
-        "inferway.live.http.routes",
-        "inferway.live.node.relay",
-    },
     "node/test_batched.py": {
         "inferway.dispatch.replay",
-    },
-    "node/test_grpc_hops.py": {
-        "inferway.live.headroom",
-    },
-    "node/test_hops.py": {
-        "inferway.deployment.nodes",
-        "inferway.live.headroom",
-        "inferway.live.hops.headers",
-        "inferway.live.hops.wire",
-        "inferway.live.http.connection",
-        "inferway.live.http.listener",
-        "inferway.protocol.tensors",
     },
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
@@ -65,14 +43,6 @@ INNER: dict[str, set[str]] = {
         "inferway.live.node.position",
         "inferway.live.node.state",
         "inferway.placement.local",
-    },
-    "node/test_secured.py": {
-        "inferway.live.control.credentials",
-    },
-    "node/test_traced.py": {
-        "inferway.live.hops.spans",
-        "inferway.live.http.identity",
-        "inferway.live.tracing",
     },
     "test_live_and_twin.py": {
         "inferway.dispatch.batching",

@@ -6,21 +6,23 @@ import asyncio
 import contextlib
 import itertools
 import json
+import random
 import socket
 import threading
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from certificates import issue
+from prometheus_client.parser import text_string_to_metric_families
 from wire import Wire
 
 import inferway
 from inferway.dispatch import Dispatcher
-from inferway.live import Addresses, Node, Server, Site
+from inferway.live import Addresses, Node, Pool, Server, Site, Tracer
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -50,12 +52,17 @@ workload:
 
 
 def free_ports(count: int) -> list[int]:
-    """Find ports that nobody listens at now."""
+    """Find ports that nobody listens at now and that the kernel gives to no connection."""
+    found: list[int] = []
     with contextlib.ExitStack() as held:
-        taken = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-        for one in taken:
-            held.enter_context(one)
-        return [int(one.getsockname()[1]) for one in taken]
+        for port in random.sample(range(10_000, 32_000), 1_000):
+            one = held.enter_context(socket.socket())
+            with contextlib.suppress(OSError):
+                one.bind(("127.0.0.1", port))
+                found.append(port)
+            if len(found) == count:
+                return found
+    raise AssertionError("there are too few free ports")
 
 
 class Doubles(NullRuntime):
@@ -140,8 +147,8 @@ class Client:
 class Member:
     """One of the nodes, the model behind its copies, and the wire to the next node."""
 
-    def __init__(self, name: str, at: Addresses) -> None:
-        self.name, self.at = name, at
+    def __init__(self, name: str, at: Addresses, grpc_port: int) -> None:
+        self.name, self.at, self.grpc_port = name, at, grpc_port
         self.model = Doubles()
         self.asking: list[Client] = []
         self.wire: Wire = Wire("")
@@ -153,8 +160,27 @@ class Member:
 
     def hop(self, neighbor: str) -> Any:
         """Tell how it stands with a neighbor, as its page says it."""
+        return SimpleNamespace(**self.status()["hops"][neighbor])
+
+    def status(self) -> dict[str, Any]:
         assert self._node is not None
-        return SimpleNamespace(**self._node.status()["hops"][neighbor])
+        return self._node.status()
+
+    async def counted(self, metric: str, **labels: str) -> float:
+        """Sum a metric's samples that have these labels."""
+        page = text_string_to_metric_families(await self.get("/metrics"))
+        return sum(
+            sample.value
+            for family in page
+            for sample in family.samples
+            if sample.name == metric and labels.items() <= sample.labels.items()
+        )
+
+    async def canceled(self, count: int = 1) -> None:
+        """Wait until so many requests' clients have gone before they were answered."""
+        async with asyncio.timeout(LIMIT_S):
+            while await self.counted("inferway_requests_total", outcome="canceled") < count:
+                await asyncio.sleep(0.01)
 
     async def get(self, path: str, *, admin: bool = True) -> str:
         url = f"http://{self.at.admin if admin else self.at.http}{path}"
@@ -191,10 +217,12 @@ async def models(members: list[Member]) -> AsyncIterator[list[str]]:
     fleet = Fleet(("only",), np.array([1e3]), np.array([0.9]), np.array([1]))
     sites = [
         Site(
-            f"m{k}",
-            SIGNATURE,
-            Dispatcher(fleet, "fastest-only", target=None),
-            [member.model],
+            Pool(
+                f"m{k}",
+                SIGNATURE,
+                Dispatcher(fleet, "fastest-only", target=None),
+                [member.model],
+            )
         )
         for k, member in enumerate(members)
     ]
@@ -214,15 +242,18 @@ async def row(
     mean: str = "10 ms",
     rate: int = 20,
     encrypted: bool = False,
+    tracers: Mapping[str, Tracer] | None = None,
+    grpc: bool = False,
 ) -> AsyncIterator[list[Member]]:
     """Run the nodes; the first has `tiny` and forwards to `big`, which the last one has.
 
     What lies between two neighbors' listeners for requests is a wire that does as it is told. At
     the higher `rate`, more requests may be under way at once.
     """
-    ports = iter(free_ports(4 * len(names)))
+    ports = iter(free_ports(5 * len(names)))
     members = [
-        Member(name, Addresses(*(f"127.0.0.1:{next(ports)}" for _ in range(4)))) for name in names
+        Member(name, Addresses(*(f"127.0.0.1:{next(ports)}" for _ in range(4))), next(ports))
+        for name in names
     ]
     entry, *_, last = members
     async with contextlib.AsyncExitStack() as stack:
@@ -262,6 +293,8 @@ async def row(
                 at,
                 folder=folder / member.name,
                 credentials=folder / "certs" if encrypted else None,
+                tracer=(tracers or {}).get(member.name),
+                grpc_port=member.grpc_port if grpc else None,
             )
         async with asyncio.timeout(LIMIT_S):
             while f"big@{last.name}" not in await entry.variants():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from row import free_ports
 
 import inferway
 from inferway.live import Addresses, Node, ServeError
@@ -41,9 +41,8 @@ LIMIT_S = 60.0
 
 
 def free() -> str:
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{one.getsockname()[1]}"
+    (port,) = free_ports(1)
+    return f"127.0.0.1:{port}"
 
 
 def post_hop(url: str, body: Any, **headers: str) -> int:

@@ -1,31 +1,25 @@
-"""Hops with certificates that `inferway certs` has made: nodes of the network, and nobody else."""
+"""Nodes with certificates that `inferway certs` has made: those of the network, and nobody else."""
 
 from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import uvloop
-from chain import BODY, LIMIT_S, line
+from certificates import issue
+from row import BODY, LIMIT_S, Member, row
 
-from inferway.cli import main as inferway
-from inferway.live.control.credentials import Credentials
-
-FILE = Path(__file__).parents[3] / "examples" / "topology-2.yaml"
-EDGE, METRO, CLOUD = "base-0", "isp", "cloud"
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Certificates of the network, and those of another authority for the same names."""
-    made = [tmp_path_factory.mktemp(name) for name in ("ours", "theirs")]
-    for folder in made:
-        assert inferway(["certs", str(FILE), "--out", str(folder)]) == 0
-    return made[0], made[1]
+NAMES = EDGE, METRO, CLOUD = "base-0", "isp", "cloud"
+HOP = (
+    b"POST /v2/models/task/infer HTTP/1.1\r\nHost: a\r\nInferway-Node: cloud\r\n"
+    b"Inferway-Variant: big\r\nInferway-Path: base-0\r\nContent-Length: %d\r\n\r\n%s"
+    % (len(BODY), BODY)
+)
 
 
 @pytest.fixture
@@ -37,107 +31,146 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
     return to_its_end
 
 
-def test_requests_pass_several_nodes_over_tls(run: Any, folders: tuple[Path, Path]) -> None:
+class Stranger:
+    """Who listens in a node's place, with a certificate, and counts what it is sent."""
+
+    def __init__(self, context: ssl.SSLContext) -> None:
+        self._context = context
+        self.met, self.heard = 0, bytearray()
+        self.address = ""
+
+    async def __aenter__(self) -> Stranger:
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = self._server.sockets[0].getsockname()
+        self.address = f"{host}:{port}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        await self._server.wait_closed()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.met += 1
+        try:
+            await writer.start_tls(self._context)
+            while data := await reader.read(65536):
+                self.heard += data
+        except (OSError, ssl.SSLError):
+            pass
+        finally:
+            writer.transport.abort()
+
+
+def context_of(folder: Path, name: str, *, authority: Path | None = None) -> ssl.SSLContext:
+    """Make a server's context of a node's certificate; the authority is who others must be of."""
+    made = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    made.load_cert_chain(folder / f"{name}.pem", folder / f"{name}.key")
+    made.load_verify_locations(authority or folder / "authority.pem")
+    made.verify_mode = ssl.CERT_REQUIRED
+    return made
+
+
+def test_requests_pass_several_nodes_over_tls(run: Any, tmp_path: Path) -> None:
     async def main() -> None:
-        certs = dict.fromkeys((EDGE, METRO, CLOUD), folders[0])
-        async with line(EDGE, METRO, CLOUD, certs=certs) as (edge, _, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", CLOUD, METRO))
+        async with row(tmp_path, *NAMES, encrypted=True) as (edge, metro, cloud):
             client = await edge.client()
             for _ in range(3):
                 answer = await client.ask()
                 assert answer.status == 200, answer.error
                 assert answer.headers["inferway-path"] == f"{EDGE},{METRO},{CLOUD}"
-            assert edge.hops[METRO].opened == 1
-            assert len(cloud.seen) == 3
+            # What is carried is TLS, on one connection.
+            assert edge.wire.connections == metro.wire.connections == 1
+            assert b"HTTP" not in edge.wire.asked + metro.wire.asked
+            assert cloud.status()["served"] == 3
 
     run(main())
+
+
+@asynccontextmanager
+async def impostor(
+    tmp_path: Path, context: ssl.SSLContext
+) -> AsyncIterator[tuple[Member, Stranger]]:
+    async with row(tmp_path, EDGE, CLOUD, encrypted=True) as (edge, cloud):
+        async with Stranger(context) as stranger:
+            edge.wire.target = stranger.address
+            yield edge, stranger
+        assert cloud.status()["served"] == 0
+
+
+async def refused(edge: Member, stranger: Stranger) -> None:
+    """Look that a request for the one in whose place another listens is not sent to that."""
+    client = await edge.client()
+    answer = await client.ask(variant="big")
+    assert answer.status == 503
+    assert "its certificate does not pass" in answer.error
+    assert answer.headers["inferway-unserved"] == "1"
+    assert (await client.ask()).node == EDGE
+    assert not edge.hop(CLOUD).usable
+    assert stranger.met
+    assert stranger.heard == b""
 
 
 def test_a_neighbor_with_another_authoritys_certificate_is_sent_nothing(
-    run: Any, folders: tuple[Path, Path]
+    run: Any, tmp_path: Path
 ) -> None:
+    issue([CLOUD], tmp_path / "theirs")
+
     async def main() -> None:
-        ours, theirs = folders
-        async with line(EDGE, CLOUD, certs={EDGE: ours, CLOUD: theirs}) as (edge, cloud):
-            await cloud.serve()
-            await edge.serve(("big", CLOUD, CLOUD))
-            client = await edge.client()
-            answer = await client.ask(variant="big")
-            assert answer.status == 503
-            assert "its certificate does not pass" in answer.error
-            assert answer.headers["inferway-unserved"] == "1"
-            assert (await client.ask()).headers["inferway-node"] == EDGE
-            assert cloud.seen == []
-            assert not edge.hops[CLOUD].breaker.closed
+        # Even where it trusts ours.
+        issue([EDGE, CLOUD], tmp_path / "certs")
+        theirs = context_of(
+            tmp_path / "theirs", CLOUD, authority=tmp_path / "certs" / "authority.pem"
+        )
+        async with impostor(tmp_path, theirs) as (edge, stranger):
+            await refused(edge, stranger)
 
     run(main())
 
 
-def test_a_node_of_the_network_cannot_pass_for_another(
-    run: Any, folders: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_a_node_of_the_network_cannot_pass_for_another(run: Any, tmp_path: Path) -> None:
+    issue([EDGE, CLOUD, "office"], tmp_path / "certs")
+
     async def main() -> None:
-        for kind in ("pem", "key"):
-            stolen = folders[0] / f"office.{kind}"
-            (tmp_path / f"{CLOUD}.{kind}").write_bytes(stolen.read_bytes())
-        (tmp_path / "authority.pem").write_bytes((folders[0] / "authority.pem").read_bytes())
-        async with line(EDGE, CLOUD, certs={EDGE: folders[0], CLOUD: tmp_path}) as (edge, cloud):
-            await cloud.serve()
-            await edge.serve(("big", CLOUD, CLOUD))
-            client = await edge.client()
-            answer = await client.ask(variant="big")
-            assert answer.status == 503
-            assert "its certificate does not pass" in answer.error
-            assert cloud.seen == []
+        stolen = context_of(tmp_path / "certs", "office")
+        async with impostor(tmp_path, stolen) as (edge, stranger):
+            await refused(edge, stranger)
 
     run(main())
 
 
-def test_a_sender_with_another_authoritys_certificate_is_refused(
-    run: Any, folders: tuple[Path, Path], tmp_path: Path
-) -> None:
-    async def main() -> None:
-        ours, theirs = folders
-        # It trusts the right authority, so that it does send.
-        for name, source in (("authority", ours), (EDGE, theirs)):
-            (tmp_path / f"{name}.pem").write_bytes((source / f"{name}.pem").read_bytes())
-        (tmp_path / f"{EDGE}.key").write_bytes((theirs / f"{EDGE}.key").read_bytes())
-        async with line(EDGE, CLOUD, certs={EDGE: tmp_path, CLOUD: ours}) as (edge, cloud):
-            await cloud.serve()
-            await edge.serve(("big", CLOUD, CLOUD))
-            client = await edge.client()
-            answer = await client.ask(variant="big")
-            assert answer.status in (502, 503)
-            assert f"node {CLOUD}" in answer.error
-            assert cloud.seen == []
-            assert cloud.site.stats.rows == [0]
-
-    run(main())
-
-
-@pytest.mark.parametrize("plain", [True, False])
-def test_who_has_no_certificate_is_not_answered(
-    run: Any, folders: tuple[Path, Path], plain: bool
-) -> None:
-    async def main() -> None:
-        ours = folders[0]
-        async with line(CLOUD, certs={CLOUD: ours}) as (cloud,):
-            await cloud.serve()
-            trusting = ssl.create_default_context(cafile=Credentials.of(CLOUD, ours).authority)
-            how: dict[str, Any] = {} if plain else {"ssl": trusting, "server_hostname": CLOUD}
-            reader, writer = await asyncio.open_connection("127.0.0.1", cloud.peers.port, **how)
-            writer.write(
-                b"POST /v2/models/task/infer HTTP/1.1\r\nHost: a\r\nInferway-Node: cloud\r\n"
-                b"Inferway-Variant: tiny\r\nInferway-Path: base-0\r\nContent-Length: %d\r\n\r\n%s"
-                % (len(BODY), BODY)
-            )
-            try:
-                answer = await asyncio.wait_for(reader.read(), LIMIT_S)
-            except (ssl.SSLError, ConnectionError):
-                answer = b""
-            assert b"HTTP" not in answer
-            assert cloud.seen == []
+async def sent(cloud: Member, **how: Any) -> bytes:
+    """Send a request to the peer port as a node does; what comes back."""
+    host, _, port = cloud.at.peer.rpartition(":")
+    try:
+        reader, writer = await asyncio.open_connection(host, int(port), **how)
+        writer.write(HOP)
+        try:
+            return await asyncio.wait_for(reader.read(100), LIMIT_S)
+        finally:
             writer.transport.abort()
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
+def test_who_has_no_certificate_of_the_authority_is_not_answered(run: Any, tmp_path: Path) -> None:
+    issue([EDGE], tmp_path / "theirs")
+
+    async def main() -> None:
+        async with row(tmp_path, EDGE, CLOUD, encrypted=True) as (_, cloud):
+            ours = tmp_path / "certs"
+
+            def trusting(folder: Path | None) -> dict[str, Any]:
+                # It trusts the right authority, so that it does send.
+                made = ssl.create_default_context(cafile=ours / "authority.pem")
+                if folder is not None:
+                    made.load_cert_chain(folder / f"{EDGE}.pem", folder / f"{EDGE}.key")
+                return {"ssl": made, "server_hostname": CLOUD}
+
+            for how in ({}, trusting(None), trusting(tmp_path / "theirs")):
+                assert b"HTTP" not in await sent(cloud, **how)
+            assert cloud.status()["served"] == 0
+            # The same words are answered where the certificate is a node's.
+            assert (await sent(cloud, **trusting(ours))).startswith(b"HTTP/1.1 200 ")
+            assert cloud.status()["served"] == 1
 
     run(main())

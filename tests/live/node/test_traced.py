@@ -9,21 +9,18 @@ from typing import Any
 
 import pytest
 import uvloop
-from chain import Held, line, until
+from row import row, until
 from test_node import world
-
-from inferway.live import Outcome
-from inferway.live.hops.spans import Spans
-from inferway.live.http.identity import Identity
 
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from inferway.live.tracing import Tracer
+from inferway.live import Tracer
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 CLIENT = f"traceparent: 00-{TRACE}-{SPAN}-01\r\nX-Request-Id: seven\r\n"
+NAMES = ("edge", "metro", "cloud")
 AT_ENTRY = ["receive", "dispatch", "queue", "forward", "reply"]
 HERE = ["receive", "dispatch", "queue", "run", "reply"]
 
@@ -49,7 +46,6 @@ class Exported:
     def __init__(self, *names: str) -> None:
         self.exporters = {name: InMemorySpanExporter() for name in names}
         self.tracers = {name: Tracer(one, node=name) for name, one in self.exporters.items()}
-        self.spans = {name: Spans(tracer, name) for name, tracer in self.tracers.items()}
 
     def of(self, name: str) -> tuple[Any, list[Any]]:
         """The first span of a node, and the others; to be asked once, at the end."""
@@ -81,19 +77,15 @@ def id_of(span: Any) -> str:
     return f"{span.context.span_id:016x}"
 
 
-def test_a_request_is_one_trace_through_all_nodes(run: Any) -> None:
+def test_a_request_is_one_trace_through_all_nodes(run: Any, tmp_path: Path) -> None:
     told = Exported("edge", "metro", "cloud")
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, metro, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", "cloud", "metro"))
-            told.spans["metro"].degraded = "node metro reaches no repository"
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, metro, cloud):
             client = await edge.client()
             answer = await client.ask(headers=CLIENT)
             assert answer.headers["inferway-path"] == "edge,metro,cloud"
-            assert metro.seen
-            assert cloud.seen
+            assert metro.status()["passed"] == cloud.status()["served"] == 1
 
     run(main())
     entry, at_entry = told.of("edge")
@@ -124,11 +116,10 @@ def test_a_request_is_one_trace_through_all_nodes(run: Any) -> None:
         assert one.attributes["inferway.request_id"] == "seven"
         assert one.attributes["inferway.outcome"] == "answered"
         assert one.attributes["inferway.node"] == "cloud"
-        assert one.attributes["inferway.variant"] == "tiny"
+        assert one.attributes["inferway.variant"] == "big"
         assert one.attributes["inferway.path"] == ("edge", "metro", "cloud")
     assert entry.attributes["inferway.retried"] is served.attributes["inferway.retried"] is False
-    assert relay.attributes["inferway.degraded"] == "node metro reaches no repository"
-    assert "inferway.degraded" not in served.attributes
+    assert not any("inferway.degraded" in one.attributes for one in (entry, relay, served))
     names = [one.resource.attributes["service.instance.id"] for one in (entry, relay, served)]
     assert names == ["edge", "metro", "cloud"]
     # One process's clock: what is inside is within what is around it.
@@ -137,13 +128,11 @@ def test_a_request_is_one_trace_through_all_nodes(run: Any) -> None:
         assert inside.end_time <= around.end_time + 10_000_000
 
 
-def test_a_trace_that_begins_at_the_entry_is_followed(run: Any) -> None:
+def test_a_trace_that_begins_at_the_entry_is_followed(run: Any, tmp_path: Path) -> None:
     told = Exported("edge", "cloud")
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", "cloud", "metro"))
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, *_):
             assert (await (await edge.client()).ask()).status == 200
 
     run(main())
@@ -155,29 +144,37 @@ def test_a_trace_that_begins_at_the_entry_is_followed(run: Any) -> None:
     assert served.parent.trace_flags.sampled
 
 
+def heads_of(asked: bytes) -> list[dict[str, str]]:
+    """Read the headers of the requests that a wire has carried, in lower case."""
+    heads = [one.partition(b"\r\n\r\n")[0] for one in bytes(asked).split(b"POST ")[1:]]
+    lines = [head.decode().split("\r\n")[1:] for head in heads]
+    return [
+        {name.lower(): value for name, value in (line.split(": ", 1) for line in one)}
+        for one in lines
+    ]
+
+
 @pytest.mark.parametrize("having", [("edge", "metro", "cloud"), ("edge", "cloud"), ("cloud",)])
 @pytest.mark.parametrize(("flags", "given"), [("01", "tracestate: b=2\r\n"), ("00", "")])
 def test_a_clients_tracestate_goes_through_all_nodes(
-    run: Any, having: tuple[str, ...], flags: str, given: str
+    run: Any, tmp_path: Path, having: tuple[str, ...], flags: str, given: str
 ) -> None:
     told = Exported(*having)
-    found: list[Any] = []
+    came: list[dict[str, str]] = []
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", "cloud", "metro"))
-            cloud.site.trace(lambda task, request: found.append(request.identity))
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, metro, _):
             parent = f"traceparent: 00-{TRACE}-{SPAN}-{flags}\r\n"
             client = await edge.client()
             for state in (f"{given}tracestate: a@x=1 , c=3\r\n", "tracestate: B=2\r\n"):
                 assert (await client.ask(headers=parent + state)).status == 200
             assert (await client.ask(headers="tracestate: b=2\r\n")).status == 200
+            came.extend(heads_of(metro.wire.asked))
 
     run(main())
-    whole = b"b=2,a@x=1 , c=3" if given else b"a@x=1 , c=3"
-    assert [one.state for one in found] == [whole, b"", b""]
-    assert found[1].trace == TRACE.encode()
+    whole = "b=2,a@x=1 , c=3" if given else "a@x=1 , c=3"
+    assert [one.get("tracestate", "") for one in came] == [whole, "", ""]
+    assert came[1]["traceparent"].split("-")[1] == TRACE
     for name, parts in (("edge", AT_ENTRY), ("metro", ["receive", "forward", "reply"])):
         if name not in having or flags == "00":
             continue
@@ -191,13 +188,11 @@ def test_a_clients_tracestate_goes_through_all_nodes(
         assert not any(one.context.trace_state for one in others)
 
 
-def test_an_entry_without_an_exporter_passes_the_clients_span_on(run: Any) -> None:
+def test_an_entry_without_an_exporter_passes_the_clients_span_on(run: Any, tmp_path: Path) -> None:
     told = Exported("metro")
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", "cloud", "metro"))
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, *_):
             assert (await (await edge.client()).ask(headers=CLIENT)).status == 200
 
     run(main())
@@ -206,13 +201,11 @@ def test_an_entry_without_an_exporter_passes_the_clients_span_on(run: Any) -> No
     assert relay.attributes["inferway.request_id"] == "seven"
 
 
-def test_what_the_client_does_not_sample_makes_no_spans(run: Any) -> None:
+def test_what_the_client_does_not_sample_makes_no_spans(run: Any, tmp_path: Path) -> None:
     told = Exported("edge", "metro", "cloud")
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, _, cloud):
-            await cloud.serve()
-            await edge.serve(("tiny", "cloud", "metro"))
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, *_):
             answer = await (await edge.client()).ask(
                 headers=f"traceparent: 00-{TRACE}-{SPAN}-00\r\n"
             )
@@ -222,76 +215,19 @@ def test_what_the_client_does_not_sample_makes_no_spans(run: Any) -> None:
     assert told.nothing()
 
 
-def test_a_request_that_is_given_to_another_class_shows_both_tries(run: Any) -> None:
-    told = Exported("edge", "cloud")
-
-    async def main() -> None:
-        async with line("edge", "cloud", spans=told.spans) as (edge, cloud):
-            await cloud.serve()
-            await edge.serve(("big", "cloud", "cloud"))
-            answer = await (await edge.client()).ask(headers=CLIENT)
-            assert (answer.status, answer.headers["inferway-path"]) == (200, "edge")
-
-    run(main())
-    root, parts = told.of("edge")
-    refused, at_cloud = told.of("cloud")
-    tries = ["receive", "dispatch", "queue", "forward", "dispatch", "queue", "run", "reply"]
-    assert [one.name for one in parts] == tries
-    times = [one.start_time for one in parts]
-    assert times == sorted(times)
-    assert root.attributes["inferway.retried"] is True
-    assert root.attributes["inferway.path"] == ("edge",)
-    assert root.attributes["inferway.variant"] == "tiny"
-    forward = named(parts, "forward")
-    assert forward.attributes["inferway.outcome"] == "unavailable"
-    assert forward.status.status_code.name == "ERROR"
-    assert parent_of(refused) == id_of(forward)
-    assert refused.attributes["inferway.outcome"] == "unavailable"
-    assert refused.attributes["inferway.variant"] == "big"
-    assert [one.name for one in at_cloud] == ["receive"]
-
-
-def test_a_way_that_a_relay_does_not_have_is_told(run: Any) -> None:
-    told = Exported("edge", "metro")
-
-    async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, metro, _):
-            await edge.serve(("big", "cloud", "metro"))
-            metro.ways.clear()
-            metro.hops.pop("cloud").close()
-            answer = await (await edge.client()).ask(variant="big")
-            assert answer.status == 503
-
-    run(main())
-    root, parts = told.of("edge")
-    relay, at_relay = told.of("metro")
-    assert [one.name for one in parts] == AT_ENTRY
-    assert root.attributes["inferway.outcome"] == "unavailable"
-    assert root.attributes["inferway.node"] == "metro"
-    assert parent_of(relay) == id_of(named(parts, "forward"))
-    assert [one.name for one in at_relay] == ["receive"]
-
-
-def test_a_client_that_goes_ends_the_spans_of_all_nodes(run: Any) -> None:
+def test_a_client_that_goes_ends_the_spans_of_all_nodes(run: Any, tmp_path: Path) -> None:
     told = Exported("edge", "metro", "cloud")
 
     async def main() -> None:
-        async with line("edge", "metro", "cloud", spans=told.spans) as (edge, metro, cloud):
-            held = Held()
-            cloud.runtime = held
-            await cloud.serve()
-            held.gate.clear()
-            await edge.serve(("tiny", "cloud", "metro"))
+        async with row(tmp_path, *NAMES, tracers=told.tracers) as (edge, _, cloud):
+            cloud.model.gate.clear()
             client = await edge.client()
             client.send(headers=CLIENT)
-            await until(lambda: cloud.site.in_flight == 1)
+            await until(lambda: cloud.model.waiting == 1)
             client.writer.transport.abort()
-            await until(lambda: edge.site.stats.total(Outcome.CANCELED) == 1)
-            await until(lambda: not cloud.peers.connections)
-            held.gate.set()
-            await until(lambda: cloud.site.stats.total(Outcome.CANCELED) == 1)
-            assert metro.hops["cloud"].in_flight == 0
-            assert not told.spans["edge"]._ways
+            await edge.canceled()
+            cloud.model.gate.set()
+            await cloud.canceled()
 
     run(main())
     for name, parts in (
@@ -303,21 +239,6 @@ def test_a_client_that_goes_ends_the_spans_of_all_nodes(run: Any) -> None:
         assert root.attributes["inferway.outcome"] == "canceled"
         assert [one.name for one in found][: len(parts)] == parts
         assert root.status.is_unset
-
-
-def test_a_share_of_the_traces_that_begin_here_can_be_sampled(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
-    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.2")
-    tracer = Tracer(InMemorySpanExporter())
-    begun = [tracer.begin("infer task", Identity(None, None)) for _ in range(2_000)]
-    tracer.close()
-    assert 390 <= sum(one is not None for one in begun) <= 410
-    # And all of one trace, or nothing.
-    (first, *_) = [one for one in begun if one is not None]
-    again = f"00-{first.own.trace_id:032x}-{SPAN}-01".encode()
-    assert tracer.begin("relay task", Identity(None, again)) is not None
 
 
 def test_a_node_is_traced(tmp_path: Path, run: Any) -> None:

@@ -27,6 +27,8 @@ class Wire:
         """Bytes of an answer that it carries every `DRIP_S`; 0 carries what there is."""
         self.sparing = False
         """Whether it spoils nothing on connections that are asked about health."""
+        self.asked = bytearray()
+        """All that it has carried to the address."""
         self._whole = asyncio.Event()
         self._whole.set()
         self._server: asyncio.Server | None = None
@@ -53,6 +55,11 @@ class Wire:
         """Carry what there is, and take no more connections."""
         assert self._server is not None
         self._server.close()
+
+    def end(self) -> None:
+        """End what it carries, at both ends."""
+        for writer in list(self._writers):
+            writer.transport.abort()
 
     def cut(self) -> None:
         self._whole.clear()
@@ -99,6 +106,7 @@ class Wire:
                 self.carried += len(data)
                 if not back:
                     asked[:] = [data]
+                    self.asked += data
                 elif not (self.sparing and asked and asked[0].startswith(b"GET /v2/health")):
                     data = data if self.spoil is None else self.spoil(data)
                     rest = memoryview(data)
