@@ -30,9 +30,6 @@ INNER: dict[str, set[str]] = {
     "network/test_killed.py": {
         "inferway.live.node.position",
     },
-    "node/test_batched.py": {
-        "inferway.dispatch.replay",
-    },
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
         "inferway.dispatch.replay",

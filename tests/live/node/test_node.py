@@ -16,7 +16,7 @@ import pytest
 from row import free_ports
 
 import inferway
-from inferway.live import Addresses, Node, ServeError
+from inferway.live import Addresses, Keys, Node, ServeError
 from inferway.live.store import StoreError
 
 FILE = """
@@ -31,7 +31,7 @@ nodes:
   cloud: {repository: true, instances: {digits/large: 1}}
   edge: {budget: 80 kB, pinned: {digits/mini: 1}}
 network:
-  links: [{between: [cloud, edge], rtt: 20 ms}]
+  links: [{between: [cloud, edge], rtt: %s}]
 placement: {policy: %s, slot: 1 s}
 workload:
   digits: {arrivals: {process: poisson, rate: 20/s}, entries: {nodes: [edge]}}
@@ -63,8 +63,8 @@ class Response(NamedTuple):
     body: Any
 
 
-def post(url: str, body: Any) -> Response:
-    request = urllib.request.Request(url, json.dumps(body).encode())
+def post(url: str, body: Any, headers: dict[str, str] | None = None) -> Response:
+    request = urllib.request.Request(url, json.dumps(body).encode(), headers or {})
     try:
         answer = urllib.request.urlopen(request, timeout=LIMIT_S)
     except urllib.error.HTTPError as error:
@@ -77,10 +77,10 @@ def post(url: str, body: Any) -> Response:
 class World:
     """Both nodes, started one by one."""
 
-    def __init__(self, folder: Path, policy: str = "infida") -> None:
+    def __init__(self, folder: Path, policy: str = "infida", rtt: str = "20 ms") -> None:
         self.folder = folder
         file = folder / "two.yaml"
-        file.write_text(FILE % policy)
+        file.write_text(FILE % (rtt, policy))
         self.deployment = inferway.load(file)
         self.addresses = {
             name: Addresses(free(), free(), free(), free()) for name in ("cloud", "edge")
@@ -108,6 +108,22 @@ class World:
         url = f"http://{self.addresses[entry].http}/v2/models/digits-0{path}/infer"
         return await asyncio.to_thread(post, url, {"inputs": [IMAGE], "parameters": parameters})
 
+    async def variants(self, node: str = "edge", task: str = "digits-0") -> set[str]:
+        """Tell what a node may answer a task's requests by."""
+
+        def read() -> Any:
+            url = f"http://{self.addresses[node].admin}/status"
+            with urllib.request.urlopen(url, timeout=LIMIT_S) as answer:
+                return json.loads(answer.read())["tasks"].get(task, {}).get("variants", ())
+
+        return set(await asyncio.to_thread(read))
+
+    async def met(self) -> None:
+        """Wait until the edge forwards to the cloud."""
+        async with asyncio.timeout(LIMIT_S):
+            while "large@cloud" not in await self.variants():
+                await asyncio.sleep(0.01)
+
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(LIMIT_S):
             while not holds():
@@ -115,8 +131,8 @@ class World:
 
 
 @asynccontextmanager
-async def world(folder: Path, policy: str = "infida") -> AsyncIterator[World]:
-    made = World(folder, policy)
+async def world(folder: Path, policy: str = "infida", rtt: str = "20 ms") -> AsyncIterator[World]:
+    made = World(folder, policy, rtt)
     try:
         yield made
     finally:
@@ -140,10 +156,7 @@ def test_requests_are_served_where_they_enter_or_forwarded(tmp_path: Path, run: 
     async def main() -> None:
         async with world(tmp_path) as both:
             cloud, edge = await both.start("cloud"), await both.start("edge")
-            await both.until(
-                lambda: edge.menu.offers("digits-0") and "digits-0" in edge.sites.by_task
-            )
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            await both.met()
 
             far = await both.ask("/versions/large")
             assert far.status_code == 200, far.body
@@ -190,40 +203,15 @@ def test_alone_it_answers_with_what_it_has_and_says_so(tmp_path: Path, run: Any)
             missing = await both.ask("/versions/large")
             assert missing.status_code in (404, 503)
             await both.start("cloud")
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            await both.met()
             whole = await both.ask("/versions/large")
             assert "inferway-degraded" not in whole.headers
             assert whole.headers["inferway-node"] == "cloud"
             await both.stop("cloud")
-            await both.until(lambda: edge.menu.degraded)
+            await both.until(lambda: edge.status()["degraded"])
             again = await both.ask()
             assert again.status_code == 200
             assert "inferway-degraded" in again.headers
-
-    run(main())
-
-
-def test_slots_end_and_what_was_learned_is_taken_up_again(tmp_path: Path, run: Any) -> None:
-    async def main() -> None:
-        async with world(tmp_path) as both:
-            await both.start("cloud")
-            edge = await both.start("edge")
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
-            before = edge.rounds.policy.state.y.copy()
-            ended = edge.rounds.ended
-            for _ in range(20):
-                assert (await both.ask("/versions/large")).status_code == 200
-            await both.until(lambda: edge.rounds.ended >= ended + 2)
-            learned = edge.rounds.policy.state.y.copy()
-            assert (learned != before).any()
-            slot = edge.rounds.slot
-            await both.stop("edge")
-            edge = await both.start("edge")
-            assert edge.rounds.slot >= slot
-            assert (edge.rounds.policy.state.y == learned).all()
-            assert edge.rounds.wanted == {
-                key: copies for key, copies in edge.rounds.wanted.items() if copies
-            }
 
     run(main())
 
@@ -234,13 +222,13 @@ def test_other_placement_policies_run_too(tmp_path: Path, run: Any, policy: str)
         async with world(tmp_path, policy) as both:
             await both.start("cloud")
             edge = await both.start("edge")
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
-            ended = edge.rounds.ended
+            await both.met()
+            ended = edge.status()["slots"]
             pinned = {"digits-0/mini": 1, "digits-1/mini": 1}
             expected = pinned if policy == "repository-only" else {**pinned, "digits-0/small": 1}
             # OLAG keeps what is asked for, and only that.
             async with asyncio.timeout(LIMIT_S):
-                while edge.rounds.ended < ended + 2 or edge.status()["running"] != expected:
+                while edge.status()["slots"] < ended + 2 or edge.status()["running"] != expected:
                     assert (await both.ask()).status_code == 200
 
     run(main())
@@ -261,11 +249,17 @@ def test_what_cannot_run_is_said(tmp_path: Path, run: Any) -> None:
 
 
 def test_another_file_is_not_applied_to_a_node(tmp_path: Path, run: Any) -> None:
+    key = "a-key-of-enough-length"
+
     async def main() -> None:
         async with world(tmp_path) as both:
-            edge = await both.start("edge")
-            with pytest.raises(ServeError, match="a node of a network runs what its file says"):
-                await edge.server._apply(both.deployment)
+            await both.start("edge", keys=Keys([f"admin={key}"]))
+            url = f"http://{both.addresses['edge'].admin}/apply"
+            headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+            body = {"content": (both.folder / "two.yaml").read_text()}
+            answer = await asyncio.to_thread(post, url, body, headers)
+            assert answer.status_code == 400
+            assert "a node of a network runs what its file says" in answer.body["error"]
 
     run(main())
 
@@ -279,16 +273,17 @@ def test_clients_may_come_over_grpc(tmp_path: Path, run: Any) -> None:
             tensor.set_data_from_numpy(np.zeros((1, 1, 32, 32), np.float32))
             return client.infer("digits-0", [tensor], model_version=variant)
 
+    (port,) = free_ports(1)
+
     async def main() -> None:
         async with world(tmp_path) as both:
             await both.start("cloud")
-            edge = await both.start("edge", grpc_port=0)
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
-            assert edge.server.grpc_port is not None
-            far = await asyncio.to_thread(asked, edge.server.grpc_port, "large")
+            await both.start("edge", grpc_port=port)
+            await both.met()
+            far = await asyncio.to_thread(asked, port, "large")
             assert far.get_response().model_version == "large"
             assert far.as_numpy("probabilities").sum() == pytest.approx(1.0, abs=1e-3)
-            near = await asyncio.to_thread(asked, edge.server.grpc_port, "mini")
+            near = await asyncio.to_thread(asked, port, "mini")
             assert near.get_response().model_version == "mini"
 
     run(main())
@@ -304,54 +299,19 @@ def test_two_processes_do_not_share_a_state(tmp_path: Path, run: Any) -> None:
     run(main())
 
 
-def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) -> None:
-    async def main() -> None:
-        async with world(tmp_path, "repository-only") as both:
-            edge = await both.start("edge")
-            small = ("digits-0", "small")
-            # No slot is to come in between.
-            for task in tuple(edge._tasks):
-                task.cancel()
-            assert await edge.mover.toward({small: 1})
-            assert small in edge.sites.running
-            happened: list[str] = []
-            offer, run_sites = edge.menu.offer, edge.sites.run
-
-            def offered(own: Any) -> None:
-                told = list(own)
-                there = any((one.task, one.variant) == small for one in told)
-                happened.append("offered" if there else "not offered")
-                offer(told)
-
-            async def ran(running: Any) -> None:
-                happened.append("moved")
-                await run_sites(running)
-
-            edge.menu.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
-            # As when what failed is tried again: nobody has said anew what is wanted.
-            assert await edge.mover.toward({})
-            assert "offered" not in happened
-            assert happened.index("not offered") < happened.index("moved")
-            await edge.mover.toward({small: 1})
-            assert happened[-1] == "offered"
-
-    run(main())
-
-
 def test_a_node_that_ends_hands_on_what_is_on_its_way_through_it(tmp_path: Path, run: Any) -> None:
     async def main() -> None:
-        async with world(tmp_path) as both:
+        async with world(tmp_path, rtt="1 s") as both:
             await both.start("cloud")
             edge = await both.start("edge")
-            await both.until(lambda: "cloud" in edge.plane.alive)
-            edge.hops["cloud"].rtt_s = 1.0
+            await both.met()
             url = f"http://{edge.peer}/v2/models/digits-0/infer"
             answer = asyncio.create_task(
                 asyncio.to_thread(
                     post_hop, url, {"inputs": [IMAGE]}, Node="cloud", Variant="large", Path="other"
                 )
             )
-            await both.until(lambda: edge.accounts.passed)
+            await both.until(lambda: edge.status()["passed"])
             await both.nodes.pop("edge").stop(LIMIT_S)
             assert await answer == 200
 

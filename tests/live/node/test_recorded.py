@@ -114,19 +114,19 @@ def test_every_site_has_a_section_and_every_decision_comes_out_again(
             edge = await both.start("edge", record=folder / "edge")
             await answered()
             cloud = await both.start("cloud", record=folder / "cloud")
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            await both.met()
             await answered()
             # Copies come, in the middle of requests.
             asking = asyncio.create_task(answered())
             assert await edge.mover.toward({("digits-0", "small"): 1})
             await asking
-            assert "small" in edge.sites.by_task["digits-0"].variants
+            assert "small" in await both.variants()
             # Offers go and come again: marks, and other classes that last.
             await both.stop("cloud")
-            await both.until(lambda: edge.menu.degraded)
+            await both.until(lambda: edge.status()["degraded"])
             await answered()
             cloud = await both.start("cloud", record=folder / "cloud")
-            await both.until(lambda: not edge.menu.degraded)
+            await both.until(lambda: not edge.status()["degraded"])
             await answered()
             assert cloud.accounts.served
 
@@ -162,9 +162,9 @@ def test_a_decision_that_differs_is_found_in_its_section(
     async def main() -> None:
         async with world(tmp_path) as both:
             folder = prepared(both)
-            edge = await both.start("edge", record=folder)
+            await both.start("edge", record=folder)
             await both.start("cloud")
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
+            await both.met()
             await ask_all(both)
 
     run(main())
@@ -180,7 +180,7 @@ def test_a_decision_that_differs_is_found_in_its_section(
     for file in section.glob("*.state.npz"):
         with np.load(file) as state:
             arrays = dict(state)
-        arrays["site.pool.accuracy"] = arrays["site.pool.accuracy"][::-1]
+        arrays["site.accuracy"] = arrays["site.accuracy"][::-1]
         np.savez(file, **arrays)
     assert replay(section, requests=None).differences
     assert cli(["replay", str(tmp_path / "recorded")]) == 1

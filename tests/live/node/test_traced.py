@@ -250,8 +250,8 @@ def test_a_node_is_traced(tmp_path: Path, run: Any) -> None:
             edge = await both.start("edge", tracer=tracers["edge"])
             assert (await both.ask("/versions/mini")).status_code == 200
             await both.start("cloud", tracer=tracers["cloud"])
-            await both.until(lambda: "large@cloud" in edge.sites.by_task["digits-0"].variants)
-            await both.until(lambda: not edge.menu.degraded)
+            await both.met()
+            await both.until(lambda: not edge.status()["degraded"])
             assert (await both.ask("/versions/large")).status_code == 200
             told = edge.status()
             assert (told["arrived"], told["forwarded"]) == (2, 1)

@@ -1,0 +1,85 @@
+"""A whole node, of which some parts are held: what it learns goes on, what goes is not offered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_node import LIMIT_S, world
+
+# Real clocks and sockets: on shared machines, processes stand still.
+pytestmark = pytest.mark.flaky(reruns=1)
+
+
+@pytest.fixture
+def run() -> Callable[[Awaitable[None]], None]:
+    def to_its_end(main: Awaitable[None]) -> None:
+        async def limited() -> None:
+            async with asyncio.timeout(3 * LIMIT_S):
+                await main
+
+        asyncio.run(limited())
+
+    return to_its_end
+
+
+def test_slots_end_and_what_was_learned_is_taken_up_again(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path) as both:
+            await both.start("cloud")
+            edge = await both.start("edge")
+            await both.met()
+            before = edge.rounds.policy.state.y.copy()
+            ended = edge.status()["slots"]
+            for _ in range(20):
+                assert (await both.ask("/versions/large")).status_code == 200
+            await both.until(lambda: edge.status()["slots"] >= ended + 2)
+            learned = edge.rounds.policy.state.y.copy()
+            assert (learned != before).any()
+            slot = edge.rounds.slot
+            await both.stop("edge")
+            edge = await both.start("edge")
+            assert edge.rounds.slot >= slot
+            assert (edge.rounds.policy.state.y == learned).all()
+            assert edge.rounds.wanted == {
+                key: copies for key, copies in edge.rounds.wanted.items() if copies
+            }
+
+    run(main())
+
+
+def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with world(tmp_path, "repository-only") as both:
+            edge = await both.start("edge")
+            small = ("digits-0", "small")
+            # No slot is to come in between.
+            for task in tuple(edge._tasks):
+                task.cancel()
+            assert await edge.mover.toward({small: 1})
+            assert small in edge.sites.running
+            happened: list[str] = []
+            offer, run_sites = edge.menu.offer, edge.sites.run
+
+            def offered(own: Any) -> None:
+                told = list(own)
+                there = any((one.task, one.variant) == small for one in told)
+                happened.append("offered" if there else "not offered")
+                offer(told)
+
+            async def ran(running: Any) -> None:
+                happened.append("moved")
+                await run_sites(running)
+
+            edge.menu.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
+            # As when what failed is tried again: nobody has said anew what is wanted.
+            assert await edge.mover.toward({})
+            assert "offered" not in happened
+            assert happened.index("not offered") < happened.index("moved")
+            await edge.mover.toward({small: 1})
+            assert happened[-1] == "offered"
+
+    run(main())
