@@ -46,10 +46,6 @@ INNER: dict[str, set[str]] = {
         "inferway.dispatch.deployed",
         "inferway.twin.trace",
     },
-    "test_succession.py": {
-        "inferway.live.roster",
-        "inferway.live.succession",
-    },
 }
 
 # Scripts that are written into strings, and what tests replace, count as well.
