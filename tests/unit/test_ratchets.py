@@ -19,7 +19,6 @@ NAMED_TWICE = {
     "Answer": 3,
     "Batch": 2,
     "Clock": 2,
-    "Connection": 2,
     "Copy": 2,
     "Counts": 2,
     "Curve": 2,
@@ -44,11 +43,9 @@ NAMED_TWICE = {
     "Outcome": 4,
     "Plan": 3,
     "Policy": 2,
-    "Pool": 2,
     "Progress": 2,
     "Record": 2,
     "Relay": 2,
-    "Reply": 2,
     "Request": 3,
     "Result": 2,
     "Scenario": 2,
@@ -64,7 +61,6 @@ NAMED_TWICE = {
     "Tier": 2,
     "Trace": 2,
     "Traffic": 2,
-    "Wire": 2,
 }
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
@@ -77,7 +73,7 @@ WIDE_CONSTRUCTORS = {
     "inferway.live.node.rounds.Rounds": 10,
     "inferway.live.roster.Roster": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
-    "inferway.live.hops.pool.ConnectionPool": 9,
+    "inferway.live.hops.pool.NeighborPool": 9,
     "inferway.live.up.up.Up": 9,
     "inferway.twin.network.mover.Mover": 9,
 }
@@ -91,10 +87,6 @@ CIRCLES = (
     (
         "inferway.live.hops.forwarder",
         "inferway.live.hops.spans",
-    ),
-    (
-        "inferway.live.hops.headers",
-        "inferway.live.hops.wire",
     ),
     (
         "inferway.live.http.connection",

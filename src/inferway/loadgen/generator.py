@@ -16,9 +16,8 @@ import numpy as np
 from inferway.loadgen.access import OPEN, Access
 from inferway.loadgen.alarm import alarm
 from inferway.loadgen.answer import decode
-from inferway.loadgen.connection import NOTHING, Reply, Said
 from inferway.loadgen.plan import Outcome, Plan
-from inferway.loadgen.pool import Pool
+from inferway.loadgen.pool import NOTHING, Reply, RequestPool, Said
 from inferway.unreadable import UNREADABLE
 
 _FIRST_CONNECTIONS: Final = 32
@@ -64,7 +63,7 @@ class _Generator:
         self._head: list[int] = plan.head.tolist()
         self._body: list[int] = plan.body.tolist()
         self._pools = [
-            Pool(one, plan.connections, self, loop, access.context if one.tls else None)
+            RequestPool(one, plan.connections, self, access.context if one.tls else None)
             for one in plan.addresses
         ]
         self._pool_of = [self._pools[target] for target in plan.target]
@@ -129,8 +128,8 @@ class _Generator:
     def waits(self, request: int) -> None:
         self._waited[request] = True
 
-    def ended(self, request: int, reply: Reply) -> None:
-        self._done[request] = time.monotonic() - self._start
+    def ended(self, request: int, reply: Reply, now_s: float) -> None:
+        self._done[request] = now_s - self._start
         status, body, json_length, said = reply
         self._said_by[request] = self._said.setdefault(said, len(self._said))
         if status == 200:

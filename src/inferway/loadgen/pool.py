@@ -1,20 +1,69 @@
-"""The connections to one server."""
+"""The connections to one server, and what is read from its answers."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import ssl
-from collections import deque
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from inferway.loadgen.access import unsecured
-from inferway.loadgen.connection import Connection, Reply
 from inferway.protocol.address import ServerAddress
+from inferway.protocol.http1 import ClientConnection, ConnectionPool
 
-__all__ = ["Clerk", "Pool"]
+__all__ = ["NOTHING", "Clerk", "Reply", "RequestPool", "Said"]
 
 _CONNECT_S: Final = 5.0
+
+_WHOLE: Final = re.compile(
+    rb"HTTP/1\.1 200 OK\r\n(?:(?:Content-Length: ([0-9]{1,9})"
+    rb"|Inference-Header-Content-Length: ([0-9]{1,9})|Inferway-Node: ([!-~]+)"
+    rb"|Inferway-Path: ([!-~]+)|(?:Content-Type|Inferway-Variant|Inferway-Time-Ms|X-Request-Id"
+    rb"|traceparent|Vary): [ -~]*)\r\n)+\r\n"
+)
+
+Said = tuple[bytes, bytes, bytes]
+"""What an answer's headers say: node, path, and why it is degraded; each empty if they do not."""
+
+NOTHING: Final[Said] = (b"", b"", b"")
+
+
+class Reply(NamedTuple):
+    """One answer as it came."""
+
+    status: int
+    body: bytes
+    json_length: int
+    """Length of the body's JSON part; -1 when all of it is JSON, or none."""
+    said: Said
+
+    @classmethod
+    def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Reply:
+        """Make a reply of its headers, by name in lower case."""
+        get = headers.get
+        length = get(b"inference-header-content-length")
+        node, path = get(b"inferway-node", b""), get(b"inferway-path", b"")
+        said = (node, path, get(b"inferway-degraded", b""))
+        # Where it is no number, there is no JSON, and so no answer.
+        json_length = -1 if length is None else int(length) if length.isdigit() else 0
+        return cls(status, body, json_length, said)
+
+    @classmethod
+    def whole(cls, data: bytes) -> Reply | None:
+        """Make a reply of what came in one piece, where all its headers are well known ones.
+
+        One match takes the place of a callback for each header; None leaves it to the parser.
+        """
+        match = _WHOLE.match(data)
+        if match is None:
+            return None
+        size, length, node, path = match.groups()
+        body = data[match.end() :]
+        if size is None or len(body) != int(size):
+            return None
+        said = (node or b"", path or b"", b"")
+        return cls(200, body, -1 if length is None else int(length), said)
 
 
 class Clerk(Protocol):
@@ -26,124 +75,66 @@ class Clerk(Protocol):
     def waits(self, request: int) -> None:
         """A request has found all allowed connections in use."""
 
-    def ended(self, request: int, reply: Reply) -> None:
-        """A request was answered."""
+    def ended(self, request: int, reply: Reply, now_s: float) -> None:
+        """A request was answered at a time on the monotonic clock."""
 
     def failed(self, request: int, reason: str) -> None:
         """A request gets no answer."""
 
 
-class Pool:
-    """Sends requests at once, each on a connection of its own.
-
-    An idle connection takes the request, or a new one is opened, up to the allowed number; only
-    beyond that it waits.
-    """
+class RequestPool(ConnectionPool):
+    """Sends requests, by their numbers, at once, each on a connection of its own."""
 
     def __init__(
-        self,
-        address: ServerAddress,
-        most: int,
-        clerk: Clerk,
-        loop: asyncio.AbstractEventLoop,
-        tls: ssl.SSLContext | None,
+        self, address: ServerAddress, most: int, clerk: Clerk, tls: ssl.SSLContext | None
     ) -> None:
+        super().__init__(
+            address.host, address.port, form=Reply, most=most, connect_s=_CONNECT_S, tls=tls
+        )
         self.address = address
         self.refused = ""
         """Why the latest connection could not be made."""
-        self._most = most
         self._clerk = clerk
-        self._loop = loop
-        self._tls = tls
-        self._idle: list[Connection] = []
-        self._open: set[Connection] = set()
-        self._opening: set[asyncio.Task[None]] = set()
-        self._pending: deque[int] = deque()
-        self._closed = False
 
     @property
     def connected(self) -> bool:
         """Whether there is a connection."""
-        return bool(self._open)
+        return bool(self._busy or self._idle)
 
     async def connect(self, count: int) -> None:
         """Open so many connections before there are requests."""
-        await asyncio.gather(*(self._open_one() for _ in range(min(count, self._most))))
-
-    def send(self, request: int) -> None:
-        """Send a request, or keep it until a connection is there."""
-        if self._idle:
-            self._idle.pop().send(request, self._clerk.message(request))
-        else:
-            self._pending.append(request)
-            self._grow()
+        await asyncio.gather(*(self._connect() for _ in range(min(count, self._most))))
 
     def close(self) -> None:
         """End all connections; nothing is told of the requests on them."""
         self._closed = True
-        for task in tuple(self._opening):
-            task.cancel()
-        for connection in tuple(self._open):
-            connection.close()
+        for connection in tuple(self._busy):
+            connection.call = None
+            connection.abort()
+        self._busy.clear()
+        self.anew()
 
-    # The connections report here.
+    def write(self, connection: ClientConnection, call: int) -> None:
+        """Write a request."""
+        connection.send(self._clerk.message(call))
 
-    def answered(self, connection: Connection, reply: Reply, keep: bool) -> None:
-        """Pass an answer on, and give the connection its next request."""
-        request = connection.request
-        connection.request = -1
-        self._clerk.ended(request, reply)
-        if not keep:
-            connection.close()
-        elif self._pending:
-            waiting = self._pending.popleft()
-            connection.send(waiting, self._clerk.message(waiting))
-        else:
-            self._idle.append(connection)
+    def answered(self, call: int, answer: Reply, sent_s: float, now_s: float) -> None:
+        """Pass an answer on."""
+        self._clerk.ended(call, answer, now_s)
 
-    def lost(self, connection: Connection) -> None:
-        """Say that a request is lost, and open a new connection where requests wait."""
-        self._open.discard(connection)
-        if self._closed:
-            return
-        request = connection.request
-        if request >= 0:
-            connection.request = -1
-            self._clerk.failed(request, "the connection ended before the answer")
-        elif connection in self._idle:
-            # A connection that the server closed while it was idle; few, so a scan will do.
-            self._idle.remove(connection)
-        if self._pending:
-            self._grow()
+    def broken(self, connection: ClientConnection, call: int, wrong: str) -> None:
+        """Say that a request is lost."""
+        self._clerk.failed(call, "the connection ended before the answer")
 
-    def _grow(self) -> None:
-        if len(self._open) + len(self._opening) >= self._most:
-            if self._pending:
-                self._clerk.waits(self._pending[-1])
-            return
-        if len(self._opening) < len(self._pending):
-            task = self._loop.create_task(self._open_one())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+    def unreachable(self, call: int | None, error: OSError) -> None:
+        """Say that a request has no connection."""
+        self.refused = _why(error)
+        if call is not None:
+            self._clerk.failed(call, f"no connection: {self.refused}")
 
-    async def _open_one(self) -> None:
-        address = self.address
-        try:
-            async with asyncio.timeout(_CONNECT_S):
-                _, connection = await self._loop.create_connection(
-                    lambda: Connection(self), address.host, address.port, ssl=self._tls
-                )
-        except (OSError, TimeoutError) as error:
-            self.refused = _why(error)
-            if self._pending:
-                self._clerk.failed(self._pending.popleft(), f"no connection: {self.refused}")
-            return
-        self._open.add(connection)
-        if self._pending:
-            request = self._pending.popleft()
-            connection.send(request, self._clerk.message(request))
-        else:
-            self._idle.append(connection)
+    def full(self) -> None:
+        """Note that the last request waits for a connection."""
+        self._clerk.waits(self._waiting[-1])
 
 
 def _why(error: OSError) -> str:

@@ -15,8 +15,7 @@ from inferway.protocol.address import ModelAddress
 from inferway.protocol.inference import AnswerError, UnwritableError, content_lines, decode, encode
 from inferway.protocol.messages import ErrorMessage, RemoteModel, RemoteServer, TensorMetadata
 from inferway.runtime.remote_failure import Fault, RemoteError
-from inferway.runtime.remote_reply import Reply
-from inferway.runtime.remote_wires import RemoteCall, RemoteWires
+from inferway.runtime.remote_wires import RemoteCall, RemoteReply, RemoteWires
 from inferway.unreadable import UNREADABLE, fault
 
 TIMEOUT_S: Final = 10.0
@@ -249,7 +248,7 @@ class RemoteRuntime:
             ) from None
 
 
-def _failure(reply: Reply) -> RemoteError:
+def _failure(reply: RemoteReply) -> RemoteError:
     """Make the error that a status other than 200 stands for."""
     status = reply.status
     fault = _FAULTS.get(status, Fault.BROKEN)
@@ -272,7 +271,7 @@ def _failure(reply: Reply) -> RemoteError:
     )
 
 
-def _check_coding(reply: Reply) -> None:
+def _check_coding(reply: RemoteReply) -> None:
     if reply.coding not in ("", "identity"):
         raise RemoteError(
             Fault.BROKEN,

@@ -12,8 +12,8 @@ from threading import Lock
 from typing import Final
 
 from inferway.protocol.address import ModelAddress
+from inferway.protocol.http1 import AnswerReader
 from inferway.runtime.remote_failure import Fault, RemoteError
-from inferway.runtime.remote_reply import GarbageError, Reply
 
 CONNECT_S: Final = 2.0
 """Longest wait for a connection: several round trips, even around the world."""
@@ -24,6 +24,94 @@ _MARGIN_S: Final = 1.0
 _PIECE: Final = 256 * 1024
 _TOGETHER: Final = 64 * 1024
 """Up to so many bytes are joined and sent with one call."""
+
+
+class GarbageError(ValueError):
+    """What came is no HTTP answer, or too long."""
+
+
+class RemoteReply(AnswerReader):
+    """One answer of a remote server.
+
+    Attributes
+    ----------
+    status
+        HTTP status code, once `whole`.
+    whole
+        Whether all of it has come.
+    headers
+        By name in lower case.
+    body
+        As it came, chunks joined.
+    json_length
+        What Inference-Header-Content-Length says; None without it.
+    keep
+        Whether the connection can take another request.
+    """
+
+    garbage = "{error}"
+    long_head = "its headers are longer than {limit:,} bytes"
+    long_body = "it is longer than {limit:,} bytes"
+    announced = "it announces more than {limit:,} bytes"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = self.keep = False
+        self.status = 0
+        self.headers: dict[bytes, bytes] = {}
+        self.body = b""
+        self.json_length: int | None = None
+
+    def read(self, data: bytes) -> None:
+        """Take what has come.
+
+        Raises
+        ------
+        GarbageError
+            When it cannot be (part of) an answer.
+        """
+        self.feed(data)
+        if self.wrong:
+            self.keep = False
+            if not self.whole:
+                raise GarbageError(self.wrong)
+
+    def on_message_begin(self) -> None:
+        """Note that more has come than one answer: whose it is, nobody knows."""
+        if self.whole:
+            self.keep = False
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Keep the first answer."""
+        if self.whole:
+            return
+        length = headers.get(b"inference-header-content-length")
+        if length is not None and not length.strip().isdigit():
+            self.wrong = "Inference-Header-Content-Length is not a number"
+            return
+        self.json_length = None if length is None else int(length)
+        self.status, self.headers, self.body, self.keep = status, headers, body, keep
+        self.whole = True
+
+    @property
+    def retry_after_s(self) -> float:
+        """What Retry-After says in seconds; 0 without it."""
+        value = self.headers.get(b"retry-after", b"").strip()
+        return float(value) if value.isdigit() else 0.0
+
+    @property
+    def keep_s(self) -> float | None:
+        """How long the server says that it keeps the connection; None where it says nothing."""
+        for word in self.headers.get(b"keep-alive", b"").split(b","):
+            key, _, number = word.strip().partition(b"=")
+            if key == b"timeout" and number.isdigit():
+                return float(number)
+        return None
+
+    @property
+    def coding(self) -> str:
+        """Content-Encoding, in lower case."""
+        return self.headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
 
 
 class UnsentError(Exception):
@@ -71,7 +159,7 @@ class _Wire:
         """Whether nothing has come since the last answer, not even the connection's end."""
         return not self._poll.poll(0)
 
-    def exchange(self, parts: Sequence[bytes], deadline_s: float) -> Reply:
+    def exchange(self, parts: Sequence[bytes], deadline_s: float) -> RemoteReply:
         """Send a request and read its answer, until `deadline_s` on the monotonic clock.
 
         Raises
@@ -79,7 +167,7 @@ class _Wire:
         UnsentError, RemoteError
             When there is none.
         """
-        reply = Reply()
+        reply = RemoteReply()
         try:
             self._send(parts, deadline_s)
         except TimeoutError:
@@ -94,10 +182,11 @@ class _Wire:
                 self.socket.settimeout(_left(deadline_s))
                 data = self.socket.recv(_PIECE)
                 if not data:
-                    if not reply.end():
+                    reply.end()
+                    if not reply.whole:
                         raise _lost(reply, "closed the connection")
                 else:
-                    reply.feed(data)
+                    reply.read(data)
                     # One that never stops talking is late as well.
                     if not reply.whole and time.monotonic() > deadline_s:
                         raise TimeoutError
@@ -117,7 +206,7 @@ class _Wire:
             self.socket.settimeout(_left(deadline_s))
             self.socket.sendall(part)
 
-    def _refused_early(self, reply: Reply) -> bool:
+    def _refused_early(self, reply: RemoteReply) -> bool:
         with suppress(OSError, GarbageError):
             self.socket.settimeout(_MARGIN_S)
             while not reply.whole:
@@ -125,7 +214,7 @@ class _Wire:
                 if not data:
                     reply.end()
                     break
-                reply.feed(data)
+                reply.read(data)
         reply.keep = False
         return reply.whole
 
@@ -156,7 +245,7 @@ class RemoteWires:
 
     def exchange(
         self, parts: Sequence[bytes], deadline_s: float, call: RemoteCall | None = None
-    ) -> Reply:
+    ) -> RemoteReply:
         """Send one request and read its answer; once more where the first was not sent whole.
 
         Parameters
@@ -221,7 +310,7 @@ class RemoteWires:
                 return wire
             wire.socket.close()
 
-    def _keep(self, wire: _Wire, reply: Reply) -> None:
+    def _keep(self, wire: _Wire, reply: RemoteReply) -> None:
         kept_s = IDLE_S if reply.keep_s is None else reply.keep_s - _MARGIN_S
         wire.ends_s = time.monotonic() + kept_s
         with self._lock:
@@ -264,7 +353,7 @@ def _left(deadline_s: float) -> float:
     return max(1e-3, deadline_s - time.monotonic())
 
 
-def _lost(reply: Reply, how: str) -> RemoteError:
+def _lost(reply: RemoteReply, how: str) -> RemoteError:
     when = "in the middle of its answer" if reply.begun else "without an answer"
     return RemoteError(Fault.BROKEN, f"the remote server {how} {when}")
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.headers import body_lines, encoded, hop_head, predicted_line, target_of
 from inferway.live.hops.hop import Hop, strange_failure
 from inferway.live.hops.patience import patience_s
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.ways import differ
-from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON
 from inferway.live.instance import RETRY_S, Events, PoolTerms, RemoteTarget
 from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request, outcome_of

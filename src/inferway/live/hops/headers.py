@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from inferway.deployment.nodes import MAX_HOPS
@@ -20,11 +20,7 @@ from inferway.protocol.address import joined
 from inferway.protocol.refusal import RefusalError
 
 if TYPE_CHECKING:
-    from inferway.live.hops.wire import Answer
-
-TIMES: Final = b"inferway-time-ms"
-DEGRADED: Final = b"inferway-degraded"
-UNSERVED: Final = b"inferway-unserved"
+    from inferway.live.hops.answer import Answer
 
 
 @lru_cache(4096)

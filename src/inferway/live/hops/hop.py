@@ -10,14 +10,14 @@ from math import inf, isfinite
 from time import monotonic
 from typing import Final
 
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.breaker import Breaker
 from inferway.live.hops.headers import encoded, live_head
 from inferway.live.hops.inquiry import Inquiry
 from inferway.live.hops.patience import TRIAL
-from inferway.live.hops.pool import ConnectionPool, Question, Sending
+from inferway.live.hops.pool import NeighborPool, Question, Sending
 from inferway.live.hops.suspicion import Suspicion
 from inferway.live.hops.ways import SEGMENTS_BYTES, Told, Ways
-from inferway.live.hops.wire import Answer, Failure
 from inferway.protocol.address import joined
 
 PATIENCE_S: Final = 30.0
@@ -81,7 +81,7 @@ class Hop:
         self.reason = ""
         """Why nothing is sent; empty while requests are."""
         self.tls = tls
-        self._pool = ConnectionPool(
+        self._pool = NeighborPool(
             name,
             host,
             port,

@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Final, TypeVar
 
-from inferway.live.hops.pool import ConnectionPool, said
-from inferway.live.hops.wire import Answer, Wire
+from inferway.live.hops.answer import Answer
+from inferway.live.hops.pool import NeighborPool, said
+from inferway.protocol.http1 import ClientConnection
 
 LIMIT_S: Final = 0.5
 """For the connection, and then for the answer beside the round trips that the connection showed."""
@@ -42,12 +43,12 @@ class Inquiry:
     """
 
     def __init__(
-        self, pool: ConnectionPool, question: bytes, rtt_s: float, told: Callable[[str, bool], None]
+        self, pool: NeighborPool, question: bytes, rtt_s: float, told: Callable[[str, bool], None]
     ) -> None:
         self._pool, self._question, self._rtt_s, self._told = pool, question, rtt_s, told
         self.begun_s = monotonic()
         """When it was asked, s."""
-        self._wire: Wire | None = None
+        self._connection: ClientConnection | None = None
         """Its connection, while it is to be ended."""
         self._task = asyncio.get_running_loop().create_task(self._run())
 
@@ -67,35 +68,35 @@ class Inquiry:
         except Exception as error:  # whoever waits for this is to hear of it whatever happens
             reason = f"node {self._pool.name} could not be asked whether it lives: {error}"
         finally:
-            if self._wire is not None and self._wire.connected:
-                self._wire.abort()
+            if self._connection is not None and self._connection.connected:
+                self._connection.abort()
         self._told(reason, refused)
 
     async def _ask(self) -> str:
         loop, name = asyncio.get_running_loop(), self._pool.name
         ended: asyncio.Future[tuple[Answer, bool] | str] = loop.create_future()
 
-        def answered(_: Wire, answer: Answer, keep: bool) -> None:
+        def answered(_: ClientConnection, answer: Answer, keep: bool) -> None:
             if not ended.done():
                 ended.set_result((answer, keep))
 
-        def lost(_: Wire, wrong: str) -> None:
+        def lost(_: ClientConnection, wrong: str) -> None:
             if not ended.done():
                 why = f"is not understood: {wrong}" if wrong else "closed the connection"
                 ended.set_result(f"node {name} {why} when it was asked whether it lives")
 
-        wire = self._wire = Wire(answered, lost)
+        connection = self._connection = ClientConnection(Answer, answered, lost)
         begun_s = monotonic()
-        await within(LIMIT_S + self._rtt_s, self._pool.reach(wire))
+        await within(LIMIT_S + self._rtt_s, self._pool.reach(connection))
         trip_s = monotonic() - begun_s
         trips = _TRIPS
         if self._pool.tls is not None:
             trips = _TLS_TRIPS
 
         async def exchange() -> tuple[Answer, bool] | str:
-            await self._pool.encrypt(wire)
-            wire.sending = self
-            wire.send(self._question, b"")
+            await self._pool.encrypt(connection)
+            connection.call = self
+            connection.send(self._question)
             return await ended
 
         found = await within(LIMIT_S + trips * trip_s, exchange())
@@ -104,10 +105,10 @@ class Inquiry:
         answer, keep = found
         if answer.status != 200:
             return f"node {name} answered {answer.status} when it was asked whether it lives"
-        wire.sending = None
+        connection.call = None
         if keep:
-            self._wire = None
-            self._pool.adopt(wire)
+            self._connection = None
+            self._pool.adopt(connection)
         return ""
 
 

@@ -7,12 +7,12 @@ import math
 import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from time import monotonic
-from typing import Any, ClassVar, Final, cast
+from typing import ClassVar, Final
 
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.suspicion import LEAST_S, STALL_BYTES, STALL_S, suspect_after_s
-from inferway.live.hops.wire import Answer, Failure, Wire
+from inferway.protocol.http1 import ClientConnection, ConnectionPool
 
 CONNECTIONS: Final = 512
 """Of one pool; what would need more waits for one of them."""
@@ -37,7 +37,7 @@ class Sending:
     done
         Called once with the answer or the failure, unless it is canceled; never before the call
         that made it has returned.
-    wire
+    connection
         The connection that carries it; None before and after.
     timer
         What goes on with it, where it waits for an emulated latency.
@@ -56,6 +56,7 @@ class Sending:
     __slots__ = (
         "_pool",
         "body",
+        "connection",
         "done",
         "ended",
         "head",
@@ -64,7 +65,6 @@ class Sending:
         "predicted_s",
         "since_s",
         "timer",
-        "wire",
     )
     since_s: float
     asks: ClassVar[bool] = False
@@ -72,7 +72,7 @@ class Sending:
 
     def __init__(
         self,
-        pool: ConnectionPool,
+        pool: NeighborPool,
         head: bytes,
         body: bytes | Sequence[bytes],
         done: Callable[[Answer | Failure], None],
@@ -82,7 +82,7 @@ class Sending:
         self._pool = pool
         self.predicted_s, self.patience_s = predicted_s, patience_s
         self.head, self.body, self.done = head, body, done
-        self.wire: Wire | None = None
+        self.connection: ClientConnection | None = None
         self.timer: asyncio.TimerHandle | None = None
         self.ended = self.late = False
 
@@ -103,7 +103,7 @@ class Question(Sending):
     asks: ClassVar[bool] = True
 
 
-class ConnectionPool:
+class NeighborPool(ConnectionPool):
     """Connections that are opened when requests need them, and kept.
 
     Parameters
@@ -141,61 +141,75 @@ class ConnectionPool:
         failed: Callable[[Sending, Failure, bool], None],
         waited: Callable[[float, float], None],
     ) -> None:
-        self.name, self.tls = name, tls
-        self._host, self._port, self._server_name = host, port, server_name or host
-        self._options: dict[str, Any] = {}
-        if tls is not None:
-            self._options = {"ssl": tls, "server_hostname": self._server_name}
+        super().__init__(
+            host,
+            port,
+            form=Answer,
+            most=CONNECTIONS,
+            connect_s=CONNECT_S,
+            tls=tls,
+            server_name=server_name,
+        )
+        self.name = name
         self.patience_s = patience_s
         self.heard_s = 0.0
         """When a request was answered last; kept by whoever knows which count."""
-        self._answered, self._failed, self._waited = answered, failed, waited
-        self._idle: list[Wire] = []
-        self._busy: set[Wire] = set()
-        self._waiting: deque[Sending] = deque()
-        self._opening: set[asyncio.Task[None]] = set()
+        self._tell_answered, self._failed, self._waited = answered, failed, waited
         self._sweep: asyncio.TimerHandle | None = None
         self._guard: asyncio.TimerHandle | None = None
         self._begun: dict[Sending, tuple[int, float]] = {}
         """Of answers that have begun, how many bytes of theirs had come when enough last had."""
-        self._closed = False
-        self.opened = 0
-        """Connections made so far."""
-
-    @cached_property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        # Kept, for in this Python each question for the running loop is a call of the system.
-        return asyncio.get_running_loop()
 
     def __len__(self) -> int:
         return len(self._busy) + len(self._waiting)
 
-    def send(self, sending: Sending) -> None:
-        """Write a request on an idle connection, or on one that is opened for it."""
-        idle = self._idle
-        while idle:
-            wire = idle.pop()
-            if not wire.stale(monotonic()):
-                self._write(wire, sending)
-                return
-            wire.abort()
-        sending.since_s = monotonic()
-        self._waiting.append(sending)
-        self._look_after(LEAST_S)
-        self._open()
+    def write(self, connection: ClientConnection, call: Sending) -> None:
+        """Write a request."""
+        call.connection = connection
+        if self._guard is None:
+            self._look_after(LEAST_S)
+        connection.send(call.head, call.body)
 
-    async def reach(self, wire: Wire) -> None:
-        """Connect a wire of somebody else's, not encrypted yet.
+    def send(self, call: Sending) -> None:
+        """Write a request on an idle connection, or on one that is opened for it."""
+        super().send(call)
+        if call.connection is None:
+            call.since_s = monotonic()
+            self._look_after(LEAST_S)
+
+    def answered(self, call: Sending, answer: Answer, sent_s: float, now_s: float) -> None:
+        """Tell of an answer."""
+        call.connection = None
+        self._tell_answered(call, answer, sent_s, now_s)
+
+    def broken(self, connection: ClientConnection, call: Sending, wrong: str) -> None:
+        """Fail a request whose connection has ended."""
+        when = "in the middle of its answer" if connection.begun else "before it answered"
+        reason = f"node {self.name} closed the connection {when}"
+        if wrong:
+            reason = f"node {self.name} is not understood: {wrong}"
+        # What was written may have been read and run, so it is never written again.
+        call.connection = None
+        self._failed(call, Failure(reason), False)
+
+    def unreachable(self, call: Sending | None, error: OSError) -> None:
+        """Fail a request for which there is no connection."""
+        if call is not None:
+            reason = f"node {self.name} cannot be reached: {said(error)}"
+            self._failed(call, Failure(reason, unserved=True), True)
+
+    async def reach(self, connection: ClientConnection) -> None:
+        """Connect a connection of somebody else's, not encrypted yet.
 
         Raises
         ------
         OSError
             When that cannot be.
         """
-        await self._loop.create_connection(lambda: wire, self._host, self._port)
+        await self._loop.create_connection(lambda: connection, self._host, self._port)
 
-    async def encrypt(self, wire: Wire) -> None:
-        """Encrypt a wire that has just been connected, where connections are.
+    async def encrypt(self, connection: ClientConnection) -> None:
+        """Encrypt a connection that has just been connected, where connections are.
 
         Raises
         ------
@@ -203,54 +217,35 @@ class ConnectionPool:
             When that cannot be.
         """
         if self.tls is not None:
-            before = wire.transport
+            before = connection.transport
             transport = await self._loop.start_tls(
-                before, wire, self.tls, server_hostname=self._server_name
+                before, connection, self.tls, server_hostname=self._server_name
             )
             if transport is None:
                 raise ConnectionResetError("the connection ended")
-            wire.connection_made(transport)
+            connection.connection_made(transport)
 
-    def adopt(self, wire: Wire) -> None:
-        """Keep a connection that somebody else has made, for the next request."""
-        wire.belong(self._take, self._lost)
-        self.opened += 1
-        if self._closed:
-            wire.abort()
-        elif self._waiting:
-            self._write(wire, self._waiting.popleft())
-        else:
-            self._keep(wire, monotonic())
+    def adopt(self, connection: ClientConnection) -> None:
+        """Keep a connection that somebody else may have made, for the next request."""
+        connection.belong(self._take, self._lost)
+        super().adopt(connection)
 
     def withdraw(self, sending: Sending) -> None:
         """Forget a request; a connection that carries it is closed."""
-        wire, sending.wire = sending.wire, None
-        if wire is not None:
-            wire.sending = None
-            self._busy.discard(wire)
-            wire.abort()
+        connection, sending.connection = sending.connection, None
+        if connection is not None:
+            connection.call = None
+            self._busy.discard(connection)
+            connection.abort()
         elif sending in self._waiting:
             self._waiting.remove(sending)
 
     def drop(self, reason: str) -> None:
         """End every connection; what they carry has failed, and so has what waits."""
         self.forget()
-        for wire in list(self._busy):
-            self._fail_wire(wire, Failure(reason))
+        for connection in list(self._busy):
+            self._fail(connection, Failure(reason))
         self.refuse(reason)
-
-    def forget(self) -> None:
-        """End the idle connections: whoever is at their other end may have come anew."""
-        idle, self._idle = self._idle, []
-        for wire in idle:
-            wire.abort()
-
-    def anew(self) -> None:
-        """Give up connections that are being made, and idle ones."""
-        self.forget()
-        for task in tuple(self._opening):
-            task.cancel()
-        self._opening.clear()
 
     def refuse(self, reason: str) -> None:
         """Fail what waits for a connection."""
@@ -269,88 +264,16 @@ class ConnectionPool:
             task.cancel()
         self.drop(f"the connections to node {self.name} have been closed")
 
-    def _write(self, wire: Wire, sending: Sending) -> None:
-        wire.sending, sending.wire = sending, wire
-        wire.since_s = monotonic()
-        self._busy.add(wire)
-        if self._guard is None:
-            self._look_after(LEAST_S)
-        wire.send(sending.head, sending.body)
-
-    def _open(self) -> None:
-        most = CONNECTIONS - len(self._busy) - len(self._idle)
-        if len(self._opening) < min(len(self._waiting), most):
-            task = self._loop.create_task(self._connect())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
-
-    async def _connect(self) -> None:
-        try:
-            async with asyncio.timeout(CONNECT_S):
-                _, wire = await self._loop.create_connection(
-                    lambda: Wire(self._take, self._lost), self._host, self._port, **self._options
-                )
-        except (OSError, TimeoutError) as error:
-            self._unreachable(f"node {self.name} cannot be reached: {said(error)}")
-            return
-        self.opened += 1
-        self._made()
-        if self._closed:
-            wire.abort()
-        elif self._waiting:
-            self._write(wire, self._waiting.popleft())
-        else:
-            self._keep(wire, monotonic())
-
-    def _made(self) -> None:
-        # Whoever waits next needs a task of its own; this one is about to end.
-        self._opening.discard(cast("asyncio.Task[None]", asyncio.current_task()))
-
-    def _unreachable(self, reason: str) -> None:
-        self._made()
-        if self._waiting:
-            self._failed(self._waiting.popleft(), Failure(reason, unserved=True), True)
-        if self._waiting and not self._closed:
-            self._open()
-
-    def _keep(self, wire: Wire, now_s: float) -> None:
-        wire.since_s = now_s
-        self._idle.append(wire)
+    def _keep(self, connection: ClientConnection, now_s: float) -> None:
+        super()._keep(connection, now_s)
         if self._sweep is None:
             self._sweep = self._loop.call_later(SWEEP_S, self._look)
 
-    def _take(self, wire: Wire, answer: Answer, keep: bool) -> None:
-        sending: Sending = wire.sending
-        wire.sending = sending.wire = None
-        sent_s, now_s = wire.since_s, monotonic()
-        self._busy.discard(wire)
-        if not keep:
-            wire.abort()
-            if self._waiting:
-                self._open()
-        elif self._waiting:
-            self._write(wire, self._waiting.popleft())
-        else:
-            self._keep(wire, now_s)
-        self._answered(sending, answer, sent_s, now_s)
-
-    def _lost(self, wire: Wire, wrong: str) -> None:
-        if wire.sending is None:
-            if wire in self._idle:
-                self._idle.remove(wire)
-            return
-        when = "in the middle of its answer" if wire.begun else "before it answered"
-        reason = f"node {self.name} closed the connection {when}"
-        if wrong:
-            reason = f"node {self.name} is not understood: {wrong}"
-        # What was written may have been read and run, so it is never written again.
-        self._fail_wire(wire, Failure(reason))
-
-    def _fail_wire(self, wire: Wire, failure: Failure, certain: bool = False) -> None:
-        sending: Sending = wire.sending
-        wire.sending = sending.wire = None
-        self._busy.discard(wire)
-        wire.abort()
+    def _fail(self, connection: ClientConnection, failure: Failure, certain: bool = False) -> None:
+        sending: Sending = connection.call
+        connection.call = sending.connection = None
+        self._busy.discard(connection)
+        connection.abort()
         self._failed(sending, failure, certain)
 
     def _look_after(self, wait_s: float) -> None:
@@ -362,43 +285,43 @@ class ConnectionPool:
         self._guard = None
         now_s, overdue_s = monotonic(), math.inf
         begun: dict[Sending, tuple[int, float]] = {}
-        stalled: list[tuple[Wire, int]] = []
-        late: list[Wire] = []
-        for wire in self._busy:
-            sending: Sending = wire.sending
-            if now_s - wire.since_s > min(self.patience_s, sending.patience_s):
-                late.append(wire)
+        stalled: list[tuple[ClientConnection, int]] = []
+        late: list[ClientConnection] = []
+        for connection in self._busy:
+            sending: Sending = connection.call
+            if now_s - connection.since_s > min(self.patience_s, sending.patience_s):
+                late.append(connection)
                 continue
-            if wire.begun:
+            if connection.begun:
                 came, since_s = self._begun.get(sending, (-STALL_BYTES, now_s))
-                if wire.came - came >= STALL_BYTES:
-                    came, since_s = wire.came, now_s
+                if connection.came - came >= STALL_BYTES:
+                    came, since_s = connection.came, now_s
                 elif now_s - since_s >= STALL_S:
-                    stalled.append((wire, wire.came - came))
+                    stalled.append((connection, connection.came - came))
                 begun[sending] = came, since_s
-            overdue_s = min(overdue_s, wire.since_s + suspect_after_s(sending.predicted_s))
+            overdue_s = min(overdue_s, connection.since_s + suspect_after_s(sending.predicted_s))
         for sending in self._waiting:
             overdue_s = min(overdue_s, sending.since_s + LEAST_S)
         self._begun = begun
         # The last one first: where nothing was answered since, all that is out is settled with it.
-        for wire in sorted(late, key=lambda one: one.since_s, reverse=True):
-            if wire.sending is not None:
-                self._take_back(wire)
-        for wire, came in stalled:
-            if wire.sending is None:
+        for connection in sorted(late, key=lambda one: one.since_s, reverse=True):
+            if connection.call is not None:
+                self._take_back(connection)
+        for connection, came in stalled:
+            if connection.call is None:
                 continue
             said = f"only {came} bytes of its answer came within {1e3 * STALL_S:g} ms"
-            self._fail_wire(wire, Failure(f"node {self.name} does not get on: {said}"))
+            self._fail(connection, Failure(f"node {self.name} does not get on: {said}"))
         self._waited(now_s, overdue_s)
         if self._busy or self._waiting:
             wait_s = TICK_S if begun else min(LEAST_S, max(TICK_S, overdue_s - now_s))
             self._look_after(wait_s)
 
-    def _take_back(self, wire: Wire) -> None:
-        limit_s = min(self.patience_s, wire.sending.patience_s)
-        did_not = "did not end its answer" if wire.begun else "did not answer"
+    def _take_back(self, connection: ClientConnection) -> None:
+        limit_s = min(self.patience_s, connection.call.patience_s)
+        did_not = "did not end its answer" if connection.begun else "did not answer"
         failure = Failure(f"node {self.name} {did_not} within {limit_s:.3g} s", late=True)
-        self._fail_wire(wire, failure, wire.since_s > self.heard_s)
+        self._fail(connection, failure, connection.since_s > self.heard_s)
 
     def _look(self) -> None:
         # One timer for all: one for each connection would cost more than it saves.

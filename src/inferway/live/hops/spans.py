@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.pool import Sending
-from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.identity import Identity
 from inferway.live.request import Outcome, Request, outcome_of

@@ -12,8 +12,8 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
+from inferway.live.hops.answer import Answer
 from inferway.live.hops.headers import encoded
-from inferway.live.hops.wire import Answer
 
 __all__ = ["SEGMENTS_BYTES", "Link", "Ways", "differ"]
 

@@ -10,6 +10,7 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from inferway.deployment.nodes import MAX_HOPS
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.forwarder import BAD_GATEWAY, MAYBE, complaint, worded
 from inferway.live.hops.headers import (
     Heading,
@@ -27,7 +28,6 @@ from inferway.live.hops.hop import Hop, strange_failure
 from inferway.live.hops.patience import patience_s
 from inferway.live.hops.pool import Sending
 from inferway.live.hops.spans import Relayed, Spans
-from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits

@@ -12,9 +12,10 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from fuzzed import HTTP_TOKENS
 from fuzzing import Course, few_or_many
+from inferway.live.hops.answer import Answer
 from inferway.live.hops.forwarder import complaint
 from inferway.live.hops.headers import Trail
-from inferway.live.hops.wire import Answer, Wire
+from inferway.protocol.http1 import ClientConnection
 from mutation import respelled
 
 ANSWER = (
@@ -71,13 +72,13 @@ def take(raw: bytes, choose: random.Random, pipe: Pipe) -> None:
     answers: list[Answer] = []
     trail = Trail("edge")
 
-    def answered(wire: Wire, answer: Answer, _: bool) -> None:
+    def answered(wire: ClientConnection, answer: Answer, _: bool) -> None:
         answers.append(answer)
-        wire.sending = None
+        wire.call = None
 
-    wire = Wire(answered, lambda *_: None)
+    wire = ClientConnection(Answer, answered, lambda *_: None)
     wire.connection_made(pipe)  # type: ignore[arg-type]
-    wire.sending = object()
+    wire.call = object()
     at = choose.randrange(len(raw) + 1) if choose.random() < 0.5 else len(raw)
     for piece in (raw[:at], raw[at:]):
         if piece and not pipe.closing:

@@ -9,8 +9,8 @@ import pytest
 from neighbor import LIMIT_S, OK, Neighbor, Visit, until
 
 from inferway.live.hops import inquiry
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.hop import Hop
-from inferway.live.hops.wire import Answer, Failure
 
 HEAD = b"POST /v2/models/task/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n"
 BODY = b"\x00\xffab"

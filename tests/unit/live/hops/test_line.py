@@ -18,8 +18,8 @@ from chain import BODY, Held, Node, line, until
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Outcome, Request
 from inferway.live.headroom import Headroom, MemoryNeed
+from inferway.live.hops.answer import Answer
 from inferway.live.hops.headers import Trail
-from inferway.live.hops.wire import Answer
 from inferway.live.http import connection
 from inferway.live.http.listener import Listener
 from inferway.protocol import tensors

@@ -13,6 +13,7 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.live.hops import hop as hops
 from inferway.live.hops import ways as estimates
+from inferway.live.hops.answer import Answer, Failure
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.ways import (
     ENOUGH,
@@ -25,7 +26,6 @@ from inferway.live.hops.ways import (
     Ways,
     differ,
 )
-from inferway.live.hops.wire import Answer, Failure
 from inferway.live.http.listener import Listener
 from inferway.live.node.relay import Relay
 

@@ -11,9 +11,9 @@ import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
 from inferway.live.bodies import Bodies
+from inferway.live.hops.answer import Answer
 from inferway.live.hops.headers import Trail, hop_head, predicted_line, target_of
 from inferway.live.hops.hop import Hop
-from inferway.live.hops.wire import Answer
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener

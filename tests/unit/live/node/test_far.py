@@ -11,9 +11,9 @@ import pytest
 
 import inferway
 from inferway.dispatch.offers import Offer
+from inferway.live.hops.answer import Answer
 from inferway.live.hops.hop import Hop
 from inferway.live.hops.ways import ENOUGH, FIRST
-from inferway.live.hops.wire import Answer
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites

@@ -1,0 +1,415 @@
+"""One HTTP/1.1 client: answers read as they come, connections that are kept, a pool of them."""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import ssl
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from time import monotonic
+from typing import Any, ClassVar, Final, Protocol, cast
+
+import httptools
+
+LONGEST_BODY: Final = 256 * 1024**2
+"""Bytes of an answer after which the reading stops."""
+LONGEST_HEAD: Final = 64 * 1024
+"""Bytes of its headers, likewise."""
+FRESH_S: Final = 0.005
+"""Connections that have been idle for less are used unasked."""
+_JOINED: Final = 64 * 1024
+
+
+class AnswerReader:
+    """Takes the bytes of a connection and makes answers of them; each is handed to `take`.
+
+    Attributes
+    ----------
+    begun
+        Whether any of an answer has come; whoever sends the next request resets it.
+    came
+        Bytes that have come.
+    wrong
+        What is wrong with what came, in a sentence's part; empty where nothing is.
+    """
+
+    __slots__ = (
+        "_chunks",
+        "_head_bytes",
+        "_headed",
+        "_headers",
+        "_parser",
+        "_received",
+        "begun",
+        "came",
+        "wrong",
+    )
+
+    garbage: ClassVar[str] = "what it sent is no answer ({error})"
+    long_head: ClassVar[str] = "the headers of its answer are longer than {limit} bytes"
+    long_body: ClassVar[str] = "its answer is longer than {limit} bytes"
+    announced: ClassVar[str] = "it announces {size} bytes, the limit is {limit}"
+
+    def __init__(self) -> None:
+        self._parser: Any = httptools.HttpResponseParser(self)
+        self._headers: dict[bytes, bytes] = {}
+        self._chunks: list[bytes] = []
+        self._head_bytes = self._received = self.came = 0
+        self._headed = self.begun = False
+        self.wrong = ""
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Take a whole answer; `keep` if the connection may carry another request."""
+        raise NotImplementedError
+
+    def feed(self, data: bytes) -> None:
+        """Read what has come; `wrong` says afterwards whether reading on makes sense."""
+        self.begun = True
+        self.came += len(data)
+        if not self._headed:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
+            self.wrong = self.wrong or self.garbage.format(error=str(error)[:120] or "no HTTP")
+        if not self._headed and self._head_bytes > LONGEST_HEAD:
+            self.wrong = self.long_head.format(limit=LONGEST_HEAD)
+
+    def end(self) -> None:
+        """Take the end of the connection, which ends a body whose length nobody said."""
+        headers = self._headers
+        if self._headed and not (b"content-length" in headers or b"transfer-encoding" in headers):
+            self._hand(False)
+
+    # What httptools calls.
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Count what comes from now on as the body."""
+        self._headed = True
+        announced = self._headers.get(b"content-length", b"")
+        # The parser has checked that these are digits.
+        if len(announced) > 8 and int(announced[:20]) > LONGEST_BODY:
+            shown = announced[:20].decode("latin-1")
+            self.wrong = self.announced.format(size=shown, limit=LONGEST_BODY)
+
+    def on_body(self, chunk: bytes) -> None:
+        """Keep a piece of the body."""
+        self._received += len(chunk)
+        if self._received > LONGEST_BODY:
+            self.wrong = self.long_body.format(limit=LONGEST_BODY)
+            return
+        self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        """Hand the answer on, unless it is an interim one: the answer comes after that."""
+        if not self.wrong:
+            self._hand(self._parser.should_keep_alive())
+
+    def _hand(self, keep: bool) -> None:
+        status: int = self._parser.get_status_code()
+        headers, chunks = self._headers, self._chunks
+        self._headers, self._chunks = {}, []
+        self._head_bytes = self._received = 0
+        self._headed = False
+        if status >= 200:
+            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
+            self.take(status, headers, body, keep)
+
+
+class AnswerForm(Protocol):
+    """What a pool makes of answers."""
+
+    def headed(self, status: int, headers: dict[bytes, bytes], body: bytes, /) -> Any:
+        """Make an answer of its headers, by name in lower case, and its body."""
+
+    def whole(self, data: bytes, /) -> Any:
+        """Make an answer of what came in one piece; None leaves it to the parser."""
+
+
+class ClientConnection(AnswerReader, asyncio.Protocol):
+    """One kept connection, which carries one call at a time.
+
+    Parameters
+    ----------
+    form
+        What it makes of answers.
+    answered
+        Told the connection, the answer and whether the connection can take another call.
+    lost
+        Told the connection, when it has ended, and why where something was wrong with what came.
+
+    Attributes
+    ----------
+    call
+        Whose answer it waits for; None while idle.
+    since_s
+        Since when, or since when it has been idle; its owner keeps it.
+    transport
+        Of the connection, once it is made.
+    """
+
+    __slots__ = ("_answered", "_form", "_lost", "_poll", "call", "since_s", "transport")
+
+    def __init__(
+        self,
+        form: AnswerForm,
+        answered: Callable[[ClientConnection, Any, bool], None],
+        lost: Callable[[ClientConnection, str], None],
+    ) -> None:
+        super().__init__()
+        self._form, self._answered, self._lost = form, answered, lost
+        self._poll = select.poll()
+        self.call: Any = None
+        self.since_s = 0.0
+
+    def belong(
+        self,
+        answered: Callable[[ClientConnection, Any, bool], None],
+        lost: Callable[[ClientConnection, str], None],
+    ) -> None:
+        """Tell another owner from now on."""
+        self._answered, self._lost = answered, lost
+
+    def send(self, head: bytes, body: bytes | Sequence[bytes] = b"") -> None:
+        """Write a request."""
+        self.begun = False
+        if isinstance(body, bytes):
+            if len(body) <= _JOINED:
+                self.transport.write(head + body)
+            else:
+                self.transport.writelines((head, body))
+        else:
+            self.transport.writelines((head, *body))
+
+    def stale(self, now_s: float) -> bool:
+        """Whether an idle connection can take no request: it has ended, or is about to.
+
+        One that has been idle for a while is looked up in the kernel, for the loop may not have
+        come to its end yet. A request that is written all the same may have been read.
+        """
+        if self.transport.is_closing():
+            return True
+        return now_s - self.since_s > FRESH_S and bool(self._poll.poll(0))
+
+    @property
+    def connected(self) -> bool:
+        """Whether its connection has been made."""
+        return hasattr(self, "transport")
+
+    def abort(self) -> None:
+        """End the connection now."""
+        self.transport.abort()
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Hand an answer on."""
+        if self.call is None:
+            self.wrong = "it answered what nobody asked"
+            return
+        self._answered(self, self._form.headed(status, headers, body), keep)
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Remember the transport."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell the owner."""
+        self._lost(self, self.wrong)
+
+    def data_received(self, data: bytes) -> None:
+        """Read what has come."""
+        # Before the first piece of an answer the parser keeps nothing, and need not see them all.
+        if not self.begun and self.call is not None:
+            answer = self._form.whole(data)
+            if answer is not None:
+                self._answered(self, answer, True)
+                return
+        self.feed(data)
+        if self.wrong:
+            self.transport.abort()
+
+
+class ConnectionPool:
+    """Connections to one server, opened when calls need them, and kept.
+
+    A call goes out at once on an idle connection, or on one that is opened for it, up to the
+    allowed number; only beyond that it waits. Whoever makes a pool of its own says how a call is
+    written and what becomes of it: `write`, `answered`, `broken`, `unreachable`, `full`.
+
+    Parameters
+    ----------
+    host, port
+        Of the server.
+    form
+        What is made of answers.
+    most
+        Connections at once.
+    connect_s
+        A server that takes no connection for so long is given up.
+    tls
+        Context of encrypted connections; None for plain ones.
+    server_name
+        That its certificate must hold; None for the host.
+    """
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        *,
+        form: AnswerForm,
+        most: int,
+        connect_s: float,
+        tls: ssl.SSLContext | None = None,
+        server_name: str | None = None,
+    ) -> None:
+        self.tls = tls
+        self._host, self._port, self._server_name = host, port, server_name or host
+        self._options: dict[str, Any] = {}
+        if tls is not None:
+            self._options = {"ssl": tls, "server_hostname": self._server_name}
+        self._form, self._most, self._connect_s = form, most, connect_s
+        self._idle: list[ClientConnection] = []
+        self._busy: set[ClientConnection] = set()
+        self._waiting: deque[Any] = deque()
+        self._opening: set[asyncio.Task[None]] = set()
+        self._closed = False
+        self.opened = 0
+        """Connections made so far."""
+
+    @cached_property
+    def _loop(self) -> asyncio.AbstractEventLoop:
+        # Kept, for in this Python each question for the running loop is a call of the system.
+        return asyncio.get_running_loop()
+
+    # What a pool of one's own says.
+
+    def write(self, connection: ClientConnection, call: Any) -> None:
+        """Write a call's request."""
+        raise NotImplementedError
+
+    def answered(self, call: Any, answer: Any, sent_s: float, now_s: float) -> None:
+        """Take an answer; the times are on the monotonic clock."""
+        raise NotImplementedError
+
+    def broken(self, connection: ClientConnection, call: Any, wrong: str) -> None:
+        """See to a call whose connection has ended before its answer."""
+        raise NotImplementedError
+
+    def unreachable(self, call: Any | None, error: OSError) -> None:
+        """See to a call for which no connection can be made; None where none waits."""
+        raise NotImplementedError
+
+    def full(self) -> None:
+        """Note that calls wait for one of the connections that there are."""
+
+    # What calls go through.
+
+    def send(self, call: Any) -> None:
+        """Write a call on an idle connection, or on one that is opened for it."""
+        idle = self._idle
+        while idle:
+            connection = idle.pop()
+            if not connection.stale(monotonic()):
+                self._write(connection, call)
+                return
+            connection.abort()
+        self._waiting.append(call)
+        self._open()
+
+    def adopt(self, connection: ClientConnection) -> None:
+        """Keep a connection that has been made, for the next call."""
+        self.opened += 1
+        if self._closed:
+            connection.abort()
+        elif self._waiting:
+            self._write(connection, self._waiting.popleft())
+        else:
+            self._keep(connection, monotonic())
+
+    def forget(self) -> None:
+        """End the idle connections: whoever is at their other end may have come anew."""
+        idle, self._idle = self._idle, []
+        for connection in idle:
+            connection.abort()
+
+    def anew(self) -> None:
+        """Give up connections that are being made, and idle ones."""
+        self.forget()
+        for task in tuple(self._opening):
+            task.cancel()
+        self._opening.clear()
+
+    def _write(self, connection: ClientConnection, call: Any) -> None:
+        connection.call = call
+        connection.since_s = monotonic()
+        self._busy.add(connection)
+        self.write(connection, call)
+
+    def _open(self) -> None:
+        opening = len(self._opening)
+        if opening + len(self._busy) + len(self._idle) >= self._most:
+            self.full()
+        elif opening < len(self._waiting):
+            task = self._loop.create_task(self._connect())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _connect(self) -> None:
+        try:
+            async with asyncio.timeout(self._connect_s):
+                _, connection = await self._loop.create_connection(
+                    lambda: ClientConnection(self._form, self._take, self._lost),
+                    self._host,
+                    self._port,
+                    **self._options,
+                )
+        except (OSError, TimeoutError) as error:
+            self._made()
+            self.unreachable(self._waiting.popleft() if self._waiting else None, error)
+            if self._waiting and not self._closed:
+                self._open()
+            return
+        self._made()
+        self.adopt(connection)
+
+    def _made(self) -> None:
+        # Whoever waits next needs a task of its own; this one is about to end.
+        self._opening.discard(cast("asyncio.Task[None]", asyncio.current_task()))
+
+    def _keep(self, connection: ClientConnection, now_s: float) -> None:
+        connection.since_s = now_s
+        self._idle.append(connection)
+
+    def _take(self, connection: ClientConnection, answer: Any, keep: bool) -> None:
+        call, connection.call = connection.call, None
+        sent_s, now_s = connection.since_s, monotonic()
+        self._busy.discard(connection)
+        if not keep:
+            connection.abort()
+            if self._waiting:
+                self._open()
+        elif self._waiting:
+            self._write(connection, self._waiting.popleft())
+        else:
+            self._keep(connection, now_s)
+        self.answered(call, answer, sent_s, now_s)
+
+    def _lost(self, connection: ClientConnection, wrong: str) -> None:
+        call, connection.call = connection.call, None
+        if call is None:
+            if connection in self._idle:
+                self._idle.remove(connection)
+            return
+        self._busy.discard(connection)
+        self.broken(connection, call, wrong)
+        if self._waiting and not self._closed:
+            self._open()
