@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 import ssl
 from typing import Final, NamedTuple, Protocol
 
@@ -15,13 +14,6 @@ from inferway.protocol.http1 import ClientConnection, ConnectionPool
 __all__ = ["NOTHING", "Clerk", "Reply", "RequestPool", "Said"]
 
 _CONNECT_S: Final = 5.0
-
-_WHOLE: Final = re.compile(
-    rb"HTTP/1\.1 200 OK\r\n(?:(?:Content-Length: ([0-9]{1,9})"
-    rb"|Inference-Header-Content-Length: ([0-9]{1,9})|Inferway-Node: ([!-~]+)"
-    rb"|Inferway-Path: ([!-~]+)|(?:Content-Type|Inferway-Variant|Inferway-Time-Ms|X-Request-Id"
-    rb"|traceparent|Vary): [ -~]*)\r\n)+\r\n"
-)
 
 Said = tuple[bytes, bytes, bytes]
 """What an answer's headers say: node, path, and why it is degraded; each empty if they do not."""
@@ -51,19 +43,8 @@ class Reply(NamedTuple):
 
     @classmethod
     def whole(cls, data: bytes) -> Reply | None:
-        """Make a reply of what came in one piece, where all its headers are well known ones.
-
-        One match takes the place of a callback for each header; None leaves it to the parser.
-        """
-        match = _WHOLE.match(data)
-        if match is None:
-            return None
-        size, length, node, path = match.groups()
-        body = data[match.end() :]
-        if size is None or len(body) != int(size):
-            return None
-        said = (node or b"", path or b"", b"")
-        return cls(200, body, -1 if length is None else int(length), said)
+        """Leave every reply to the parser, which is as fast where few headers are read."""
+        return None
 
 
 class Clerk(Protocol):
