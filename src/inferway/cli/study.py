@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from inferway.cli.file import writable
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from inferway.studies import Claim, Progress, Results, Study
+    from inferway.studies import Claim, Progress, Study
 
 app = typer.Typer(
     no_args_is_help=True, help="Compute the papers' figures again, and check what they say."
@@ -58,7 +58,8 @@ def run(
     json: terminal.Json = False,
 ) -> None:
     """Run studies; what is stored is not computed again, and Ctrl-C loses nothing finished."""
-    from inferway import studies as studies_
+    from inferway.experiments.figure import save
+    from inferway.experiments.study import place
 
     if bool(names) == everything:
         raise typer.BadParameter("name studies, or say --all")
@@ -67,16 +68,15 @@ def run(
     documents: dict[str, Any] = {}
     for one in chosen:
         with terminal.progress() as progress:
-            results = studies_.run(
-                one, scale, out=out, seed=seed, workers=workers, progress=_telling(progress)
-            )
-        image, claims = _keep(one, scale, results, out, seed)
+            found = one.run(scale, out=out, seed=seed, workers=workers, progress=_telling(progress))
+        claims = found.claims
+        image, _ = save(found.figure, out / one.name / place(scale, seed) / one.name)
         if json:
             documents[one.name] = {
                 "source": one.source,
                 "scale": scale,
                 "seed": seed,
-                "points": len(results),
+                "points": len(found.results),
                 "figure": str(image),
                 "claims": [claim.to_json() for claim in claims],
             }
@@ -158,19 +158,7 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
         raise CommandError(str(error), REFUSED) from error
 
 
-def _keep(
-    study: Study[Any], scale: str, results: Results, out: Path, seed: int
-) -> tuple[Path, list[Claim]]:
-    from inferway.experiments.figure import save
-    from inferway.experiments.study import place
-    from inferway.studies import checked
-
-    settings, folder = study.scales[scale], out / study.name / place(scale, seed)
-    image, _ = save(study.figure(settings, results), folder / study.name)
-    return image, checked(study, settings, results)
-
-
-def _claims(study: Study[Any], claims: list[Claim], image: Path) -> list[Text]:
+def _claims(study: Study[Any], claims: Sequence[Claim], image: Path) -> list[Text]:
     from rich.text import Text
 
     colors = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}

@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+HEADINGS = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
+"""Of a table of claims."""
+
 Verdict = Literal["yes", "no", "not settled", "-"]
 
 
@@ -92,16 +95,9 @@ class Claim:
         return f"{value:.4g} {self.unit}".rstrip()
 
     def cells(self) -> dict[str, str]:
-        """Return what tables say of it, by heading."""
-        return {
-            "where": self.where,
-            "claim": self.says,
-            "measured": self.measure,
-            "value": self.measured,
-            "reproduces": self.tolerance,
-            "reproduced": self.verdict,
-            "beside it": self.why,
-        }
+        """Return what tables say of it, by `HEADINGS`."""
+        said = (self.where, self.says, self.measure, self.measured, self.tolerance)
+        return dict(zip(HEADINGS, (*said, self.verdict, self.why), strict=True))
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway study run --json` prints it."""

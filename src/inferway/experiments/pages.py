@@ -109,10 +109,12 @@ def table(study: Study[Any], claims: Sequence[Claim], *, missing: int = 0, total
     """A study's claims as a Markdown table, with what it did otherwise than the paper."""
     lines = [_row(_HEAD), "|" + "---|" * len(_HEAD)]
     for claim in claims:
-        verdict = claim.verdict if claim.verdict in ("yes", "-") else f"**{claim.verdict}**"
-        measured = f"{claim.measure}: **{claim.write(claim.value)}**"
-        measured += claim.measured.removeprefix(claim.write(claim.value))
-        lines.append(_row((claim.where, claim.says, measured, claim.tolerance, verdict, claim.why)))
+        cells, value = claim.cells(), claim.write(claim.value)
+        interval = cells.pop("value").removeprefix(value)
+        cells["measured"] += f": **{value}**{interval}"
+        if claim.verdict not in ("yes", "-"):
+            cells["reproduced"] = f"**{claim.verdict}**"
+        lines.append(_row(list(cells.values())))
     if missing:
         lines += ["", f"Not finished: {missing} of {total} points are missing."]
     if study.departures:

@@ -9,7 +9,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
-from inferway.experiments.claim import Claim
+from inferway.experiments.claim import HEADINGS, Claim
 from inferway.experiments.html import Section, Sheet, page
 from inferway.experiments.intervals import METHODS
 from inferway.experiments.machine import machine
@@ -17,9 +17,7 @@ from inferway.experiments.results import Results
 from inferway.experiments.study import OUT, Study, checked, stored
 from inferway.version import __version__
 
-__all__ = ["claims_table", "counted", "made_on", "report"]
-
-_COLUMNS = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
+__all__ = ["counted", "made_on", "report"]
 
 
 def report(
@@ -99,22 +97,6 @@ def made_on() -> str:
     )
 
 
-def claims_table(claims: Sequence[Claim]) -> list[list[str]]:
-    """Claims as rows of text, under the headings of the page."""
-    return [
-        [
-            claim.where,
-            claim.says,
-            claim.measure,
-            claim.measured,
-            claim.tolerance,
-            claim.verdict,
-            claim.why,
-        ]
-        for claim in claims
-    ]
-
-
 def _section(
     study: Study[Any], scale: str, results: Results, missing: int, claims: Sequence[Claim]
 ) -> Section:
@@ -128,13 +110,6 @@ def _section(
         title=f"{study.name}: {study.source}",
         text=study.shows,
         figure=study.figure(settings, results),
-        sheets=[
-            Sheet(
-                _COLUMNS,
-                claims_table(claims),
-                short=(0, 3, 4),
-                marks=5,
-            )
-        ],
+        sheets=[Sheet(HEADINGS, [list(one.cells().values()) for one in claims], (0, 3, 4), 5)],
         notes=notes,
     )

@@ -145,16 +145,9 @@ class StudyResult:
     def _table(self) -> pd.DataFrame:
         import pandas as pd
 
-        rows = [
-            {
-                "claim": claim.says,
-                "measured": claim.measured,
-                "reproduces": claim.tolerance,
-                "": claim.verdict,
-            }
-            for claim in self.claims
-        ]
-        return pd.DataFrame(rows)
+        shown = pd.DataFrame([claim.cells() for claim in self.claims])
+        shown = shown[["claim", "value", "reproduces", "reproduced"]]
+        return shown.rename(columns={"value": "measured", "reproduced": ""})
 
 
 def run(
