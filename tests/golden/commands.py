@@ -99,6 +99,9 @@ REFUSED: Final[dict[str, str]] = {
     "study: none": "study run",
     "study: a scale": "study run trade-off --scale huge",
     "study: a seed": "study run trade-off --seed 0",
+    "train: a policy": "train site.yaml --policy tad",
+    "train: slots": "train site.yaml --slots many",
+    "train: threads": "train site.yaml --threads 0",
     "demo: an unknown one": "demo bursts",
     "demo: a checkpoint": "demo --checkpoint x.npz",
 }

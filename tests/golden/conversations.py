@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 from exchanges import EXCHANGES, KEYED, KEYS, Exchange, row_of
 from onnx import TensorProto, helper, numpy_helper
+from secured import secured
 from served import body, indented, names, running, serving, told, until
 from transcript import plain, transcript
 
@@ -22,6 +23,7 @@ _GET: Final = b"GET %s HTTP/1.1\r\nHost: test\r\n\r\n"
 Chapters = dict[str, dict[str, str]]
 
 CHAPTERS: Final = (
+    "grpc",
     "http",
     "http-with-keys",
     "metrics",
@@ -29,6 +31,7 @@ CHAPTERS: Final = (
     "openapi",
     "server-commands",
     "status",
+    "tls",
 )
 
 
@@ -50,7 +53,7 @@ def conversations(folder: Path) -> Chapters:
         _rich(chapters, port, folder)
     _keyed(chapters, folder)
     chapters["network"] = _network(folder)
-    return chapters
+    return chapters | secured(folder)
 
 
 def _network(folder: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import time
@@ -23,11 +24,13 @@ _LONGEST: Final = 300
 
 
 @contextmanager
-def serving(folder: Path, file: str, *options: str) -> Iterator[Mapping[str, Any]]:
+def serving(
+    folder: Path, file: str, *options: str, grpc: bool = False
+) -> Iterator[Mapping[str, Any]]:
     """Run ``inferway serve`` in a folder; what it says when it is ready."""
     command = [sys.executable, "-m", "inferway", "serve", file, "--json", "--forget"]
-    command += ["--http-port", "0", "--admin-port", "0", "--no-grpc", "--drain-delay", "0"]
-    command += ["--log-level", "error", *options]
+    command += ["--http-port", "0", "--admin-port", "0", "--drain-delay", "0"]
+    command += ["--log-level", "error", *options, *(() if grpc else ("--no-grpc",))]
     with running(command, folder) as said:
         yield said
 
@@ -60,10 +63,15 @@ def running(command: Sequence[str], folder: Path) -> Iterator[Mapping[str, Any]]
                 process.kill()
 
 
-def told(exchange: Exchange, port: int, folder: Path) -> str:
-    """Send what an exchange sends; both sides of it, with placeholders."""
+def told(exchange: Exchange, port: int, folder: Path, trust: ssl.SSLContext | None = None) -> str:
+    """Send what an exchange sends, over TLS with `trust`; both sides of it, with placeholders."""
     text = f"{_sent(exchange.raw)}--- answer\n"
-    with closing(socket.create_connection(("127.0.0.1", port), PATIENCE_S)) as connection:
+    bare = socket.create_connection(("127.0.0.1", port), PATIENCE_S)
+    with closing(
+        bare if trust is None else trust.wrap_socket(bare, server_hostname="127.0.0.1")
+    ) as connection:
+        if isinstance(connection, ssl.SSLSocket):
+            text += f"({connection.version()})\n"
         connection.sendall(exchange.raw)
         answers = _Answers(connection)
         for place in range(exchange.answers):

@@ -16,6 +16,7 @@ from inferway.cli import main
 PLACEHOLDERS: Final = {
     "{version}": "Inferway's version",
     "{here}": "the folder that the command runs in",
+    "{cache}": "the folder of compiled code",
     "{measured}": "a time or size of memory that was measured, or what follows from it",
     "{made}": "an identifier that was made for one answer",
     "{port}": "the port at which a server listens",
