@@ -41,11 +41,6 @@ INNER: dict[str, set[str]] = {
         "inferway.live.node.state",
         "inferway.placement.local",
     },
-    "test_live_and_twin.py": {
-        "inferway.dispatch.batching",
-        "inferway.dispatch.deployed",
-        "inferway.twin.trace",
-    },
 }
 
 # Scripts that are written into strings, and what tests replace, count as well.
