@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from inferway.learning.settings import Settings
-    from inferway.learning.training import Progress
+    from inferway.learning.training import TrainingProgress
 
 
 def _slots(text: str) -> int:
@@ -111,7 +111,7 @@ def train(
                 f"training needs {module}, which is in the extra `learn`: {installing('learn')}"
             )
     from inferway.learning import deployed, training
-    from inferway.learning.differences import differences
+    from inferway.learning.deployed import differences
     from inferway.scheduling.network import read
 
     deployment = opened(file)
@@ -218,8 +218,8 @@ def _command(
     return " ".join(parts)
 
 
-def _telling(told: Callable[[str, float], None]) -> Callable[[Progress], None]:
-    def tell(now: Progress) -> None:
+def _telling(told: Callable[[str, float], None]) -> Callable[[TrainingProgress], None]:
+    def tell(now: TrainingProgress) -> None:
         left = timedelta(seconds=round(now.seconds_left))
         told(
             f"{now.slots:,} of {now.total:,} slots, {now.slots_per_s:,.0f}/s, "

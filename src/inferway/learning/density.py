@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.distributions import Distribution, constraints
 
-__all__ = ["SoftmaxGaussian"]
-
 
 class SoftmaxGaussian(Distribution):  # type: ignore[misc]
     """Density of softmax(z), z normal with independent components of one standard deviation.

@@ -1,23 +1,31 @@
-"""The sites that a deployment file's scheduler is trained on."""
+"""The site that a scheduler is trained on: a deployment file's, or the paper's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
+import numpy as np
+
+from inferway.deployment import ServiceTime, load
+from inferway.deployment.workloads import MapArrivals
 from inferway.learning.site import Control
-from inferway.twin.scenario import scenario_of
+from inferway.site import Fleet
+from inferway.twin.scenario import Scenario, scenario_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.learning.training import Progress, Trained
+    from inferway.learning.training import Trained, TrainingProgress
+    from inferway.scheduling.network import Network
 
-__all__ = ["POLICIES", "control_of", "policy_of", "task_of", "train"]
 
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
 """What can be trained: fo sees the workload's phase, po does not; b sets batch sizes, too."""
+Observability = Literal["po", "fo"]
+"""Whether the workload's state is seen: partial or full observability."""
 
 
 def task_of(deployment: Deployment, task: str | None = None) -> str:
@@ -106,6 +114,172 @@ def control_of(
     )
 
 
+def paper_site() -> Scenario:
+    """The site of [Tan24], Sec. 5.1: two light and two heavy servers of 15 places, 300 ms.
+
+    Arrivals are the MAP of two phases, 180/s and 10/s. The printed D0 leaves its first phase at
+    0.036/s; only 0.0036/s fits the paper's figures.
+    """
+    service_s = (0.0107, 0.0429)
+    return Scenario(
+        fleet=Fleet(
+            variants=("light", "heavy"),
+            rate=1.0 / np.array(service_s),
+            accuracy=np.array([0.7769, 0.8278]),
+            count=np.array([2, 2]),
+            buffer=15,
+        ),
+        service=tuple(ServiceTime("deterministic", mean_s) for mean_s in service_s),
+        arrivals=MapArrivals(
+            process="map",
+            d0=((-180.0036, 0.0036), (0.0002, -10.0002)),
+            d1=((180.0, 0.0), (0.0, 10.0)),
+        ),
+        policy="alias",
+        deadline_s=0.3,
+        late="serve",
+    )
+
+
+def setting(
+    file: str | PathLike[str] | None = None,
+    *,
+    task: str | None = None,
+    node: str | None = None,
+    slot_s: float | None = None,
+    observability: Observability = "po",
+    batching: bool = False,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    gains: Sequence[float] | None = None,
+) -> Control:
+    """A site under slotted control.
+
+    Parameters
+    ----------
+    file
+        Deployment file; `paper_site` without one.
+    task, node
+        Which of the file's, where it has several.
+    slot_s
+        Time between two decisions, s; the file's (``scheduling.slot``), or 1, if not given.
+    observability
+        ``fo`` adds the workload's phase to observations, and the time in it where it is periodic.
+    batching
+        Whether batch sizes are decided, too; the variants need a ``batch``.
+    alpha, beta
+        Cost of a rejected request, and what accuracy weighs, in the reward ([Tan24], eq. 2).
+    gains
+        (K,) accuracies in the reward, in the fleet's order; the fleet's own if not given.
+
+    Raises
+    ------
+    DeploymentError
+        For a file that is none.
+    ValueError
+        For options out of range, or a site that cannot be controlled in slots.
+    """
+    if observability not in ("po", "fo"):
+        raise ValueError(f"observability is po or fo, not {observability!r}")
+    if file is None:
+        if task is not None or node is not None:
+            raise ValueError("a task or node is one of a file: give the file, too")
+        if batching:
+            raise ValueError(
+                "the paper prints no service times of batches: give a file whose variants have "
+                "a `batch`"
+            )
+        control = Control(
+            paper_site(),
+            slot_s=1.0 if slot_s is None else slot_s,
+            sees_phase=observability == "fo",
+        )
+    else:
+        policy = f"rl-{observability}{'-b' if batching else ''}"
+        control = control_of(load(file), task, policy, node=node, slot_s=slot_s)
+    return replace(
+        control,
+        rejected_weight=alpha,
+        accuracy_weight=beta,
+        gains=() if gains is None else tuple(gains),
+    )
+
+
+def differences(
+    deployment: Deployment,
+    control: Control,
+    task: str,
+    policy: str,
+    *,
+    node: str | None = None,
+    start: Network | None = None,
+) -> list[str]:
+    """Say in sentences where the site of a training is not the one that it is deployed on.
+
+    Parameters
+    ----------
+    deployment, task, policy, node
+        As of `inferway.learning.deployed.control_of`.
+    control
+        What it returned.
+    start
+        The policy that the training begins with.
+    """
+    written, fleet = scenario_of(deployment, task, node), control.scenario.fleet
+    said = []
+    if written.late == "drop":
+        said.append(
+            "the node has `late: drop`: as deployed, servers predicted to be late are left out "
+            "before the policy's choice and late requests are dropped; in training all servers "
+            "are there and late requests are served and counted. Write `late: serve` at the node "
+            "to deploy what is trained"
+        )
+    if written.failures or written.outages:
+        said.append("the node's `failures` and `outages` are left out in training")
+    if written.target is not None:
+        said.append(
+            f"the task's `accuracy_target` of {written.target:g} plays no part in training, where "
+            "each answer counts its accuracy"
+        )
+    batched = [one for one in written.batches if one is not None]
+    if batched and not policy.endswith("-b"):
+        said.append(
+            f"variants have a `batch`, which {policy} does not use: requests are served one by "
+            f"one. {policy}-b sets batch sizes"
+        )
+    if deployment.scheduling is not None and deployment.scheduling.policy != policy:
+        said.append(
+            f"the file's `scheduling` is {deployment.scheduling.policy}, and {policy} is trained"
+        )
+    if start is not None:
+        said += _begun_elsewhere(start, control, fleet)
+    return said
+
+
+def _begun_elsewhere(start: Network, control: Control, fleet: Fleet) -> list[str]:
+    """What the policy that training begins with was trained for, where this is something else."""
+    about, deadline_s = start.about, control.scenario.deadline_s
+    pairs = (
+        ("a deadline of", f"{1e3 * about.deadline_s:g} ms", f"{1e3 * (deadline_s or 0):g} ms"),
+        ("slots of", f"{about.slot_s:g} s", f"{control.slot_s:g} s"),
+        ("a buffer of", str(about.buffer), str(fleet.buffer)),
+        (
+            "servers",
+            _servers(about.variants, about.counts),
+            _servers(fleet.variants, fleet.count.tolist()),
+        ),
+    )
+    return [
+        f"{start.path} was trained for {what} {before}, and this training is for {now}"
+        for what, before, now in pairs
+        if before != now
+    ]
+
+
+def _servers(variants: Sequence[str], counts: Sequence[int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in zip(variants, counts, strict=True))
+
+
 def train(
     deployment: Deployment,
     *,
@@ -118,7 +292,7 @@ def train(
     out: Path | str | None = None,
     accuracies: Mapping[str, float] | None = None,
     start: Path | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[TrainingProgress], None] | None = None,
     **settings: Any,
 ) -> Trained:
     """Train a scheduler for a deployment's fleet, workload and deadline; needs the extra `learn`.

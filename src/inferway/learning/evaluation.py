@@ -1,19 +1,100 @@
-"""How good a policy is when it acts as deployed: sigma = 0."""
+"""A policy's run as it is deployed, with sigma = 0, and what came of the requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.learning.site import Control, SlottedSites
-from inferway.learning.tally import Tally
-
-__all__ = ["Decide", "evaluate"]
 
 Decide = Callable[[NDArray[np.float32]], tuple[NDArray[np.float64], NDArray[np.int64] | None]]
 """(E, d) observations to (E, n) probabilities and (E, K, 2) batch rules, or None."""
+
+
+@dataclass(frozen=True)
+class PhaseTally:
+    """Counts by phase of the workload at arrival, over all sites.
+
+    Attributes
+    ----------
+    arrived, rejected, late
+        (m,); `rejected` counts dropped ones too, `late` those that were answered late.
+    timely
+        (m, K) answered in time.
+    sent
+        (m, K) accepted.
+    accuracy
+        (K,)
+    """
+
+    arrived: NDArray[np.int64]
+    rejected: NDArray[np.int64]
+    late: NDArray[np.int64]
+    timely: NDArray[np.int64]
+    sent: NDArray[np.int64]
+    accuracy: NDArray[np.float64]
+
+    @staticmethod
+    def of(sites: SlottedSites) -> PhaseTally:
+        """What sites have counted since they were cleared."""
+        counts = sites.counts
+        return PhaseTally(
+            arrived=counts.arrived.sum(axis=0),
+            rejected=(counts.rejected + counts.dropped).sum(axis=0),
+            late=counts.answered[..., 1].sum(axis=(0, 2)),
+            timely=counts.answered[..., 0].sum(axis=0),
+            sent=counts.sent.sum(axis=0),
+            accuracy=np.asarray(sites.control.scenario.fleet.accuracy, np.float64),
+        )
+
+    def __add__(self, other: PhaseTally) -> PhaseTally:
+        return PhaseTally(
+            self.arrived + other.arrived,
+            self.rejected + other.rejected,
+            self.late + other.late,
+            self.timely + other.timely,
+            self.sent + other.sent,
+            self.accuracy,
+        )
+
+    @property
+    def goodput(self) -> NDArray[np.float64]:
+        """(m,) correct answers in time per request; nan in a phase without requests."""
+        return _share(self.timely @ self.accuracy, self.arrived)
+
+    @property
+    def violations(self) -> NDArray[np.float64]:
+        """(m,) share of the requests that were rejected or late."""
+        return _share(self.rejected + self.late, self.arrived)
+
+    @property
+    def heavy(self) -> NDArray[np.float64]:
+        """(m,) share of the accepted requests at the most accurate class."""
+        return _share(self.sent[:, int(self.accuracy.argmax())], self.sent.sum(axis=1))
+
+    @property
+    def overall_goodput(self) -> float:
+        """Mean of the phases with requests: [Tan24]'s overall."""
+        return _mean(self.goodput)
+
+    @property
+    def overall_violations(self) -> float:
+        """As `overall_goodput`."""
+        return _mean(self.violations)
+
+
+def _share(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:
+    answer = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=answer, where=whole > 0)
+    return answer
+
+
+def _mean(shares: NDArray[np.float64]) -> float:
+    known = shares[~np.isnan(shares)]
+    return float(known.mean()) if len(known) else float("nan")
 
 
 def evaluate(
@@ -24,7 +105,7 @@ def evaluate(
     sites: int = 200,
     seed: int = 0,
     warmup: int = 10,
-) -> Tally:
+) -> PhaseTally:
     """Run a policy and count.
 
     Parameters
@@ -44,7 +125,7 @@ def evaluate(
 
     Returns
     -------
-    Tally
+    PhaseTally
         The sites' requests by phase at their arrival.
     """
     run = SlottedSites(control, count=sites, seed=seed)
@@ -52,4 +133,4 @@ def evaluate(
         if t == warmup:
             run.clear()
         run.step(*decide(run.observation))
-    return Tally.of(run)
+    return PhaseTally.of(run)

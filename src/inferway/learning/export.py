@@ -18,8 +18,6 @@ from inferway.learning.site import Control
 from inferway.scheduling.network import About
 from inferway.scheduling.observation import Layout
 
-__all__ = ["about", "layout_of_control", "policy_name", "save", "write_npz"]
-
 
 def policy_name(control: Control) -> str:
     """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""

@@ -20,10 +20,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from inferway.learning.density import SoftmaxGaussian
+from inferway.learning.evaluation import PhaseTally
 from inferway.learning.export import layout_of_control
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, SlottedSites
-from inferway.learning.tally import Tally
 from inferway.scheduling.network import pairs_of
 
 Floats = NDArray[np.float64]
@@ -339,7 +339,7 @@ class Update:
 
     slots: int
     """Trained for so far."""
-    tally: Tally
+    tally: PhaseTally
     """Of the requests in this update's trajectories, with noise."""
     reward: float
     """Mean per slot, as eq. 2 has it."""
@@ -407,7 +407,7 @@ class Learner:
             group["lr"] = rate
 
         rollout = self._collect(sigma)
-        tally = Tally.of(self.sites)
+        tally = PhaseTally.of(self.sites)
         paid = self._paid(rollout)
         if settings.scale:
             self.scale.see(paid)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import gymnasium
 
-__all__ = ["ID", "SLOTS"]
-
 ID = "inferway/EdgeSite-v0"
 SLOTS = 1000
 """Length of an episode that `gymnasium.make` and `gymnasium.make_vec` give by default."""
@@ -13,7 +11,7 @@ SLOTS = 1000
 if ID not in gymnasium.registry:
     gymnasium.register(
         id=ID,
-        entry_point="inferway.learning.edge_site:EdgeSite",
-        vector_entry_point="inferway.learning.vector:EdgeSites",
+        entry_point="inferway.learning.environment:edge_site",
+        vector_entry_point="inferway.learning.environment:edge_sites",
         max_episode_steps=SLOTS,
     )

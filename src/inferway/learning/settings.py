@@ -6,8 +6,6 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["TUNED", "Settings"]
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.extras import installing
-from inferway.learning.vector import EdgeSites
+from inferway.learning.environment import EdgeSites, edge_sites
 
 try:
     from stable_baselines3.common.vec_env import VecEnv
@@ -19,23 +19,19 @@ except ModuleNotFoundError as error:
         name="stable_baselines3",
     ) from error
 
-__all__ = ["BaselineSites"]
-
 
 class BaselineSites(VecEnv):  # type: ignore[misc]
     """SlottedSites in lockstep for the learners of Stable-Baselines3.
 
     Parameters
     ----------
-    num_envs, options
-        Of `inferway.learning.vector.EdgeSites`.
+    envs
+        They begin anew with ``autoreset_mode="SameStep"``; `baseline_sites` makes them of a file.
     """
 
-    def __init__(self, num_envs: int = 1, file: str | None = None, **options: Any) -> None:
-        self.envs = EdgeSites(num_envs, file, autoreset_mode="SameStep", **options)
-        super().__init__(
-            num_envs, self.envs.single_observation_space, self.envs.single_action_space
-        )
+    def __init__(self, envs: EdgeSites) -> None:
+        self.envs, num_envs = envs, envs.num_envs
+        super().__init__(num_envs, envs.single_observation_space, envs.single_action_space)
         self._actions = np.zeros((num_envs, self.action_space.shape[0]), np.float32)
         self._returns = np.zeros(num_envs)
         self._length = 0
@@ -92,3 +88,8 @@ class BaselineSites(VecEnv):  # type: ignore[misc]
 
     def _chosen(self, indices: Any) -> Iterable[int]:
         return self._get_indices(indices)  # type: ignore[no-any-return]
+
+
+def baseline_sites(num_envs: int = 1, file: str | None = None, **options: Any) -> BaselineSites:
+    """Make sites for a learner, as `inferway.learning.environment.edge_sites` has them."""
+    return BaselineSites(edge_sites(num_envs, file, autoreset_mode="SameStep", **options))

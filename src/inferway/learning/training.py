@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferway.learning.checkpoint import Checkpoint, alone
-from inferway.learning.curve import Curve
-from inferway.learning.evaluation import evaluate
+from inferway.learning.checkpoint import Checkpoint, alone, check_same, identity_of
+from inferway.learning.evaluation import PhaseTally, evaluate
 from inferway.learning.export import about, save
-from inferway.learning.identity import check_same, identity_of
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control
-from inferway.learning.tally import Tally
 
 if TYPE_CHECKING:
     from inferway.learning.ppo import Learner, Update
 
-__all__ = ["POLICY", "Progress", "Trained", "train"]
 
 POLICY = "policy.npz"
 """The trained policy, below the folder of its training."""
@@ -34,7 +32,7 @@ _EVERY_S = 30.0
 
 
 @dataclass(frozen=True)
-class Progress:
+class TrainingProgress:
     """How far a training is."""
 
     slots: int
@@ -60,7 +58,7 @@ class Trained:
     slots: int
     finished: bool
     """False after Ctrl-C; the same call goes on."""
-    tally: Tally
+    tally: PhaseTally
     """Of the policy as deployed, without noise, over `evaluated` slots."""
     evaluated: int
     cpu_s: float
@@ -92,6 +90,74 @@ class Trained:
         }
 
 
+class LearningCurve:
+    """``curve.csv`` in a folder, and ``tensorboard`` beside it.
+
+    Parameters
+    ----------
+    folder
+        Exists.
+    slots
+        Lines after so many are of a run that was cut off after its last checkpoint: they are
+        dropped, as what they tell is computed again.
+    tensorboard
+        Whether to log for TensorBoard, too.
+    """
+
+    def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
+        self.path = folder / "curve.csv"
+        lines = _known(self.path, slots)
+        fresh = self.path.with_suffix(".new")
+        fresh.write_text("".join(lines), encoding="utf-8")
+        fresh.replace(self.path)
+        self._begun = bool(lines)
+        self._file = self.path.open("a", encoding="utf-8")
+        self._writer: Any = None
+        if tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=slots + 1)
+
+    def add(self, row: Mapping[str, float]) -> None:
+        """Add a line; `slots` is one of its figures, and all lines have the same."""
+        text = io.StringIO()
+        line = csv.writer(text, lineterminator="\n")
+        if not self._begun:
+            line.writerow(row)
+            self._begun = True
+        line.writerow(
+            f"{value:.9g}" if isinstance(value, float) else value for value in row.values()
+        )
+        self._file.write(text.getvalue())
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in row.items():
+                if name != "slots":
+                    self._writer.add_scalar(name, value, int(row["slots"]))
+
+    def close(self) -> None:
+        """Write out what is left."""
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _known(path: Path, slots: int) -> list[str]:
+    """The header and the lines up to `slots`, none of them cut short."""
+    if not path.exists() or slots == 0:
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    if not lines or "slots" not in lines[0].rstrip("\n").split(","):
+        return []
+    names = lines[0].rstrip("\n").split(",")
+    place, kept = names.index("slots"), [lines[0]]
+    for line in lines[1:]:
+        cells = line.rstrip("\n").split(",")
+        if line.endswith("\n") and len(cells) == len(names) and int(cells[place]) <= slots:
+            kept.append(line)
+    return kept
+
+
 def train(
     control: Control,
     settings: Settings,
@@ -106,7 +172,7 @@ def train(
     evaluation_slots: int = 200_000,
     evaluate_every: int = 0,
     checkpoint_every_s: float = _EVERY_S,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[TrainingProgress], None] | None = None,
 ) -> Trained:
     """Train, or go on with a training.
 
@@ -168,7 +234,7 @@ def train(
             cpu_before = float(found[0].get("cpu_s", 0.0))
         elif start is not None:
             _begin_with(learner, start)
-        curve = Curve(out, learner.slots, tensorboard=tensorboard)
+        curve = LearningCurve(out, learner.slots, tensorboard=tensorboard)
         clock = _Clock(learner.slots, settings.slots)
         kept_s, kept_slots = time.monotonic(), learner.slots if found else -1
 
@@ -230,7 +296,7 @@ def train(
         return trained
 
 
-def _tally(learner: Learner, seed: int, slots: int) -> Tally:
+def _tally(learner: Learner, seed: int, slots: int) -> PhaseTally:
     return evaluate(
         learner.actor.deployed,
         learner.control,
@@ -317,14 +383,14 @@ class _Clock:
             return (slots - self.before) / self.cpu_s
         return (slots - self.first[0]) / (time.process_time() - self.first[2])
 
-    def progress(self, update: Update) -> Progress:
+    def progress(self, update: Update) -> TrainingProgress:
         now_s = time.monotonic()
         if self.first is None:
             pace = (update.slots - self.before) / max(now_s - self.start_s, 1e-9)
             self.first = (update.slots, now_s, time.process_time())
         else:
             pace = (update.slots - self.first[0]) / max(now_s - self.first[1], 1e-9)
-        return Progress(
+        return TrainingProgress(
             slots=update.slots,
             total=self.total,
             slots_per_s=pace,

@@ -17,11 +17,15 @@ from gymnasium.utils.env_checker import check_env  # noqa: E402
 
 from inferway.deployment.workloads import PoissonArrivals  # noqa: E402
 from inferway.learning import registration  # noqa: E402
-from inferway.learning.decisions import Decisions  # noqa: E402
-from inferway.learning.edge_site import ID, EdgeSite  # noqa: E402
-from inferway.learning.setting import setting  # noqa: E402
+from inferway.learning.deployed import setting  # noqa: E402
+from inferway.learning.environment import (  # noqa: E402
+    ActionReader,
+    EdgeSites,
+    edge_site,
+    edge_sites,
+)
+from inferway.learning.registration import ID  # noqa: E402
 from inferway.learning.site import Control, SlottedSites  # noqa: E402
-from inferway.learning.vector import EdgeSites  # noqa: E402
 
 BURST = Path(__file__).parents[3] / "examples" / "edge-burst.yaml"
 BATCHED = """
@@ -72,15 +76,15 @@ def test_without_a_file_it_is_the_paper_s_site() -> None:
     assert one.fleet.buffer == other.fleet.buffer == 15
     for name in ("variants", "rate", "accuracy", "count"):
         assert list(getattr(one.fleet, name)) == list(getattr(other.fleet, name))
-    assert EdgeSite().observation_space.shape == (132,)
-    assert EdgeSite(observability="fo").observation_space.shape == (134,)
+    assert edge_site().observation_space.shape == (132,)
+    assert edge_site(observability="fo").observation_space.shape == (134,)
 
 
 def test_a_step_is_that_of_sites(actions: np.ndarray) -> None:
     calm = setting(alpha=0.5, gains=(0.6, 0.9))
     steady = PoissonArrivals.model_validate({"process": "poisson", "rate": "150/s"})
     control = replace(calm, scenario=replace(calm.scenario, arrivals=steady))
-    env, envs = EdgeSite(control=control), EdgeSites(5, control=control)
+    env, envs = edge_site(control=control), edge_sites(5, control=control)
     alone, sites = (SlottedSites(control, count=count, seed=7) for count in (1, 5))
     seen, _ = env.reset(seed=7)
     many, _ = envs.reset(seed=7)
@@ -108,7 +112,7 @@ def test_a_step_is_that_of_sites(actions: np.ndarray) -> None:
 
 
 def test_what_it_gave_stays_as_it_was(actions: np.ndarray) -> None:
-    env, envs = EdgeSite(), EdgeSites(5)
+    env, envs = edge_site(), edge_sites(5)
     given = [env.reset(seed=1)[0], envs.reset(seed=1)[0]]
     given += [env.step(actions[0, 0])[0], *envs.step(actions[0])[:2]]
     before = [array.tolist() for array in given]
@@ -122,7 +126,7 @@ def test_seeds() -> None:
         action = np.full(env.action_space.shape, 0.5, np.float32)
         return [env.step(action)[0].tolist() for _ in range(10)]
 
-    for env in (EdgeSite(), EdgeSites(2)):
+    for env in (edge_site(), edge_sites(2)):
         found = []
         for seed in (3, None, 3, None, 4):
             env.reset(seed=seed)
@@ -149,7 +153,7 @@ def test_the_next_episode_begins_with_the_next_step(actions: np.ndarray) -> None
 
 
 def test_or_with_the_last(actions: np.ndarray) -> None:
-    envs = EdgeSites(5, max_episode_steps=3, autoreset_mode="SameStep")
+    envs = edge_sites(5, max_episode_steps=3, autoreset_mode="SameStep")
     assert envs.metadata["autoreset_mode"] is gymnasium.vector.AutoresetMode.SAME_STEP
     sites = SlottedSites(setting(), count=5, seed=2)
     envs.reset(seed=2)
@@ -183,13 +187,13 @@ def test_gymnasium_vectorizes_it_as_well(actions: np.ndarray) -> None:
     ],
 )
 def test_weights_are_shares(weights: list[float], shares: list[float]) -> None:
-    read, rules = Decisions(setting()).read(np.array([weights], np.float32))
+    read, rules = ActionReader(setting()).read(np.array([weights], np.float32))
     assert (read / read.sum()).ravel() == pytest.approx(shares)
     assert rules is None
 
 
 def test_numbers_pick_batch_sizes(batched: Path) -> None:
-    decisions = Decisions(setting(batched, batching=True))
+    decisions = ActionReader(setting(batched, batching=True))
     picks = [[0, 0, 0.5, 0.9], [0.34, 1, 0, 0], [0.9, 0.1, 1, 1], [1, 0.5, -1, 2]]
     _, rules = decisions.read(np.array([[1, 1, 1, *row] for row in picks]))
     assert rules is not None
@@ -198,7 +202,7 @@ def test_numbers_pick_batch_sizes(batched: Path) -> None:
 
 
 def test_what_is_no_action_is_refused() -> None:
-    env = EdgeSite()
+    env = edge_site()
     env.reset(seed=1)
     with pytest.raises(ValueError, match="has 4 numbers, one per server, not"):
         env.step(np.ones(5, np.float32))
@@ -221,19 +225,19 @@ def test_what_is_no_action_is_refused() -> None:
 )
 def test_options_out_of_range(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        EdgeSite(**options)
+        edge_site(**options)
     with pytest.raises(ValueError, match=message):
-        EdgeSites(2, **options)
+        edge_sites(2, **options)
 
 
 def test_lockstep_is_not_without_autoreset() -> None:
     with pytest.raises(ValueError, match="begin anew together"):
-        EdgeSites(2, autoreset_mode="Disabled")
+        edge_sites(2, autoreset_mode="Disabled")
     with pytest.raises(ValueError, match="one slot or more"):
-        EdgeSites(2, max_episode_steps=0)
+        edge_sites(2, max_episode_steps=0)
 
 
-@pytest.mark.parametrize("module", ["edge_site", "vector", "stable_baselines"])
+@pytest.mark.parametrize("module", ["environment", "stable_baselines"])
 def test_without_gymnasium_it_says_what_to_install(module: str) -> None:
     code = f"import sys; sys.modules['gymnasium'] = None; import inferway.learning.{module}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
@@ -248,8 +252,8 @@ def test_without_gymnasium_it_says_what_to_install(module: str) -> None:
     "code",
     [
         "import gymnasium, inferway; gymnasium.make(ID)",
-        "import inferway, gymnasium, inferway.learning.edge_site; gymnasium.make(ID)",
-        "import gymnasium; gymnasium.make('inferway.learning.edge_site:' + ID)",
+        "import inferway, gymnasium, inferway.learning.environment; gymnasium.make(ID)",
+        "import gymnasium; gymnasium.make('inferway.learning.environment:' + ID)",
         "import gymnasium, inferway; gymnasium.make_vec(ID, num_envs=3)",
     ],
 )
@@ -266,9 +270,9 @@ def test_it_registers_once() -> None:
 
 def test_stable_baselines_sees_returns_and_last_observations(actions: np.ndarray) -> None:
     pytest.importorskip("stable_baselines3")
-    from inferway.learning.stable_baselines import BaselineSites
+    from inferway.learning.stable_baselines import baseline_sites
 
-    envs = BaselineSites(5, max_episode_steps=4)
+    envs = baseline_sites(5, max_episode_steps=4)
     envs.seed(3)
     first = envs.reset()
     sites = SlottedSites(setting(), count=5, seed=3)
@@ -299,15 +303,15 @@ def test_stable_baselines_sees_returns_and_last_observations(actions: np.ndarray
 def test_stable_baselines_learns() -> None:
     """Where heavy servers are worth nothing, light ones must be chosen."""
     baselines = pytest.importorskip("stable_baselines3")
-    from inferway.learning.stable_baselines import BaselineSites
+    from inferway.learning.stable_baselines import baseline_sites
 
-    envs = BaselineSites(64, gains=(0.9, 0.0), max_episode_steps=100)
+    envs = baseline_sites(64, gains=(0.9, 0.0), max_episode_steps=100)
     model = baselines.PPO("MlpPolicy", envs, n_steps=64, batch_size=1024, seed=1, device="cpu")
 
     def light() -> float:
         envs.seed(5)
         action, _ = model.predict(envs.reset(), deterministic=True)
-        weights, _ = Decisions(setting()).read(action)
+        weights, _ = ActionReader(setting()).read(action)
         return float((weights[:, :2].sum(axis=1) / weights.sum(axis=1)).mean())
 
     before = light()
@@ -317,7 +321,7 @@ def test_stable_baselines_learns() -> None:
 
 def test_a_site_of_one_s_own() -> None:
     control = replace(setting(), slot_s=0.5)
-    env = EdgeSite(control=control)
+    env = edge_site(control=control)
     env.reset(seed=1)
     env.step(np.ones(4, np.float32))
     assert env.sites.clock_s[0] == 0.5

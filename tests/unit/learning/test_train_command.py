@@ -13,7 +13,7 @@ from burst import FILE
 import inferway
 from inferway.cli import main, train
 from inferway.learning import deployed
-from inferway.learning.differences import differences
+from inferway.learning.deployed import differences
 
 SMALL = ["--slots", "2e3", "--set", "slots_per_update=1000", "--set", "sites=10"]
 SMALL += ["--set", "hidden=(8, 8)", "--set", "epochs=1"]

@@ -21,7 +21,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'in
 
 from inferway.learning.checkpoint import CHECKPOINT, Checkpoint, alone  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
-from inferway.learning.training import POLICY, Progress, Trained, train  # noqa: E402
+from inferway.learning.training import POLICY, Trained, TrainingProgress, train  # noqa: E402
 from inferway.scheduling.network import read  # noqa: E402
 
 LONG = replace(SMALL, slots=40_000)
@@ -182,7 +182,7 @@ def test_a_folder_is_held_by_one_training(tmp_path: Path) -> None:
 
 
 def test_what_is_left_can_be_read(tmp_path: Path) -> None:
-    told: list[Progress] = []
+    told: list[TrainingProgress] = []
     trained = train(
         control(sees_phase=True, batches=True),
         SMALL,

@@ -91,8 +91,8 @@ def used(
         served. The upper bound of the bursty goodput is ``bound``.
     """
     del file
+    from inferway.learning.evaluation import PhaseTally
     from inferway.learning.site import SlottedSites
-    from inferway.learning.tally import Tally
     from inferway.studies.scheduling.deciders import learned
 
     decide = learned(network(policy))
@@ -112,7 +112,7 @@ def used(
             for at in (BURSTY, NORMAL):
                 seen[at, :, :, size] += chosen[phase == at].sum(axis=0)
         run.step(probabilities, rules)
-    tally = Tally.of(run)
+    tally = PhaseTally.of(run)
     shares = seen / np.maximum(seen.sum(axis=3, keepdims=True), 1)
     batches = run.counts.batches.sum(axis=0)
     answered = run.counts.answered.sum(axis=(0, 3))

@@ -82,7 +82,7 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
     import numpy as np
     from stable_baselines3.common.vec_env import VecEnvWrapper, VecNormalize
 
-    from inferway.learning.stable_baselines import BaselineSites
+    from inferway.learning.stable_baselines import baseline_sites
 
     light = min(on.reward_gains)
 
@@ -96,7 +96,7 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
             seen, rewards, ended, told = self.venv.step_wait()
             return seen, rewards - light * self.venv.envs.sites.arrivals, ended, told
 
-    made = BaselineSites(count, control=on, max_episode_steps=None)
+    made = baseline_sites(count, control=on, max_episode_steps=None)
     envs = VecNormalize(
         Relative(made), norm_obs=False, norm_reward=True, clip_reward=np.inf, gamma=_DISCOUNT
     )
@@ -145,7 +145,7 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
 def _recording(sites: SlottedSites, every: int) -> Any:
     from stable_baselines3.common.callbacks import BaseCallback
 
-    from inferway.learning.tally import Tally
+    from inferway.learning.evaluation import PhaseTally
 
     class Recording(BaseCallback):  # type: ignore[misc]
         """A line of the curve every so many slots."""
@@ -158,7 +158,7 @@ def _recording(sites: SlottedSites, every: int) -> Any:
         def _on_step(self) -> bool:
             if self.num_timesteps - self.last >= every:
                 self.last = self.num_timesteps
-                tally = Tally.of(sites)
+                tally = PhaseTally.of(sites)
                 sites.clear()
                 row: dict[str, float] = {
                     "slots": self.num_timesteps,

@@ -91,7 +91,7 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
         After Ctrl-C; what was trained is kept.
     """
     from inferway.learning.settings import TUNED, Settings
-    from inferway.learning.training import Progress, train
+    from inferway.learning.training import TrainingProgress, train
     from inferway.studies.scheduling.burst import TASK
     from inferway.studies.scheduling.shipped import network, shipped
 
@@ -100,7 +100,7 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
     if slots is not None:
         settings = replace(settings, slots=slots)
 
-    def tell(now: Progress) -> None:
+    def tell(now: TrainingProgress) -> None:
         print(
             f"\r{name}: {now.slots:,} of {now.total:,} slots, goodput {now.goodput:.2%}, "
             f"violations {now.violations:.2%}, {now.seconds_left:.0f} s left ",

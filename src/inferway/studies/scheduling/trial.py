@@ -21,7 +21,7 @@ from inferway.studies.scheduling.burst import (
 from inferway.studies.scheduling.shipped import at_deadline, digest, network
 
 if TYPE_CHECKING:
-    from inferway.learning.tally import Tally
+    from inferway.learning.evaluation import PhaseTally
     from inferway.twin.result import TaskResult
     from inferway.twin.scenario import Scenario
 
@@ -182,7 +182,7 @@ def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     return row
 
 
-def _of_tally(tally: Tally, variants: tuple[str, ...]) -> dict[str, dict[str, float]]:
+def _of_tally(tally: PhaseTally, variants: tuple[str, ...]) -> dict[str, dict[str, float]]:
     heavy = [k for k, variant in enumerate(variants) if variant == "heavy"]
     found = {}
     for name, phase in PHASES.items():
