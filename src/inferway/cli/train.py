@@ -112,7 +112,7 @@ def train(
             )
     from inferway.learning import deployed, training
     from inferway.learning.deployed import differences
-    from inferway.scheduling.network import read
+    from inferway.scheduling.neural_policy import read
 
     deployment = opened(file)
     try:

@@ -19,7 +19,7 @@ from inferway.twin.scenario import Scenario, scenario_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.learning.training import Trained, TrainingProgress
-    from inferway.scheduling.network import Network
+    from inferway.scheduling.neural_policy import NeuralPolicy
 
 
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
@@ -212,7 +212,7 @@ def differences(
     policy: str,
     *,
     node: str | None = None,
-    start: Network | None = None,
+    start: NeuralPolicy | None = None,
 ) -> list[str]:
     """Say in sentences where the site of a training is not the one that it is deployed on.
 
@@ -256,7 +256,7 @@ def differences(
     return said
 
 
-def _begun_elsewhere(start: Network, control: Control, fleet: Fleet) -> list[str]:
+def _begun_elsewhere(start: NeuralPolicy, control: Control, fleet: Fleet) -> list[str]:
     """What the policy that training begins with was trained for, where this is something else."""
     about, deadline_s = start.about, control.scenario.deadline_s
     pairs = (

@@ -1,6 +1,6 @@
 """A trained policy as the file that schedulers read: plain arrays, and what they were trained for.
 
-`inferway.scheduling.network` reads it, without PyTorch.
+`inferway.scheduling.neural_policy` reads it, without PyTorch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.learning.site import Control
-from inferway.scheduling.network import About
+from inferway.scheduling.neural_policy import About
 from inferway.scheduling.observation import Layout
 
 

@@ -24,7 +24,7 @@ from inferway.learning.evaluation import PhaseTally
 from inferway.learning.export import layout_of_control
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, SlottedSites
-from inferway.scheduling.network import pairs_of
+from inferway.scheduling.neural_policy import pairs_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

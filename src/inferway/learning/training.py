@@ -331,7 +331,7 @@ def _row(update: Update) -> dict[str, float]:
 
 def _begin_with(learner: Learner, start: Path) -> None:
     """Take over the weights of a trained policy."""
-    from inferway.scheduling.network import read
+    from inferway.scheduling.neural_policy import read
 
     network = read(start)
     layers = learner.actor.network.arrays()

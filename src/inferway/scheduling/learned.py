@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from inferway.scheduling.contract import Routing, Signal
-from inferway.scheduling.network import Network, pairs_of
+from inferway.scheduling.neural_policy import NeuralPolicy, pairs_of
 from inferway.scheduling.observation import Vector, observe
 from inferway.site.view import Floats, Ints, Site
 
@@ -20,7 +20,7 @@ from inferway.site.view import Floats, Ints, Site
 class Learned:
     """A trained network that observes and acts."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: NeuralPolicy) -> None:
         self.network = network
         self._layout = network.about.layout
 
@@ -33,7 +33,7 @@ class Learned:
         return routing_of(self.network, self.network.forward(observation))
 
 
-def routing_of(network: Network, outputs: Any) -> Routing:
+def routing_of(network: NeuralPolicy, outputs: Any) -> Routing:
     """What (outputs,) numbers of a network mean."""
     about = network.about
     servers, classes = sum(about.counts), len(about.counts)

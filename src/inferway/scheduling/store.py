@@ -16,7 +16,7 @@ from pydantic import Field
 from inferway.deployment.section import Place
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.learned import Learned
-from inferway.scheduling.network import Network, fits, read
+from inferway.scheduling.neural_policy import NeuralPolicy, fits, read
 from inferway.scheduling.observation import Vector
 from inferway.site.fleet import Fleet
 from inferway.site.view import Ints, Site
@@ -48,7 +48,11 @@ class Store:
     """
 
     def __init__(
-        self, networks: Sequence[Network], fleet: Fleet, slot_s: float, on_rejection: bool = False
+        self,
+        networks: Sequence[NeuralPolicy],
+        fleet: Fleet,
+        slot_s: float,
+        on_rejection: bool = False,
     ) -> None:
         self.slot_s = slot_s
         self.on_rejection = on_rejection
@@ -126,7 +130,7 @@ class Store:
 
 def networks_of(
     place: Path, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
-) -> list[Network]:
+) -> list[NeuralPolicy]:
     """The policies at a path: one file, or all ``.npz`` files of a folder.
 
     Raises
@@ -142,7 +146,7 @@ def networks_of(
     found = [read(file) for file in sorted(place.glob("*.npz"))]
     if not found:
         raise ValueError(f"{place} holds no trained policy: there is no .npz file in it")
-    by_counts: dict[tuple[tuple[str, int], ...], Network] = {}
+    by_counts: dict[tuple[tuple[str, int], ...], NeuralPolicy] = {}
     for network in found:
         part = part_of(fleet, network)
         fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
@@ -155,7 +159,7 @@ def networks_of(
     return found
 
 
-def part_of(fleet: Fleet, network: Network) -> Fleet:
+def part_of(fleet: Fleet, network: NeuralPolicy) -> Fleet:
     """The servers of a fleet that a policy was trained for; all where the fleet has not these."""
     counts = dict(zip(network.about.variants, network.about.counts, strict=True))
     inside = all(
@@ -176,7 +180,7 @@ def part_of(fleet: Fleet, network: Network) -> Fleet:
     )
 
 
-def _check_workload(network: Network, conditions: Conditions) -> None:
+def _check_workload(network: NeuralPolicy, conditions: Conditions) -> None:
     about, phases = network.about, conditions.phases
     if not about.phases:
         return
@@ -192,7 +196,7 @@ def _check_workload(network: Network, conditions: Conditions) -> None:
         )
 
 
-def _check_batches(network: Network, conditions: Conditions) -> None:
+def _check_batches(network: NeuralPolicy, conditions: Conditions) -> None:
     about = network.about
     if about.batch_sizes is None:
         return

@@ -35,7 +35,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) ->
 
 def test_trains_and_says_what_came_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
-    from inferway.scheduling.network import read
+    from inferway.scheduling.neural_policy import read
 
     assert main(["train", str(FILE), *SMALL, "--json"]) == 0
     said = json.loads(capsys.readouterr().out)["tasks"]["recognise"]

@@ -22,7 +22,7 @@ torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'in
 from inferway.learning.checkpoint import CHECKPOINT, Checkpoint, alone  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
 from inferway.learning.training import POLICY, Trained, TrainingProgress, train  # noqa: E402
-from inferway.scheduling.network import read  # noqa: E402
+from inferway.scheduling.neural_policy import read  # noqa: E402
 
 LONG = replace(SMALL, slots=40_000)
 SCRIPT = """

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferway.scheduling.network import About
+from inferway.scheduling.neural_policy import About
 from inferway.site import Fleet
 
 ABOUT = About(

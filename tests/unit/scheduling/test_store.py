@@ -14,7 +14,7 @@ from inferway.deployment.policies import spec_of
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
 from inferway.scheduling.learned import Learned
-from inferway.scheduling.network import read
+from inferway.scheduling.neural_policy import read
 from inferway.site import Fleet
 from inferway.workload import Span
 

@@ -16,7 +16,7 @@ from inferway.deployment.policies import spec_of
 from inferway.learning.evaluation import Decide
 from inferway.learning.site import Control
 from inferway.scheduling.fixed import even, heaviest, lightest, only
-from inferway.scheduling.network import Network, pairs_of
+from inferway.scheduling.neural_policy import NeuralPolicy, pairs_of
 from inferway.scheduling.sa import StationaryApproximation
 
 __all__ = ["decider_of", "learned", "queues"]
@@ -82,7 +82,7 @@ def queues(control: Control, observation: NDArray[np.float32]) -> NDArray[np.int
     return np.asarray(blocks[:, :, : fleet.buffer + 1].argmax(axis=2))
 
 
-def learned(network: Network) -> Decide:
+def learned(network: NeuralPolicy) -> Decide:
     """A trained policy as deployed, without noise."""
     about = network.about
     servers = sum(about.counts)

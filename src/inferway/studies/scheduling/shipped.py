@@ -17,7 +17,7 @@ from inferway.studies.scheduling.burst import DEADLINE_S, control
 
 if TYPE_CHECKING:
     from inferway.learning.site import Control
-    from inferway.scheduling.network import Network
+    from inferway.scheduling.neural_policy import NeuralPolicy
 
 __all__ = ["SEEDS", "Shipped", "curve_of", "digest", "folder", "network", "shipped"]
 
@@ -108,7 +108,7 @@ def digest(name: str, suffix: str = ".npz") -> str:
     return hashlib.sha256(file.read_bytes()).hexdigest()[:16] if file.is_file() else ""
 
 
-def network(name: str) -> Network:
+def network(name: str) -> NeuralPolicy:
     """Read a policy.
 
     Raises
@@ -116,7 +116,7 @@ def network(name: str) -> Network:
     ValueError
         Where it is not there, with the command that makes it, or it is none.
     """
-    from inferway.scheduling.network import read
+    from inferway.scheduling.neural_policy import read
 
     known = shipped(name)
     if not known.file.is_file():

@@ -45,7 +45,7 @@ def ship(training: Path, name: str) -> Path:
     ValueError
         Where there is no policy, or it is of another kind.
     """
-    from inferway.scheduling.network import read
+    from inferway.scheduling.neural_policy import read
     from inferway.studies.scheduling.shipped import shipped
 
     wanted = shipped(name)

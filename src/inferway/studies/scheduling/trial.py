@@ -135,7 +135,7 @@ def _in_slots(
 ) -> dict[str, Any]:
     from inferway.learning.evaluation import evaluate
     from inferway.learning.site import Control
-    from inferway.scheduling.network import fits
+    from inferway.scheduling.neural_policy import fits
     from inferway.studies.scheduling.deciders import decider_of, learned
 
     slot_s = _INFAAS_SLOT_S if policy == "infaas" else 1.0

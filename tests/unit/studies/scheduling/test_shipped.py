@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import inferway.studies.scheduling as package
-from inferway.scheduling.network import fits, read
+from inferway.scheduling.neural_policy import fits, read
 from inferway.studies.scheduling.shipped import (
     at_deadline,
     curve_of,

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from inferway.scheduling.learned import routing_of
-from inferway.scheduling.network import fits, pairs_of, read
+from inferway.scheduling.neural_policy import fits, pairs_of, read
 from inferway.site import Fleet
 
 Export = Callable[..., Path]

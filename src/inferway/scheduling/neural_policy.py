@@ -88,7 +88,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Network:
+class NeuralPolicy:
     """A policy network: tanh layers, then what each output means is the controller's business."""
 
     about: About
@@ -109,7 +109,7 @@ def pairs_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
     return list(combinations_with_replacement(sorted(sizes), 2))
 
 
-def read(path: Path) -> Network:
+def read(path: Path) -> NeuralPolicy:
     """Read an exported policy.
 
     Raises
@@ -135,7 +135,7 @@ def read(path: Path) -> Network:
     weights = tuple(_numbers(path, f"weight_{i}", arrays[f"weight_{i}"], 2) for i in range(LAYERS))
     biases = tuple(_numbers(path, f"bias_{i}", arrays[f"bias_{i}"], 1) for i in range(LAYERS))
     _check_shapes(path, about, weights, biases)
-    return Network(about, weights, biases, path)
+    return NeuralPolicy(about, weights, biases, path)
 
 
 def _about(path: Path, text: NDArray[Any]) -> About:
@@ -183,7 +183,7 @@ def _check_shapes(path: Path, about: About, weights: Any, biases: Any) -> None:
 
 
 def fits(
-    network: Network, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
+    network: NeuralPolicy, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
 ) -> None:
     """Refuse a policy that was trained for something else than what it is to run.
 
