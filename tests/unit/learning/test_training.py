@@ -72,7 +72,7 @@ def start(out: Path, every_s: float) -> subprocess.Popen[bytes]:
 
 
 def wait_for_lines(process: subprocess.Popen[bytes], out: Path, lines: int) -> None:
-    curve, deadline = out / "curve.csv", time.monotonic() + 60
+    curve, deadline = out / "curve.csv", time.monotonic() + 500
     while not curve.exists() or len(curve.read_bytes().splitlines()) < lines:
         assert process.poll() is None, process.stderr and process.stderr.read().decode()
         assert time.monotonic() < deadline
@@ -94,7 +94,7 @@ def test_goes_on_after_kill_9(tmp_path: Path, whole: Path) -> None:
     wait_for_lines(process, cut, chance.randrange(3, 15))
     time.sleep(chance.random() * 0.05)
     process.kill()
-    process.communicate(timeout=30)
+    process.communicate(timeout=300)
     known = Checkpoint(cut).read()
     assert known is None or int(known[1]["slots"]) < LONG.slots
     short(cut, LONG)
@@ -105,7 +105,7 @@ def test_ctrl_c_keeps_what_is_there(tmp_path: Path, whole: Path) -> None:
     process = start(tmp_path / "cut", 1e9)
     wait_for_lines(process, tmp_path / "cut", 3)
     process.send_signal(signal.SIGINT)
-    _, complaint = process.communicate(timeout=60)
+    _, complaint = process.communicate(timeout=300)
     assert (process.returncode, complaint) == (0, b"")
     found = Checkpoint(tmp_path / "cut").read()
     assert found is not None
@@ -239,4 +239,4 @@ def test_training_starts_from_another_policy(tmp_path: Path) -> None:
 
 def test_importing_the_package_does_not_import_pytorch() -> None:
     code = "import sys, inferway.learning; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
