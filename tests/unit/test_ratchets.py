@@ -36,7 +36,6 @@ NAMED_TWICE = {
     "Look": 2,
     "Model": 2,
     "Mover": 2,
-    "Network": 2,
     "Node": 2,
     "Optimum": 2,
     "Outcome": 4,
