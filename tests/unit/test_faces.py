@@ -18,11 +18,13 @@ LIVE = Path(__file__).parents[1] / "live"
 
 # By file of tests/live, the inner modules that it names.
 INNER: dict[str, set[str]] = {
+    # Requests of a plan of its own, each accounted for, from inside a namespace.
     "network/clients.py": {
         "inferway.loadgen.generator",
         "inferway.loadgen.message",
         "inferway.loadgen.plan",
     },
+    # What a killed node has kept on its disk: no page tells the fractional allocation.
     "network/ring.py": {
         "inferway.live.node.position",
         "inferway.live.node.state",
@@ -30,12 +32,14 @@ INNER: dict[str, set[str]] = {
     "network/test_killed.py": {
         "inferway.live.node.position",
     },
+    # Kinds of recorded events, and sections on a disk that fails.
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
         "inferway.dispatch.replay",
         "inferway.live.node.sections",
         "inferway.live.succession",
     },
+    # Each slot's counters on the disk beside those of a node that is never killed.
     "node/test_remembered.py": {
         "inferway.live.node.position",
         "inferway.live.node.state",

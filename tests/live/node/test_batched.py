@@ -17,7 +17,6 @@ from test_node import LIMIT_S, World, world
 
 import inferway
 from inferway.catalog import testset as load_testset
-from inferway.dispatch import recordings
 
 FILE = """
 tasks:
@@ -106,6 +105,24 @@ class Batching:
 
         return await asyncio.to_thread(read)
 
+    async def counted(self, node: str, metric: str, variant: str) -> int:
+        text = await self.get(node, "/metrics", admin=True)
+        labels = f'task="digits-0",variant="{variant}"'
+        found = re.search(rf"^inferway_{metric}{{{labels}}} (\S+)$", text, re.MULTILINE)
+        return 0 if found is None else int(float(found[1]))
+
+    async def runs(self, node: str, variant: str) -> tuple[int, int]:
+        """Runs of a node's own copies, and their rows."""
+        names = ("batch_size_count", "batch_size_sum")
+        count, rows = [await self.counted(node, name, variant) for name in names]
+        return count, rows
+
+    async def under_way(self, count: int) -> None:
+        """Wait until the cloud has so many requests."""
+        async with asyncio.timeout(LIMIT_S):
+            while await self.counted("cloud", "queue_length", "large") != count:
+                await asyncio.sleep(0.005)
+
     async def batch_of(self, node: str, name: str) -> Any:
         told = await self.get(node, f"/v2/models/digits-0/explain/{name}")
         return json.loads(told)["batch"]
@@ -123,28 +140,20 @@ async def batching(folder: Path, mini: str = QUICK, large: str = QUICK) -> Async
         yield Batching(both)
 
 
-def runs(node: Any, variant: str) -> tuple[int, int]:
-    """Runs of a node's own copies, and their rows."""
-    site = node.sites.by_task["digits-0"]
-    k = site.pool.names.index((variant, node.name))
-    return sum(site.stats.batches[k]), site.stats.batch_rows[k]
-
-
 @pytest.mark.parametrize(("variant", "where"), [("mini", "edge"), ("large", "cloud")])
 def test_under_load_a_node_forms_batches_and_answers_each_its_own(
     tmp_path: Path, run: Any, variant: str, where: str
 ) -> None:
     async def main() -> None:
         async with batching(tmp_path) as both:
-            node = both.both.nodes[where]
             alone = [await both.ask(variant, number) for number in range(MANY)]
-            before = runs(node, variant)
+            before = await both.runs(where, variant)
             assert before == (MANY, MANY)
             for _ in range(20):
                 together = await both.ask_all(variant)
                 for found, expected in zip(together, alone, strict=True):
                     assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
-                count, rows = runs(node, variant)
+                count, rows = await both.runs(where, variant)
                 if count < rows:
                     break
             assert count < rows, "no run was of several requests"
@@ -165,27 +174,26 @@ def test_under_load_a_node_forms_batches_and_answers_each_its_own(
 def test_what_neighbors_send_and_what_clients_ask_are_one_batch(tmp_path: Path, run: Any) -> None:
     async def main() -> None:
         async with batching(tmp_path, large=FOUR) as both:
-            site = both.cloud.sites.by_task["digits-0"]
             first = await both.ask_all("large", range(4))
             far = [asyncio.create_task(both.ask("large", number)) for number in range(3)]
-            await both.both.until(lambda: site.in_flight == 3)
+            await both.under_way(3)
             near = await both.ask("large", 3, entry="cloud")
             for found, expected in zip([*await asyncio.gather(*far), near], first, strict=True):
                 assert found == pytest.approx(expected, rel=1e-4, abs=1e-5)
-            assert runs(both.cloud, "large") == (2, 8)
+            assert await both.runs("cloud", "large") == (2, 8)
             for name in ("edge-0", "edge-2", "cloud-3"):
                 assert await both.batch_of("cloud", name) == {"requests": 4, "rows": 4}
             # Somebody leaves, and the others wait on.
             far = [asyncio.create_task(both.ask("large", number)) for number in range(3)]
-            await both.both.until(lambda: site.in_flight == 3)
+            await both.under_way(3)
             far[0].cancel()
-            await both.both.until(lambda: site.in_flight == 2)
+            await both.under_way(2)
             far += [asyncio.create_task(both.ask("large", number)) for number in (3, 4)]
             assert all(one.shape == first[0].shape for one in await asyncio.gather(*far[1:]))
-            assert runs(both.cloud, "large") == (3, 12)
+            assert await both.runs("cloud", "large") == (3, 12)
             # When the node goes nobody waits for others any more.
             last = asyncio.create_task(both.ask("large", 0))
-            await both.both.until(lambda: site.in_flight == 1)
+            await both.under_way(1)
             await both.both.stop("cloud")
             assert await last == pytest.approx(first[0], rel=1e-4, abs=1e-5)
 
@@ -197,38 +205,15 @@ def test_neighbors_are_told_of_batches_and_send_as_many_as_fill_one(
 ) -> None:
     async def main() -> None:
         async with batching(tmp_path, large=SIXTEEN) as both:
-            offers = both.edge.menu.offers("digits-0")
-            (offer,) = [one for one in offers if one.variant == "large"]
-            # Nothing has been measured: the file's times, of the least that it runs.
-            assert (offer.service_s, offer.spare_per_s) == pytest.approx((0.02, 800.0))
-            assert offer.together == 16
+            offers = both.edge.status()["offers"]
+            (offer,) = [
+                one for one in offers if (one["task"], one["variant"]) == ("digits-0", "large")
+            ]
+            # Nothing has been measured: the file's time of the least that it runs.
+            assert offer["spare_per_s"] == pytest.approx(16 / 0.02)
             # With fewer on their way than it waits for, none would ever be answered.
             async with asyncio.timeout(LIMIT_S / 3):
                 await both.ask_all("large", range(16))
-            assert runs(both.cloud, "large") == (1, 16)
+            assert await both.runs("cloud", "large") == (1, 16)
 
     run(main())
-
-
-def test_what_nodes_with_batches_decided_is_decided_again(tmp_path: Path, run: Any) -> None:
-    async def main() -> None:
-        async with batching(tmp_path) as both:
-            for variant in ("mini", "large"):
-                await both.ask_all(variant)
-            # A copy comes in the middle of requests, and forms batches as well.
-            asking = asyncio.create_task(both.ask_all("mini"))
-            assert await both.edge.mover.toward({("digits-0", "large"): 1})
-            await asking
-            for _ in range(5):
-                await both.ask_all("mini")
-                await both.ask_all("large")
-            assert runs(both.edge, "large")[1] > 0
-
-    run(main())
-    asked = 0
-    for node in ("edge", "cloud"):
-        for folder in recordings(tmp_path / "recorded" / node):
-            found = inferway.replay(folder, requests=None)
-            assert (found.differences, found.losses) == ((), ())
-            asked += found.requests
-    assert asked > 12 * MANY

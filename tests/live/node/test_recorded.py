@@ -16,8 +16,9 @@ from test_node import LIMIT_S, World, world
 
 import inferway
 from inferway.cli import main as cli
+from inferway.dispatch import recordings
 from inferway.dispatch.recording import BALANCE, FINISH, LASTING, MARK
-from inferway.dispatch.replay import Replay, events, header, recordings, replay
+from inferway.dispatch.replay import events, header
 from inferway.live import Outcome, Request, ServeError, Site
 from inferway.live.node.sections import Sections
 from inferway.live.succession import inherit, retire
@@ -78,8 +79,8 @@ async def ask_all(both: World, count: int = 40) -> Counter[int]:
     return found
 
 
-def replayed(folder: Path, task: str = "digits-0") -> list[Replay]:
-    found = [replay(one, requests=None) for one in recordings(folder)]
+def replayed(folder: Path, task: str = "digits-0") -> list[Any]:
+    found = [inferway.replay(one, requests=None) for one in recordings(folder)]
     assert all(one.same_code and not one.losses for one in found)
     assert [one.differences for one in found] == [()] * len(found)
     return [one for one in found if one.task == task]
@@ -171,7 +172,8 @@ def test_a_decision_that_differs_is_found_in_its_section(
     (section,) = [
         one
         for one in recordings(tmp_path / "recorded")
-        if replay(one, requests=None).requests and header(one)["fleet"]["task"] == "digits-0"
+        if inferway.replay(one, requests=None).requests
+        and header(one)["fleet"]["task"] == "digits-0"
     ]
     head = json.loads((section / "recording.json").read_text())
     # As if the far copy had been less accurate.
@@ -182,7 +184,7 @@ def test_a_decision_that_differs_is_found_in_its_section(
             arrays = dict(state)
         arrays["site.accuracy"] = arrays["site.accuracy"][::-1]
         np.savez(file, **arrays)
-    assert replay(section, requests=None).differences
+    assert inferway.replay(section, requests=None).differences
     assert cli(["replay", str(tmp_path / "recorded")]) == 1
     said = capsys.readouterr().out
     assert f"{section.name}: " in said
@@ -260,7 +262,7 @@ def test_what_the_site_before_undoes_is_part_of_the_next_ones_section(
     asyncio.run(main())
     ((_, rows),) = events(tmp_path / "run")
     assert np.count_nonzero(rows["kind"] == BALANCE) == 1
-    found = replay(tmp_path / "run", requests=None)
+    found = inferway.replay(tmp_path / "run", requests=None)
     assert (found.requests, found.differences) == (51, ())
 
 
@@ -316,7 +318,7 @@ def test_a_node_on_a_full_disk_goes_on_in_another_section(
 
     run(main())
     sections = (disk / "edge" / name for name in ("digits-0", "digits-0.2"))
-    first, second = (replay(one, requests=None) for one in sections)
+    first, second = (inferway.replay(one, requests=None) for one in sections)
     assert (first.differences, second.differences) == ((), ())
     assert second.gap is not None
     assert second.gap.decisions > 20

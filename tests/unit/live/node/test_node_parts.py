@@ -8,7 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from test_batched import MANY, batching
 from test_node import LIMIT_S, world
+
+import inferway
+from inferway.dispatch import recordings
 
 # Real clocks and sockets: on shared machines, processes stand still.
 pytestmark = pytest.mark.flaky(reruns=1)
@@ -83,3 +87,27 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
             assert happened[-1] == "offered"
 
     run(main())
+
+
+def test_what_nodes_with_batches_decided_is_decided_again(tmp_path: Path, run: Any) -> None:
+    async def main() -> None:
+        async with batching(tmp_path) as both:
+            for variant in ("mini", "large"):
+                await both.ask_all(variant)
+            # A copy comes in the middle of requests, and forms batches as well.
+            asking = asyncio.create_task(both.ask_all("mini"))
+            assert await both.edge.mover.toward({("digits-0", "large"): 1})
+            await asking
+            for _ in range(5):
+                await both.ask_all("mini")
+                await both.ask_all("large")
+            assert (await both.runs("edge", "large"))[1] > 0
+
+    run(main())
+    asked = 0
+    for node in ("edge", "cloud"):
+        for folder in recordings(tmp_path / "recorded" / node):
+            found = inferway.replay(folder, requests=None)
+            assert (found.differences, found.losses) == ((), ())
+            asked += found.requests
+    assert asked > 12 * MANY
