@@ -33,7 +33,6 @@ from beside import add_options, add_turn, compare
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import PoissonArrivals
 from inferway.dispatch import tad_op
-from inferway.experiments.machine import machine
 from inferway.site import Fleet
 from inferway.twin import Scenario, run
 from inferway.twin.engine import Kind
@@ -243,6 +242,8 @@ def main() -> None:
         return
     found = measure(options.rounds, options.scale)
     if options.json:
+        from inferway.experiments.machine import machine
+
         listed = [
             {"goal": what, "measured": value, "wanted": goal, "met": met}
             for what, value, goal, met in goals(found)

@@ -23,7 +23,6 @@ NAMED_TWICE = {
     "Counts": 2,
     "DamagedError": 2,
     "Engine": 2,
-    "Entries": 2,
     "Estimate": 2,
     "Exchange": 3,
     "Failure": 3,

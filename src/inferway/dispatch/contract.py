@@ -21,10 +21,8 @@ from numba.extending import overload
 
 from inferway.site.fleet import Fleet
 from inferway.site.handle import made_of
+from inferway.site.parts import INLINE
 from inferway.site.view import Event, Request, Site
-
-# Called, not inlined, a function counts references of every array that the site holds.
-_INLINE = {"forceinline": True}
 
 
 class Policy(Protocol):
@@ -58,17 +56,17 @@ def pull(policy: Any, site: Site, server: int, draw: int) -> tuple[int, int]:
     return 0, 1
 
 
-@overload(choose, strict=False, jit_options=_INLINE)
+@overload(choose, strict=False, jit_options=INLINE)
 def _choose(policy: Any, site: Any, request: Any, draw: Any) -> Any:
     return _method(policy, "choose")
 
 
-@overload(learn, strict=False, jit_options=_INLINE)
+@overload(learn, strict=False, jit_options=INLINE)
 def _learn(policy: Any, site: Any, event: Any) -> Any:
     return _method(policy, "learn") or (lambda policy, site, event: None)
 
 
-@overload(pull, strict=False, jit_options=_INLINE)
+@overload(pull, strict=False, jit_options=INLINE)
 def _pull(policy: Any, site: Any, server: Any, draw: Any) -> Any:
     return _method(policy, "pull") or (lambda policy, site, server, draw: (0, 1))
 

@@ -135,11 +135,14 @@ def dispatcher_on(
         lasting=lasting,
     )
     try:
-        return make(policy=spec.policy, **options)
+        dispatcher = make(policy=spec.policy, **options)
     except UnreachableError:
         if not best_effort:
             raise
-        return make(policy=BEST_EFFORT)
+        dispatcher = make(policy=BEST_EFFORT)
+    if any(variant.batch is not None for variant in task.variants.values()):
+        dispatcher.prepare(batches=True)
+    return dispatcher
 
 
 def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> float | None:

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from inferway.dispatch.alias import set_routing
-from inferway.dispatch.entries import AS_DECIDED, ENTRIES, Entries
-from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding, Silent
+from inferway.dispatch.entries import AS_DECIDED, Calls, Handles, RareStep, bind, calls_for
+from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
 from inferway.dispatch.table import build_policy
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
@@ -26,8 +26,8 @@ UNBOUNDED_PLACES = 1024
 _ON = (1,)
 
 
-_COMPILED: set[tuple[object, ...]] = set()
-"""What has been compiled in this process, by the policy's class and its fields' types."""
+_TRIED: set[tuple[object, ...]] = set()
+"""What has been tried in this process, by the policy's class and its fields' types."""
 
 
 class PolicyError(RuntimeError):
@@ -111,16 +111,14 @@ class Dispatcher:
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
         binding = self._binding(self.policy, self.site)
         self._decision = binding.decision
-        calls = ENTRIES
-        self._bind = calls.bind
         try:
-            handles = self._handles(binding)
-            self._bound, self._learning, self._pulling, self._silent = handles
+            bound = self._bind(binding)
+            calls = calls_for(bound)
             fields = cast("tuple[Any, ...]", self.policy)
             kind = (type(self.policy), *map(_kind, fields))
-            if kind not in _COMPILED:
-                self._compile(calls)
-                _COMPILED.add(kind)
+            if kind not in _TRIED:
+                self._try(calls)
+                _TRIED.add(kind)
         except COMPILE_ERRORS as error:
             reason = compile_reason(error, type(self.policy))
             raise ValueError(f"policy {policy} does not compile: {reason}") from error
@@ -130,38 +128,60 @@ class Dispatcher:
                 raise
             raise ValueError(f"policy {policy} {where}") from error
         self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
-        self._mark, self._pull, self._begin = calls.mark, calls.pull, calls.begin
-        self._shift = calls.shift
+        self._mark = calls.mark
+        self._begin: Any = calls.begin
+        self._pull: Any = calls.pull
+        self._shift: Any = calls.shift
+        if self.pulls:
+            self.prepare(batches=True)
+
+    def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
+        """Compile now what not every world asks for; else its first call takes a moment.
+
+        Parameters
+        ----------
+        batches
+            `pull` and `begin`, for servers that take several requests at once.
+        shifts
+            `shift`, for times that change from outside.
+        """
+        if batches and isinstance(self._begin, RareStep):
+            self._begin, self._pull = self._begin.compiled(), self._pull.compiled()
+        if shifts and isinstance(self._shift, RareStep):
+            self._shift = self._shift.compiled()
+
+    @property
+    def pulls(self) -> bool:
+        """Whether the policy forms its own batches."""
+        return hasattr(self.policy, "pull")
 
     def _fault(self, error: ZeroDivisionError) -> Exception:
         """Say that the policy has divided by zero, where that is a user's."""
         where = division(error, type(self.policy))
         return error if where is None else PolicyError(f"policy {self.policy_name} {where}")
 
-    def _compile(self, calls: Entries) -> None:
-        """Compile every call now, on a copy of the site: a first request must not pay for it."""
-        spare, learning, pulling, silent = self._handles(self._spare())
+    def _try(self, calls: Calls) -> None:
+        """Make every call once, on a copy of the site: a first request must not find a fault."""
+        spare = bind(self._spare())
+        whole, silent, learning, pulling = (one.handle for one in spare)
         # Whatever the policy decides, this goes to server 0.
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)
-        calls.arrive(spare, *request)
+        calls.arrive(whole, *request)
         calls.withdraw(learning, 0, 0, 0.0, True)
-        calls.arrive(spare, *request)
-        calls.begin(silent, 0, 1, 0.0)
+        calls.arrive(whole, *request)
         calls.finish(learning, 0, 0.0, 0.0, 0)
         calls.mark(silent, 0, False, 0.0)
-        calls.pull(pulling, 0, 0.0, 1)
-        calls.shift(silent, 0, 1, 0.0, 0.0, 0.0)
+        if self.pulls:
+            calls.pull(pulling, 0, 0.0, 1)
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
-    def _handles(self, binding: Binding) -> tuple[Any, Any, Any, Any]:
-        """Handles to the site: with its policy, for `learn`, for `pull`, and without the policy.
-
-        A policy that does not learn or pull has no part in what `finish` or `pull` compile.
-        """
-        bound, silent = self._bind(binding), self._bind(binding._replace(policy=Silent()))
-        learns, pulls = (hasattr(binding.policy, name) for name in ("learn", "pull"))
-        return bound, bound if learns else silent, bound if pulls else silent, silent
+    def _bind(self, binding: Binding) -> Handles:
+        """Make the binding the one that is called from now on."""
+        self._kept = bound = bind(binding)
+        self._bound, self._learning = bound.whole.handle, bound.learning.handle
+        self._pulling, self._silent = bound.pulling.handle, bound.silent.handle
+        return bound
 
     def _spare(self) -> Binding:
         """A binding of the same types with memory of its own."""
@@ -315,7 +335,8 @@ class Dispatcher:
             return
         self.lasting = lasting
         binding = self._binding(self.policy, self.site)
-        self._bound, self._decision = self._bind(binding), binding.decision
+        self._bind(binding)
+        self._decision = binding.decision
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""

@@ -1,6 +1,6 @@
-"""The steps as Python calls them: compiled, cached on disk, behind one handle.
+"""The steps as Python calls them: compiled, cached on disk, with the address of what is bound.
 
-A call with thirty arrays costs 8 us to unpack; a call with one structure that holds them, 0.6 us.
+A call with thirty arrays costs 8 us to unpack; a call with one address that leads to them, 0.2 us.
 """
 
 from __future__ import annotations
@@ -8,74 +8,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import numba
-from numba.core import types
-from numba.experimental import structref
+from numba.core.types import boolean, float64, int64
 
 from inferway.dispatch import steps
-from inferway.dispatch.steps import Binding
-from inferway.site.compiled import entry, fingerprint
-from inferway.site.view import Site
+from inferway.dispatch.steps import Binding, Silent
+from inferway.site.compiled import call_of, entry, fingerprint
+from inferway.site.pinned import Pinned, pin
 
 AS_DECIDED = -3
 """For `arrive`: what happens is what the policy decides."""
 
 
-class Entries(NamedTuple):
-    """Compiled functions, each called with the handle that `bind` gives."""
-
-    bind: Callable[..., Any]
-    arrive: Callable[..., int]
-    begin: Callable[..., None]
-    finish: Callable[..., None]
-    withdraw: Callable[..., None]
-    mark: Callable[..., None]
-    pull: Callable[..., tuple[int, int]]
-    shift: Callable[..., None]
-
-
 def code_of(policy: Any) -> str:
     """Hash of the code that decides with this policy, 16 hexadecimal digits."""
     return fingerprint(__name__, type(policy))
-
-
-@structref.register
-class _BindingType(types.StructRef):  # type: ignore[misc, name-defined]
-    """A `Binding` behind one pointer: unpacking thirty arrays at every call would cost 8 us."""
-
-
-@structref.register
-class _SiteType(types.StructRef):  # type: ignore[misc, name-defined]
-    """A `Site` behind one pointer, for the same reason."""
-
-
-if numba.config.DISABLE_JIT:
-
-    def _bind(binding: Binding) -> Any:
-        return binding
-
-else:
-
-    class _BindingRef(structref.StructRefProxy):  # type: ignore[misc]
-        pass
-
-    class _SiteRef(structref.StructRefProxy):  # type: ignore[misc]
-        pass
-
-    structref.define_proxy(_BindingRef, _BindingType, list(Binding._fields))
-    structref.define_proxy(_SiteRef, _SiteType, list(Site._fields))
-
-    def _bind(binding: Binding) -> Any:
-        return _BindingRef(
-            binding.policy,
-            _SiteRef(*binding.site),
-            binding.allowed,
-            binding.decision,
-            binding.measures,
-            binding.narrows,
-            binding.max_wait_s,
-            binding.lasting,
-        )
 
 
 def _arrive(
@@ -122,14 +68,85 @@ def _shift(bound: Any, low: int, high: int, by_s: float, least_s: float, now_s: 
     steps.shift(bound, low, high, by_s, least_s, now_s)
 
 
-ENTRIES = Entries(
-    bind=entry(_bind),
-    arrive=entry(_arrive),
-    begin=entry(_begin),
-    finish=entry(_finish),
-    withdraw=entry(_withdraw),
-    mark=entry(_mark),
-    pull=entry(_pull),
-    shift=entry(_shift),
-)
-"""For every policy: it is chosen by the type of what is bound."""
+_NUMBERS: dict[Callable[..., Any], tuple[Any, ...]] = {
+    _arrive: (float64, int64, float64, float64, int64, int64, int64, boolean, int64),
+    _begin: (int64, int64, float64),
+    _finish: (int64, float64, float64, int64),
+    _withdraw: (int64, int64, float64, boolean),
+    _mark: (int64, boolean, float64),
+    _pull: (int64, float64, int64),
+    _shift: (int64, int64, float64, float64, float64),
+}
+"""Types of what the steps take besides what is bound."""
+_ENTRIES: dict[Any, Any] = {step: entry(step) for step in _NUMBERS}
+
+
+class Handles(NamedTuple):
+    """A site with its policy as the steps take it: of each, as little as they need to know.
+
+    A policy that does not learn or pull has no part in what is compiled for these steps, and so is
+    the same for all such.
+    """
+
+    whole: Pinned
+    silent: Pinned
+    """Without the policy."""
+    learning: Pinned
+    """For `learn`,"""
+    pulling: Pinned
+    """and for `pull`."""
+
+
+class Calls(NamedTuple):
+    """Compiled steps; the first argument is the handle of what is named there."""
+
+    arrive: Callable[..., int]
+    """Of `Handles.whole`."""
+    begin: RareStep
+    """Of `Handles.silent`, as `mark` and `shift`."""
+    finish: Callable[..., None]
+    """Of `Handles.learning`, as `withdraw`."""
+    withdraw: Callable[..., None]
+    mark: Callable[..., None]
+    pull: RareStep
+    """Of `Handles.pulling`."""
+    shift: RareStep
+
+
+def bind(binding: Binding) -> Handles:
+    """Lay out a site and its policy for the steps."""
+    whole, silent = pin(binding), pin(binding._replace(policy=Silent()))
+    learns, pulls = (hasattr(binding.policy, name) for name in ("learn", "pull"))
+    return Handles(whole, silent, whole if learns else silent, whole if pulls else silent)
+
+
+def calls_for(handles: Handles) -> Calls:
+    """The steps for such a site and policy, from the cache or compiled; some only when called."""
+    return Calls(
+        arrive=_call(_arrive, handles.whole),
+        begin=RareStep(_begin, handles.silent),
+        finish=_call(_finish, handles.learning),
+        withdraw=_call(_withdraw, handles.learning),
+        mark=_call(_mark, handles.silent),
+        pull=RareStep(_pull, handles.pulling),
+        shift=RareStep(_shift, handles.silent),
+    )
+
+
+class RareStep:
+    """A step that few worlds take, compiled when it is `compiled` or first called."""
+
+    def __init__(self, step: Callable[..., Any], pinned: Pinned) -> None:
+        self._step, self._pinned = step, pinned
+
+    def compiled(self) -> Callable[..., Any]:
+        """The compiled step."""
+        return _call(self._step, self._pinned)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Take the step."""
+        return self.compiled()(*arguments)
+
+
+def _call(step: Any, pinned: Pinned) -> Callable[..., Any]:
+    return call_of(_ENTRIES[step], pinned.kind, *_NUMBERS[step])

@@ -108,12 +108,9 @@ def _said(text: str, name: str | None) -> tuple[str, int | None]:
 
 def _plain(text: str, policy: type) -> str:
     """Shorten the types that are our own and as long as a page."""
-    for name, shown in (
-        (r"numba\._SiteType", "site"),
-        (r"Handle\(Site", "site"),
-        (r"Request", "request"),
-        (re.escape(policy.__name__), _name(policy)),
-    ):
+    own = re.escape(policy.__name__)
+    text = re.sub(r"\bSite\[\w+\]", "site", re.sub(rf"{own}\[\w+\]", _name(policy), text))
+    for name, shown in (("Request", "request"), (own, _name(policy))):
         pattern = re.compile(rf"{name}\(")
         while (found := pattern.search(text)) is not None:
             end, depth = found.end(), found[0].count("(")

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numba
 import numpy as np
@@ -31,6 +31,7 @@ from numba.core.sigutils import normalize_signature
 from inferway.site import sources
 from inferway.site.cache import cache_root, prune, read, write
 from inferway.site.handle import Handle
+from inferway.site.parts import EntryCompiler, Kernel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -41,7 +42,7 @@ MARK = 12
 
 def jit(function: F) -> F:
     """Compile a kernel that other kernels call; it is cached with them."""
-    return numba.njit(function)
+    return function if numba.config.DISABLE_JIT else cast("F", Kernel(function))
 
 
 def entry(function: F) -> F:
@@ -59,10 +60,26 @@ def entry(function: F) -> F:
     """
     if numba.config.DISABLE_JIT:
         return function
-    compiled = numba.njit(nogil=True)(function)
+    compiled = numba.njit(nogil=True, pipeline_class=EntryCompiler)(function)
     # What `cache=True` does, with another cache.
     compiled._cache = _CodeCache(function)
     return compiled
+
+
+def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
+    """The compiled form of an entry for such arguments; a call looks at no types any more.
+
+    Parameters
+    ----------
+    function
+        An `entry`.
+    kinds
+        Numba's types of the arguments; a call's have to be of these.
+    """
+    if numba.config.DISABLE_JIT:
+        return function
+    found: Callable[..., Any] = function.compile(kinds)  # type: ignore[attr-defined]
+    return found
 
 
 def fingerprint(module: str, *classes: type) -> str:

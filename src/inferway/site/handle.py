@@ -9,7 +9,9 @@ whoever called the kernel holds the arrays.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numba
@@ -21,11 +23,21 @@ from numba.extending import infer_getattr, intrinsic, lower_getattr_generic, reg
 
 
 class Handle(types.Type):  # type: ignore[misc]
-    """The type of a handle to a NamedTuple of type `content`."""
+    """The type of a handle to a NamedTuple of type `content`.
+
+    It stands for the whole type in the name of every function that takes it, and so is short.
+    """
 
     def __init__(self, content: Any) -> None:
         self.content = content
-        super().__init__(name=f"Handle({content})")
+        digest = hashlib.sha256(str(content).encode()).hexdigest()[:16]
+        super().__init__(name=f"{content.instance_class.__name__}[{digest}]")
+
+    @staticmethod
+    @cache
+    def to(content: Any) -> Handle:
+        """The one for a content."""
+        return Handle(content)
 
 
 @register_model(Handle)
@@ -42,7 +54,7 @@ class _Fields(AttributeTemplate):  # type: ignore[misc]
         if name not in kind.content.fields:
             return None
         found = kind.content[kind.content.fields.index(name)]
-        return Handle(found) if isinstance(found, types.BaseNamedTuple) else found
+        return Handle.to(found) if isinstance(found, types.BaseNamedTuple) else found
 
 
 @lower_getattr_generic(Handle)
@@ -63,16 +75,26 @@ def _field(context: Any, builder: Any, kind: Handle, value: Any, name: str) -> A
 
 @intrinsic
 def _handle(_context: Any, value: Any) -> Any:
-    def code(_context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        place = cgutils.alloca_once(builder, args[0].type)
-        builder.store(args[0], place)
+    kind = value if isinstance(value, Handle) else Handle.to(value)
+
+    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
+        content = context.get_value_type(kind.content)
+        place = cgutils.alloca_once(builder, content)
+        if isinstance(value, Handle):
+            size = context.get_constant(types.intp, context.get_abi_sizeof(content))
+            cgutils.raw_memcpy(builder, place, args[0], size, 1)
+        else:
+            builder.store(args[0], place)
         return place
 
-    return Handle(value)(value), code
+    return kind(value), code
 
 
 handle: Callable[[Any], Any] = (lambda value: value) if numba.config.DISABLE_JIT else _handle
-"""``handle(named_tuple)``: a handle to it, valid until the kernel that asks for it returns."""
+"""``handle(named_tuple)``: a handle to it, valid until the kernel that asks for it returns.
+
+``handle(handle)`` is one to a copy of what it leads to: where arrays lie, a kernel that goes on for
+long then knows without looking, for nobody else can have moved them."""
 
 
 def made_of(kind: Any) -> type | None:

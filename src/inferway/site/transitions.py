@@ -246,9 +246,9 @@ def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float)
     for server in range(low, high):
         for size in range(SIZES):
             rows = 1 << size
-            for times_s in (site.row_s, site.slow_s):
-                whole_s = times_s[server, size] * rows
-                times_s[server, size] = _shifted(whole_s, by_s, least_s) / rows
+            row_s, slow_s = site.row_s[server, size] * rows, site.slow_s[server, size] * rows
+            site.row_s[server, size] = _shifted(row_s, by_s, least_s) / rows
+            site.slow_s[server, size] = _shifted(slow_s, by_s, least_s) / rows
         for offset in range(site.queue[server]):
             place = (site.head[server] + offset) % places
             before_s = site.expected_s[server, place]

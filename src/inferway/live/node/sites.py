@@ -326,6 +326,7 @@ class Sites:
             for name, offer in zip(fleet.variants, stands_for, strict=True)
         ]
         foresee(dispatcher.site, batches)
+        dispatcher.prepare(shifts=True)
         demands = self._demands(task, kind, fleet, dispatcher, signature, stands_for)
         before = self.by_task.get(task)
         carried: list[str] = []

@@ -7,12 +7,14 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
+import numba
 import numpy as np
 
 from inferway.dispatch.dispatcher import PolicyError
 from inferway.dispatch.table import build_policy
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
-from inferway.site.compiled import entry
+from inferway.site.compiled import call_of, entry
+from inferway.site.pinned import Pinned, pin
 from inferway.site.view import Site
 from inferway.twin.engine.face import CrowdedError
 from inferway.twin.engine.kind import Kind
@@ -59,17 +61,31 @@ class Apparatus(ABC):
         self.arrivals_seed = int(self.states[3])
         self.tally = empty_tally(len(self.phases), len(scenario.fleet.rate))
         self.cpu_s = 0.0
+        self._content: Any = None
+        self._pinned = Pinned(None, None)
         self.places = scenario.fleet.buffer or UNLIMITED
 
-    def compiled(self, name: str) -> Any:
-        """The compiled loop of `inferway.twin.kernel.markov` or `inferway.twin.kernel.general`."""
-        return _LOOPS[name]
+    def call(self, loop: Any, content: Any, *arguments: Any) -> Any:
+        """Call a kernel's loop, and count its CPU time.
 
-    def call(self, function: Any, *arguments: Any) -> Any:
-        """Call it, and count its CPU time; ValueError where the policy does not compile."""
+        Parameters
+        ----------
+        loop
+            `run` of `inferway.twin.kernel.markov` or `inferway.twin.kernel.general`.
+        content
+            Its first argument, which is laid out anew only where it is another than before.
+
+        Raises
+        ------
+        ValueError
+            Where the policy does not compile.
+        """
         start_s = time.thread_time()
         try:
-            return function(*arguments)
+            if content is not self._content:
+                self._pinned, self._content = pin(content), content
+            compiled = call_of(_LOOPS[loop], self._pinned.kind, *map(numba.typeof, arguments))
+            return compiled(self._pinned.handle, *arguments)
         except COMPILE_ERRORS as error:
             reason = compile_reason(error, type(self.policy))
             raise ValueError(f"policy {self.scenario.policy} does not compile: {reason}") from error
@@ -114,4 +130,4 @@ def charge(tally: Tally, site: Site, elapsed_s: float) -> None:
     np.add.at(tally.lengths, (site.server_class, np.minimum(site.queue, longest)), elapsed_s)
 
 
-_LOOPS = {"markov": entry(markov.run), "general": entry(general.run)}
+_LOOPS = {loop: entry(loop) for loop in (markov.run, general.run)}

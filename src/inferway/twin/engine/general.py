@@ -14,7 +14,7 @@ from inferway.site.view import Site
 from inferway.twin.engine.apparatus import Apparatus, charge
 from inferway.twin.engine.kind import Kind
 from inferway.twin.engine.outages import outages_of, schedule
-from inferway.twin.kernel import futures
+from inferway.twin.kernel import futures, general
 from inferway.twin.kernel.laws import laws
 from inferway.twin.kernel.state import (
     BROKEN,
@@ -106,7 +106,6 @@ class GeneralEngine(Apparatus):
         self._times_s, self._phases = np.zeros(0), np.zeros(0, np.int64)
         self._at = 0
         self._course = PhaseCourse(scenario.arrivals)
-        self._run = self.compiled("general")
 
     def _rules(self, records: bool) -> Rules:
         scenario = self.scenario
@@ -195,7 +194,7 @@ class GeneralEngine(Apparatus):
     def _step(self, times_s: Any, phases: Any, at: int, until_s: float) -> int:
         while True:
             began_s = self.now_s
-            ended, at = self.call(self._run, self.world, times_s, phases, at, until_s)
+            ended, at = self.call(general.run, self.world, times_s, phases, at, until_s)
             charge(self.tally, self.site, self.now_s - began_s)
             if ended == ROOM:
                 self.check_room(len(self.world.waiting.next))

@@ -10,6 +10,8 @@ from inferway.deployment.workloads import PhasedArrivals
 from inferway.site.view import Site
 from inferway.twin.engine.apparatus import Apparatus, charge
 from inferway.twin.engine.kind import Kind
+from inferway.twin.kernel import markov
+from inferway.twin.kernel.markov import Chain
 from inferway.twin.kernel.state import BROKEN, ROOM, empty_serving
 from inferway.twin.kernel.tally import empty_tally
 from inferway.twin.kernel.waiting import empty_waiting, enlarged
@@ -25,13 +27,19 @@ class MarkovEngine(Apparatus):
     def __init__(self, scenario: Scenario, seed: int, replication: int) -> None:
         super().__init__(scenario, seed, replication)
         fleet = scenario.fleet
-        self._site = scenario.site(self.targets[0], 1)
-        self.serving = empty_serving(fleet.servers)
-        self.waiting = empty_waiting(fleet.servers, 1024)
+        site = scenario.site(self.targets[0], 1)
+        self._chain = Chain(
+            self.policy,
+            site,
+            empty_serving(fleet.servers),
+            empty_waiting(fleet.servers, 1024),
+            self.tally,
+            self.states,
+            1.0 / site.rate,
+        )
         self._spans = self._segments()
         self._span = next(self._spans)
         self._counted_s = np.inf
-        self._run = self.compiled("markov")
 
     def _segments(self) -> Any:
         arrivals = self.scenario.arrivals
@@ -42,7 +50,7 @@ class MarkovEngine(Apparatus):
     @property
     def site(self) -> Site:
         """The view that the policy sees."""
-        return self._site
+        return self._chain.site
 
     @property
     def present(self) -> int:
@@ -53,12 +61,13 @@ class MarkovEngine(Apparatus):
     def uncounted(self) -> int:
         """Those of them that do not count."""
         found = 0
+        serving, waiting = self._chain.serving, self._chain.waiting
         for server in np.flatnonzero(self.site.queue):
-            found += int(self.serving.phase[server] < 0)
-            entry = self.waiting.first[server]
+            found += int(serving.phase[server] < 0)
+            entry = waiting.first[server]
             for _ in range(1, self.site.queue[server]):
-                found += int(self.waiting.phase[entry] < 0)
-                entry = self.waiting.next[entry]
+                found += int(waiting.phase[entry] < 0)
+                entry = waiting.next[entry]
         return found
 
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
@@ -85,19 +94,15 @@ class MarkovEngine(Apparatus):
     def count_anew(self) -> None:
         """Forget what was counted."""
         self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self._chain = self._chain._replace(tally=self.tally)
         self._counted_s = self.now_s
 
     def _step(self, rate_per_s: float, phase: int, until_s: float, arrivals: int) -> int:
         while True:
             began_s = self.now_s
             ended, arrivals = self.call(
-                self._run,
-                self.policy,
-                self.site,
-                self.serving,
-                self.waiting,
-                self.tally,
-                self.states,
+                markov.run,
+                self._chain,
                 rate_per_s,
                 phase,
                 until_s,
@@ -110,5 +115,6 @@ class MarkovEngine(Apparatus):
                 raise self.no_server()
             if ended != ROOM:
                 return int(arrivals)
-            self.check_room(len(self.waiting.next))
-            self.waiting = enlarged(self.waiting)
+            waiting = self._chain.waiting
+            self.check_room(len(waiting.next))
+            self._chain = self._chain._replace(waiting=enlarged(waiting))

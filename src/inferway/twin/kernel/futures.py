@@ -15,9 +15,9 @@ from numba.extending import overload
 from inferway.site.compiled import jit
 from inferway.site.fleet import Fleet
 from inferway.site.handle import made_of
+from inferway.site.parts import INLINE
 from inferway.site.view import Floats, Ints
 
-_INLINE = {"forceinline": True}
 _BRANCHES = 4
 """Children of a place in the heap: four share a cache line, and the tree is half as deep."""
 
@@ -197,25 +197,25 @@ def _comes_first(future: Heap, place: int, at_s: float, item: int) -> bool:
     return earlier or (future.at_s[place] == at_s and future.item[place] < item)
 
 
-@overload(put, strict=False, jit_options=_INLINE)
+@overload(put, strict=False, jit_options=INLINE)
 def _put(future: Any, k: Any, item: Any, at_s: Any) -> Any:
     chosen = put_in_rings if _is(future, Rings) else put_in_heap
     return lambda future, k, item, at_s: chosen(future, k, item, at_s)
 
 
-@overload(next_s, strict=False, jit_options=_INLINE)
+@overload(next_s, strict=False, jit_options=INLINE)
 def _next_s(future: Any) -> Any:
     chosen = next_of_rings if _is(future, Rings) else next_of_heap
     return lambda future: chosen(future)
 
 
-@overload(take, strict=False, jit_options=_INLINE)
+@overload(take, strict=False, jit_options=INLINE)
 def _take(future: Any) -> Any:
     chosen = take_from_rings if _is(future, Rings) else take_from_heap
     return lambda future: chosen(future)
 
 
-@overload(crowded, strict=False, jit_options=_INLINE)
+@overload(crowded, strict=False, jit_options=INLINE)
 def _crowded(future: Any) -> Any:
     if _is(future, Rings):
         return lambda future: False

@@ -7,27 +7,45 @@ class, each as likely as the other. An event costs the same whatever the number 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from inferway.dispatch.contract import choose, learn
 from inferway.site.handle import handle
 from inferway.site.transitions import join, leave
-from inferway.site.view import ALL_CLASSES, COMPLETED, DISPATCHED, HOLD, Event, Request
+from inferway.site.view import (
+    ALL_CLASSES,
+    COMPLETED,
+    DISPATCHED,
+    HOLD,
+    Event,
+    Floats,
+    Request,
+    Site,
+)
 from inferway.twin.kernel.chance import exponential, step, unit, word
-from inferway.twin.kernel.state import BROKEN, DONE, ROOM
-from inferway.twin.kernel.tally import LENGTHS, bucket
-from inferway.twin.kernel.waiting import pop, push
+from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving
+from inferway.twin.kernel.tally import LENGTHS, Tally, bucket
+from inferway.twin.kernel.waiting import Waiting, pop, push
+
+
+class Chain(NamedTuple):
+    """What a run reads and writes."""
+
+    policy: Any
+    site: Site
+    serving: Serving
+    waiting: Waiting
+    tally: Tally
+    states: np.ndarray
+    """(1,) or more streams; the first is the run's."""
+    mean_s: Floats
+    """(K,) service times, 1 over the site's rates."""
 
 
 def run(
-    policy: Any,
-    site: Any,
-    serving: Any,
-    waiting: Any,
-    tally: Any,
-    states: Any,
+    chain: Chain,
     rate_per_s: float,
     phase: int,
     until_s: float,
@@ -52,14 +70,15 @@ def run(
     (int, int)
         Why it ended, and how many of the arrivals are left.
     """
-    policy, site, serving = handle(policy), handle(site), handle(serving)
-    waiting, tally = handle(waiting), handle(tally)
+    # A copy each: what is handed to one function stays in registers where others are.
+    policy, site, serving = handle(chain.policy), handle(chain.site), handle(chain.serving)
+    waiting, tally = handle(chain.waiting), handle(chain.tally)
+    states, mean_s = chain.states, chain.mean_s
     state = states[0]
     now_s = site.clock_s[0]
     start_s = now_s
     classes, servers = site.rate.size, site.queue.size
     lengths, histogram = tally.lengths, tally.histogram
-    mean_s = 1.0 / site.rate
     most = LENGTHS - 1
     in_system = 0
     busy_rate = 0.0

@@ -14,12 +14,11 @@ from numba.extending import overload
 from inferway.site import batch
 from inferway.site.compiled import jit
 from inferway.site.handle import made_of
+from inferway.site.parts import INLINE
 from inferway.site.selection import predicted_service, predicted_wait
 from inferway.site.transitions import admit, join, leave, release
 from inferway.site.view import Site
 from inferway.twin.kernel.state import UNLIMITED, Times
-
-_INLINE = {"forceinline": True}
 
 
 def enter(upkeep: Any, site: Site, server: int, places: int) -> int:
@@ -91,13 +90,13 @@ def _begin_times(site: Site, server: int, taken: int) -> None:
     batch.begin(site, server, taken)
 
 
-@overload(enter, strict=False, jit_options=_INLINE)
+@overload(enter, strict=False, jit_options=INLINE)
 def _enter(upkeep: Any, site: Any, server: Any, places: Any) -> Any:
     chosen = _enter_times if _times(upkeep) else join
     return lambda upkeep, site, server, places: chosen(site, server, places)
 
 
-@overload(exit_, strict=False, jit_options=_INLINE)
+@overload(exit_, strict=False, jit_options=INLINE)
 def _exit(upkeep: Any, site: Any, server: Any, k: Any) -> Any:
     chosen = _exit_times if _times(upkeep) else leave
 
@@ -107,21 +106,21 @@ def _exit(upkeep: Any, site: Any, server: Any, k: Any) -> Any:
     return act
 
 
-@overload(begin, strict=False, jit_options=_INLINE)
+@overload(begin, strict=False, jit_options=INLINE)
 def _begin(upkeep: Any, site: Any, server: Any, taken: Any) -> Any:
     if _times(upkeep):
         return lambda upkeep, site, server, taken: _begin_times(site, server, taken)
     return lambda upkeep, site, server, taken: None
 
 
-@overload(foreseen, strict=False, jit_options=_INLINE)
+@overload(foreseen, strict=False, jit_options=INLINE)
 def _foreseen(upkeep: Any, site: Any, server: Any) -> Any:
     if _times(upkeep):
         return lambda upkeep, site, server: _foreseen_times(site, server)
     return lambda upkeep, site, server: (np.nan, np.nan)
 
 
-@overload(depth, strict=False, jit_options=_INLINE)
+@overload(depth, strict=False, jit_options=INLINE)
 def _depth(upkeep: Any, site: Any, places: Any) -> Any:
     if _times(upkeep):
         return lambda upkeep, site, places: _depth_times(site, places)
