@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import pytest
 from hypothesis import strategies as st
 from plain_site import Left, PlainSite
 
@@ -241,3 +242,19 @@ def filled(batch: Batch | None, room: float) -> Batch | None:
     Where servers fail and return for ever, what waits for a batch would never leave.
     """
     return batch if batch is None or batch.min <= room else replace(batch, min=1)
+
+
+def close(one: Any, other: Any, where: str = "") -> None:
+    """Equal but for the last digits of sums and logarithms."""
+    if isinstance(one, dict):
+        assert one.keys() == other.keys(), where
+        for name, value in one.items():
+            close(value, other[name], f"{where}.{name}")
+    elif isinstance(one, list):
+        assert len(one) == len(other), where
+        for number, (here, there) in enumerate(zip(one, other, strict=True)):
+            close(here, there, f"{where}[{number}]")
+    elif isinstance(one, float):
+        assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True), where
+    else:
+        assert one == other, where

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import math
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,21 +281,6 @@ def numbers() -> list[Any]:
             sites = SlottedSites(control, count=2, seed=4)
             found += [course(sites, np.tile([0.2, 0.2, 0.3, 0.3], (2, 1))) for _ in range(6)]
     return found
-
-
-def test_it_is_the_same_without_compilation() -> None:
-    code = f"import sys; sys.path.insert(0, {str(HERE)!r}); import json, test_routed; "
-    code += "print(json.dumps(test_routed.numbers()))"
-    plain = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        check=True,
-        text=True,
-        timeout=120,
-    )
-    for found, expected in zip(json.loads(plain.stdout), numbers(), strict=True):
-        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 def test_what_slots_cannot_run_is_refused() -> None:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import _thread
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +11,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from systems import HERE, VERSATILE, constant, phases, poisson, records
+from systems import HERE, VERSATILE, close, constant, phases, poisson, records
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
@@ -200,69 +196,6 @@ def test_policies_and_engines_see_the_same_arrivals() -> None:
     one = records(two_classes("exponential"), 500, 3, "general")
     other = records(two_classes("deterministic"), 500, 3, "ordered")
     assert sorted(left.arrived_s for left in one) == sorted(left.arrived_s for left in other)
-
-
-# --- the JIT off, and broken
-
-
-@pytest.fixture(scope="module")
-def without_jit() -> dict[str, Any]:
-    """What the script prints, from a process of its own in which nothing is compiled."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(HERE / "twin_without_jit.py")],
-        env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert isinstance(found, dict)
-    return found
-
-
-def close(one: Any, other: Any, where: str = "") -> None:
-    """Equal but for the last digits of sums and logarithms."""
-    if isinstance(one, dict):
-        assert one.keys() == other.keys(), where
-        for name, value in one.items():
-            close(value, other[name], f"{where}.{name}")
-    elif isinstance(one, list):
-        assert len(one) == len(other), where
-        for number, (here, there) in enumerate(zip(one, other, strict=True)):
-            close(here, there, f"{where}[{number}]")
-    elif isinstance(one, float):
-        assert one == pytest.approx(other, rel=1e-9, abs=1e-9, nan_ok=True), where
-    else:
-        assert one == other, where
-
-
-def test_without_the_jit_the_numbers_are_the_same(without_jit: dict[str, Any]) -> None:
-    import twin_without_jit
-
-    close(
-        {name: value for name, value in without_jit.items() if name not in ("broken", "course")},
-        {name: value for name, value in twin_without_jit.numbers().items() if name != "course"},
-    )
-    course = [[float(text) for text in row] for row in without_jit["course"]]
-    compiled = [[float(text) for text in row] for row in twin_without_jit.numbers()["course"]]
-    close(course, compiled)
-
-
-def test_a_broken_simulator_fails_loudly(without_jit: dict[str, Any]) -> None:
-    said = without_jit["broken"]
-    assert said["made"].startswith("ConservationError: 200 requests entered, 201 left and 0 are")
-    assert "Little's law does not hold" in said["aged"]
-    assert said["lost"].startswith("ConservationError: 200 requests entered, ")
-
-
-@pytest.mark.parametrize("decision", ["markov 7", "markov -3", "general 7", "general -3"])
-def test_a_decision_that_is_none_is_said(without_jit: dict[str, Any], decision: str) -> None:
-    assert without_jit["broken"][decision] == (
-        "PolicyError: policy ./policies/wrong.py:Wrong returned a number that is neither a server "
-        "of 0..4 nor REJECT nor HOLD"
-    )
 
 
 # --- early ends, records, samples, windows
