@@ -35,7 +35,6 @@ from beside import add_options, add_turn, compare
 
 import inferway
 from inferway.deployment import Deployment
-from inferway.experiments.machine import machine
 from inferway.live.up import Up
 from inferway.network.deployed import deployed
 from inferway.placement.contract import Observation
@@ -132,6 +131,9 @@ def main() -> None:
     if given.turn:
         print(json.dumps(turn(deployment, given.slots)))
         return
+    # Here, as a checkout of another time that is measured beside may not have it.
+    from inferway.experiments.machine import machine
+
     rule = expected(deployment, given.slots)
     live, _ = measured(deployment, given.slots)
     asked = {what: sum(live.get(kind, {}).get(what, 0.0) for kind in ASKED) for what in rule}

@@ -240,6 +240,9 @@ def main() -> None:
     if options.beside is not None:
         compare(__file__, ["--scale", str(options.scale)], options)
         return
+    # Here, as a checkout of another time that is measured beside may not have it.
+    from inferway.experiments.machine import machine
+
     found = measure(options.rounds, options.scale)
     if options.json:
         from inferway.experiments.machine import machine
