@@ -165,6 +165,20 @@ def _from_json(name: str, datatype: str, shape: tuple[int, ...], text: bytes) ->
     return array.reshape(shape)
 
 
+class LazyTensor:
+    """Data of an input in JSON that nobody needs before the model does."""
+
+    __slots__ = ("_data", "_datatype", "_name", "shape")
+
+    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> None:
+        self._name, self._datatype, self._data = name, datatype, data
+        self.shape = shape
+
+    def decoded(self) -> NDArray[Any]:
+        """Decode it; malformed data is a `RefusalError`."""
+        return from_json(self._name, self._datatype, self.shape, self._data)
+
+
 def from_bytes(
     name: str,
     datatype: str,

@@ -46,8 +46,8 @@ def make(intake: Intake, parameters: InferParameters | None = None) -> Any:
 
 
 def test_a_request_for_the_task(intake: Intake) -> None:
-    assert intake.input("a", "FP32", [3, 2], {}) == (3, 2)
-    assert intake.input("b", "BYTES", [3], {"a": ARRAYS["a"]}) == (3,)
+    assert intake.schema.input("a", "FP32", [3, 2], {}) == (3, 2)
+    assert intake.schema.input("b", "BYTES", [3], {"a": ARRAYS["a"]}) == (3,)
     request = make(intake)
     assert (request.rows, request.context, request.received_s) == (3, "context", 10.0)
     assert (request.classes, request.counted) == (ALL_CLASSES, True)
@@ -111,18 +111,18 @@ def test_inputs_that_do_not_fit(
     intake: Intake, given: tuple[str, str, list[int]], status: int, reason: str
 ) -> None:
     with pytest.raises(RefusalError, match=reason) as caught:
-        intake.input(*given, {"b": ARRAYS["b"]})
+        intake.schema.input(*given, {"b": ARRAYS["b"]})
     assert caught.value.status == status
 
 
 def test_a_missing_input(intake: Intake) -> None:
     with pytest.raises(RefusalError, match="lacks input 'b'; expected"):
-        intake.complete({"a": ARRAYS["a"]})
-    intake.complete(ARRAYS)
+        intake.schema.complete({"a": ARRAYS["a"]})
+    intake.schema.complete(ARRAYS)
 
 
 def test_outputs(intake: Intake) -> None:
-    assert intake.output("z", {"y"}, TensorParameters(classification=0)).datatype == "BYTES"
+    assert intake.schema.output("z", {"y"}, TensorParameters(classification=0)).datatype == "BYTES"
     for name, parameters, status, reason in (
         ("x", None, 400, "no output 'x'; there is 'y', 'z'"),
         ("y", None, 400, "'y' is requested twice"),
@@ -130,7 +130,7 @@ def test_outputs(intake: Intake) -> None:
         ("z", TensorParameters(shared_memory_region="r"), 501, "shared memory"),
     ):
         with pytest.raises(RefusalError, match=reason) as caught:
-            intake.output(name, {"y"}, parameters)
+            intake.schema.output(name, {"y"}, parameters)
         assert caught.value.status == status
 
 

@@ -144,7 +144,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
         )
     for i, given in enumerate(message.inputs):
         name, datatype = given.name, given.datatype
-        shape = intake.input(name, datatype, given.shape, arrays)
+        shape = intake.schema.input(name, datatype, given.shape, arrays)
         parameters = _parameters(given.parameters, TensorParameters, intake.site.stats)
         if parameters is not None and parameters.shared_memory_region is not None:
             raise RefusalError(501, "shared memory is not offered; send the data")
@@ -155,7 +155,7 @@ def _arrays(message: Any, intake: Intake) -> Arrays:
             raise RefusalError(400, f"input {name!r} has both contents and raw_input_contents")
         data = raw[i]
         arrays[name] = codec.from_bytes(name, datatype, shape, data, 0, len(data))
-    intake.complete(arrays)
+    intake.schema.complete(arrays)
     return arrays
 
 
@@ -165,7 +165,7 @@ def _wanted(message: Any, intake: Intake) -> list[Tensor]:
     wanted: dict[str, Tensor] = {}
     for output in message.outputs:
         parameters = _parameters(output.parameters, TensorParameters, intake.site.stats)
-        wanted[output.name] = intake.output(output.name, wanted, parameters)
+        wanted[output.name] = intake.schema.output(output.name, wanted, parameters)
     return list(wanted.values())
 
 

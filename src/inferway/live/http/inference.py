@@ -7,7 +7,6 @@ from collections.abc import Generator, Mapping
 from functools import partial
 from typing import Any, Final, cast
 
-import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http.beside import SteppedWork
@@ -52,20 +51,6 @@ class Wanted:
         self.exchange = exchange
         self.id = id
         self.outputs = outputs
-
-
-class Later:
-    """Data of an input in JSON that nobody needs before the model does."""
-
-    __slots__ = ("_data", "_datatype", "_name", "shape")
-
-    def __init__(self, name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> None:
-        self._name, self._datatype, self._data = name, datatype, data
-        self.shape = shape
-
-    def decoded(self) -> NDArray[Any]:
-        """Decode it; malformed data is a `RefusalError`."""
-        return codec.from_json(self._name, self._datatype, self.shape, self._data)
 
 
 class Infer:
@@ -171,7 +156,7 @@ class Infer:
         arrays: Arrays = {}
         for place, given in enumerate(inputs):
             name, datatype = given.name, given.datatype
-            shape = self.intake.input(name, datatype, given.shape, arrays)
+            shape = self.intake.schema.input(name, datatype, given.shape, arrays)
             parameters = given.parameters
             size = None if parameters is None else parameters.binary_data_size
             if size is None:
@@ -182,7 +167,7 @@ class Infer:
                 if found is not None and place in found:
                     arrays[name] = found[place]
                     continue
-                later = Later(name, datatype, shape, given.data)
+                later = codec.LazyTensor(name, datatype, shape, given.data)
                 arrays[name] = cast("Any", later) if self._later else later.decoded()
                 continue
             if memoryview(given.data).nbytes:
@@ -195,7 +180,7 @@ class Infer:
                 )
             arrays[name] = codec.from_bytes(name, datatype, shape, body, binary_at, size)
             binary_at += size
-        self.intake.complete(arrays)
+        self.intake.schema.complete(arrays)
         if binary_at != len(body):
             raise RefusalError(
                 400, f"{len(body) - binary_at} bytes of binary data belong to no input"
@@ -210,7 +195,7 @@ class Infer:
         wanted: dict[str, tuple[Tensor, bool]] = {}
         for output in message.outputs:
             own = output.parameters
-            tensor = self.intake.output(output.name, wanted, own)
+            tensor = self.intake.schema.output(output.name, wanted, own)
             raw = binary if own is None or own.binary_data is None else own.binary_data
             wanted[output.name] = (tensor, raw)
         return list(wanted.values())
