@@ -15,11 +15,8 @@ import subprocess
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
-
-import numpy as np
-import psutil
-from scipy.special import stdtrit
 
 HERE = Path(__file__).resolve().parents[1]
 TURNS = 7
@@ -41,6 +38,10 @@ class Ratio(NamedTuple):
 
 def ratio_of(ours: Sequence[float], others: Sequence[float]) -> Ratio:
     """Compare what was measured in the same turns."""
+    # Here and not above: processes that only measure need neither.
+    import numpy as np
+    from scipy.special import stdtrit
+
     logarithms = np.log(np.divide(ours, others))
     mean, turns = float(logarithms.mean()), len(logarithms)
     half = stdtrit(turns - 1, (1 + CONFIDENCE) / 2) * logarithms.std(ddof=1) / np.sqrt(turns)
@@ -55,6 +56,8 @@ def spent_s(pid: int) -> float:
     threads = list(Path(f"/proc/{pid}/task").glob("*/schedstat"))
     if threads:
         return sum(int(one.read_text().split()[0]) for one in threads) / 1e9
+    import psutil
+
     used = psutil.Process(pid).cpu_times()
     return used.user + used.system
 
@@ -98,8 +101,8 @@ def compare(script: str, arguments: Sequence[str], given: argparse.Namespace) ->
     ours, others = costs.values()
     rows = {
         part: {
-            "here_s": float(np.median([one[part] for one in ours])),
-            "beside_s": float(np.median([one[part] for one in others])),
+            "here_s": float(median([one[part] for one in ours])),
+            "beside_s": float(median([one[part] for one in others])),
             **ratio_of([one[part] for one in ours], [one[part] for one in others])._asdict(),
         }
         for part in ours[0]
