@@ -68,7 +68,8 @@ def sites_of(model: str) -> list[Any]:
     """Make one task of two variants, both the same model."""
     from inferway.dispatch import Dispatcher
     from inferway.live import Pool, PoolOptions, Site
-    from inferway.runtime import NullRuntime, Signature, Tensor
+    from inferway.protocol import Signature, Tensor
+    from inferway.runtime import NullRuntime
     from inferway.site import Fleet
 
     signature = Signature((Tensor("x", "FP32", (-1, SHAPE[1])),), (Tensor("y", "FP32", (-1, 10)),))

@@ -110,7 +110,7 @@ def test_no_request_is_lost_while_everything_changes(
         until(lambda: len(clients.statuses) > before + count)
 
     more()
-    first = serving.server.sites[0]
+    site, first = serving.server.sites[0], serving.server.sites[0].pool
     changes: list[dict[str, Any]] = [
         {"instances": THREE, "target": 0.8, "policy": "jiq-accurate"},
         {"instances": "digits/large: 1", "target": 0.5},
@@ -124,8 +124,9 @@ def test_no_request_is_lost_while_everything_changes(
     clients.stop()
     assert set(clients.statuses) == {200}
     assert "large" in clients.variants
-    until(lambda: not serving.server._roster.retiring)
-    assert not first.ready
+    until(lambda: not site._retiring)
+    assert serving.server.sites[0] is site
+    assert not any(instance._thread.is_alive() for instance in first.instances)
     status = serving.get("/status", admin=True).json["tasks"]["digits"]
     assert status["requests"]["answered"] == len(clients.statuses)
     assert list(status["variants"]) == ["tiny", "small"]
@@ -188,9 +189,10 @@ def test_a_request_whose_body_comes_late_finds_the_new_site(
     wire = serving.wire()
     wire.send(raw[:-100])
     until(lambda: bool(serving.server._http.connections))
-    first = serving.server.sites[0]
+    site, first = serving.server.sites[0], serving.server.sites[0].pool
     apply(write(file.parent, instances=THREE), serving.admin)
-    until(lambda: not first.ready)
+    until(lambda: not site._retiring)
+    assert site.pool is not first
     wire.send(raw[-100:])
     assert wire.read().status == 200
 

@@ -338,6 +338,13 @@ class Dispatcher:
         self._bind(binding)
         self._decision = binding.decision
 
+    def share_balance(self, balance: Floats) -> None:
+        """Keep the balance in this (1,) array from now on, as other dispatchers of the task do."""
+        self.site = self.site._replace(balance=balance)
+        binding = self._binding(self.policy, self.site)
+        self._decision = binding.decision
+        self._bound, self._learning, self._pulling, self._silent = self._handles(binding)
+
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
         return self._pull(self._pulling, server, now_s, draw)

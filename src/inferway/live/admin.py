@@ -80,16 +80,17 @@ def _task(site: Site) -> dict[str, Any]:
     variants = {}
     for k, name in enumerate(site.pool.variants):
         queues = site.pool.queues[site.pool.first[k] : site.pool.first[k + 1]]
-        answered = counters.outcomes[Outcome.ANSWERED][k]
+        column = site.pool.columns[k]
+        answered = counters.outcomes[Outcome.ANSWERED][column]
         variants[name] = {
             "accuracy": site.pool.accuracy[k],
             "profile_service_s": 1.0 / site.pool.rate[k],
-            "mean_service_s": counters.service_sum_s[k] / answered if answered else None,
-            "mean_latency_s": counters.latency_sum_s[k] / answered if answered else None,
+            "mean_service_s": counters.service_sum_s[column] / answered if answered else None,
+            "mean_latency_s": counters.latency_sum_s[column] / answered if answered else None,
             "instances": len(queues),
             "healthy": site.pool.health.healthy[site.pool.first[k] : site.pool.first[k + 1]],
             "queue": [len(queue) for queue in queues],
-            "answers": counters.rows[k],
+            "answers": counters.rows[column],
             "memory": _memory(site, k),
         }
     routing = site.pool.dispatcher.routing

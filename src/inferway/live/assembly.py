@@ -1,4 +1,4 @@
-"""From a deployment to the sites that serve it: models loaded, dispatchers compiled."""
+"""From a deployment to the fleets that serve it: models loaded, dispatchers compiled."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from inferway.live.growths import Growths, identity
 from inferway.live.headroom import Headroom, MemoryNeed, is_closed, memory_need_of, tensors_of
 from inferway.live.models import LoadError, models_of
 from inferway.live.pool import HELD_LIMIT, Pool, PoolOptions
-from inferway.live.site import Site
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, Deployment, Task, Variant
@@ -45,14 +44,14 @@ def times_file() -> Path:
     return Path(home) / "inferway" / "service-times.json"
 
 
-def sites_of(
+def pools_of(
     deployment: Deployment,
     times: Path | None = None,
     now: Callable[[], float] = time.monotonic,
     headroom: Headroom | None = None,
     growths: Growths | None = None,
     log: Any = None,
-) -> list[Site]:
+) -> list[Pool]:
     """Load every task of a deployment; takes seconds.
 
     Parameters
@@ -63,7 +62,7 @@ def sites_of(
         Where service times measured in earlier runs are found, and kept for later ones; None
         starts from the profiles and keeps nothing.
     now
-        The sites' clock, seconds.
+        The pools' clock, seconds.
     headroom
         Of all their runs; None bounds nothing.
     growths
@@ -78,7 +77,7 @@ def sites_of(
         When a model or a policy cannot be loaded.
     """
     return [
-        _site(deployment, task, times, now, headroom, growths, log)
+        _pool(deployment, task, times, now, headroom, growths, log)
         for task in deployment.tasks.values()
     ]
 
@@ -120,7 +119,7 @@ def demand_at(
     return demand
 
 
-def _site(
+def _pool(
     deployment: Deployment,
     task: Task,
     times: Path | None,
@@ -128,7 +127,7 @@ def _site(
     headroom: Headroom | None,
     growths: Growths | None,
     log: Any,
-) -> Site:
+) -> Pool:
     # Compiles, which takes time that `import inferway.live` must not.
     from inferway.dispatch.batching import foresee, rules_of
     from inferway.dispatch.deployed import dispatcher_of
@@ -181,28 +180,26 @@ def _site(
     central, room = node.queue == "central", HELD_LIMIT
     if central and node.buffer is not None:
         room = (node.buffer - 1) * fleet.servers
-    return Site(
-        Pool(
-            task.name,
-            signature,
-            dispatcher,
-            runtimes,
-            PoolOptions(
-                seed=deployment.seed,
-                target=task.accuracy_target,
-                deadline_s=task.deadline_s,
-                drop_late=node.late == "drop",
-                in_order=central,
-                room=room,
-                controller=controller,
-                rules=rules_of(dispatcher.site, batches) if any(batches) else None,
-                headroom=headroom,
-                demands=demands,
-                window_s=None if options.get("rate") else options.get("window"),
-                remember=keep,
-                now=now,
-            ),
-        )
+    return Pool(
+        task.name,
+        signature,
+        dispatcher,
+        runtimes,
+        PoolOptions(
+            seed=deployment.seed,
+            target=task.accuracy_target,
+            deadline_s=task.deadline_s,
+            drop_late=node.late == "drop",
+            in_order=central,
+            room=room,
+            controller=controller,
+            rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+            headroom=headroom,
+            demands=demands,
+            window_s=None if options.get("rate") else options.get("window"),
+            remember=keep,
+            now=now,
+        ),
     )
 
 

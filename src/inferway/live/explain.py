@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,9 +34,34 @@ class Snapshot(msgspec.Struct, gc=False):
     """Probability of each server; empty where requests are not routed by probabilities."""
 
 
+class FleetFacts(NamedTuple):
+    """What explanations need to know of a fleet.
+
+    Attributes
+    ----------
+    variants, accuracy, first
+        Names, accuracies in 0..1, and where each class begins.
+    target
+        The accuracy target, or None.
+    places
+        Places at each server.
+    most_rows
+        Rows of one run at most, by class.
+    """
+
+    variants: tuple[str, ...]
+    accuracy: list[float]
+    first: list[int]
+    target: float | None
+    places: int
+    most_rows: list[int]
+
+
 class LoggedRequest(msgspec.Struct, gc=False):
     """A request that has ended, without its tensors; as in `Request`."""
 
+    fleet: FleetFacts
+    """That it was decided for."""
     id: bytes
     before: Snapshot | None
     server: int
@@ -59,41 +84,17 @@ class LoggedRequest(msgspec.Struct, gc=False):
 
 
 class RequestLog:
-    """The last requests of a site.
+    """The last requests of a task, whoever served it."""
 
-    Parameters
-    ----------
-    variants, accuracy, first
-        Of the fleet: names, accuracies in 0..1, and where each class begins.
-    target
-        The accuracy target, or None.
-    places
-        Places at each server.
-    most_rows
-        Rows of one run at most, by class.
-    """
-
-    def __init__(
-        self,
-        variants: tuple[str, ...],
-        accuracy: list[float],
-        first: list[int],
-        target: float | None,
-        places: int,
-        most_rows: list[int],
-    ) -> None:
-        self._variants, self._accuracy = variants, accuracy
-        self._first, self._target, self._places = first, target, places
-        self._most_rows = most_rows
-        self.past: RequestLog | None = None
-        """Of the site that had the task before."""
+    def __init__(self) -> None:
         self._kept: deque[LoggedRequest] = deque(maxlen=KEPT)
 
-    def keep(self, request: Request) -> None:
-        """Remember how a request ended, without its tensors."""
+    def keep(self, request: Request, fleet: FleetFacts) -> None:
+        """Remember how a request that was decided for this fleet ended, without its tensors."""
         assert request.outcome is not None
         self._kept.append(
             LoggedRequest(
+                fleet,
                 request.id,
                 request.before,
                 request.server,
@@ -124,119 +125,126 @@ class RequestLog:
         """
         for kept in reversed(self._kept):
             if kept.id == identity:
-                return self._words(kept)
-        return None if self.past is None else self.past.explain(identity)
+                return _words(kept)
+        return None
 
-    def _words(self, ended: LoggedRequest) -> dict[str, Any]:
-        before, outcome, deadline_s = ended.before, ended.outcome, ended.deadline_s
-        chosen = self._class(ended.server)
-        candidates = [] if before is None else self._candidates(before, ended)
-        told: dict[str, Any] = {
-            "id": ended.id.decode("latin-1"),
-            "outcome": outcome.name.lower(),
-            "variant": None if chosen is None else self._variants[chosen],
-            "instance": None if chosen is None else ended.server - self._first[chosen],
-            "rows": ended.rows,
-            "batch": self._batch(ended, chosen),
-            "pinned": not ended.counted,
-            "accuracy_floor": ended.floor or None,
-            "priority": ended.priority or None,
-            "deadline_ms": _ms(deadline_s - ended.received_s) if deadline_s < math.inf else None,
-            "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
-            "latency_ms": _ms(ended.latency_s) if outcome is Outcome.ANSWERED else None,
-            "service_ms": _ms(ended.service_s) if outcome is Outcome.ANSWERED else None,
-            "accuracy_target": self._target,
-            "balance_before": None if before is None else before.balance,
-            "balance_after": None,
-            "candidates": candidates,
-            "reason": ended.reason,
-        }
-        if before is not None:
-            moved = 0.0
-            if ended.counted and chosen is not None and outcome is Outcome.ANSWERED:
-                moved = ended.rows * (self._accuracy[chosen] - (self._target or 0.0))
-            told["balance_after"] = before.balance + moved
-            for candidate in candidates:
-                wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
-                late = before.now_s + wait_s / 1e3 > deadline_s
-                candidate["in_time"] = not late
-                candidate["chosen"] = candidate["variant"] == told["variant"]
-            if chosen is not None and not ended.reason:
-                told["reason"] = self._why(chosen, candidates, told)
-        return told
 
-    def _candidates(self, before: Snapshot, ended: LoggedRequest) -> list[dict[str, Any]]:
-        rows = ended.rows
-        queue = np.frombuffer(before.queue, np.int32)
-        ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
-        left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
-        wait_s = np.where(queue == 0, 0.0, left_s)
-        row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
-        most = np.repeat(self._most_rows, np.diff(self._first))
-        full, rest = np.divmod(rows, most)
-        service_s = full * most * _of_size(row_s, most) + rest * _of_size(row_s, rest)
-        healthy = np.frombuffer(before.healthy, np.bool_)
-        shares = np.frombuffer(before.shares)
-        found = []
-        for k, name in enumerate(self._variants):
-            own = slice(self._first[k], self._first[k + 1])
-            # The first in time of those that take requests, or of all where none does.
-            rests = np.where(healthy[own], 0.0, 1e9)
-            first = own.start + int(np.argmin(rests + wait_s[own] + service_s[own]))
-            allowed = bool(ended.classes >> k & 1) and self._accuracy[k] >= ended.floor
-            found.append(
-                {
-                    "variant": name,
-                    "accuracy": self._accuracy[k],
-                    "allowed": allowed,
-                    "instances": self._first[k + 1] - self._first[k],
-                    "healthy": int(np.count_nonzero(healthy[own])),
-                    "idle": int(np.count_nonzero(healthy[own] & (queue[own] == 0))),
-                    "full": int(np.count_nonzero(queue[own] >= self._places)),
-                    "queue": queue[own].tolist(),
-                    "probability": [round(p, 6) for p in shares[own].tolist()] or None,
-                    "predicted_wait_ms": _ms(float(wait_s[first])),
-                    "predicted_service_ms": _ms(float(service_s[first])),
-                }
-            )
-        return found
+def _words(ended: LoggedRequest) -> dict[str, Any]:
+    fleet = ended.fleet
+    before, outcome, deadline_s = ended.before, ended.outcome, ended.deadline_s
+    chosen = _class(fleet, ended.server)
+    candidates = [] if before is None else _candidates(before, ended)
+    told: dict[str, Any] = {
+        "id": ended.id.decode("latin-1"),
+        "outcome": outcome.name.lower(),
+        "variant": None if chosen is None else fleet.variants[chosen],
+        "instance": None if chosen is None else ended.server - fleet.first[chosen],
+        "rows": ended.rows,
+        "batch": _batch(ended, chosen),
+        "pinned": not ended.counted,
+        "accuracy_floor": ended.floor or None,
+        "priority": ended.priority or None,
+        "deadline_ms": _ms(deadline_s - ended.received_s) if deadline_s < math.inf else None,
+        "predicted_latency_ms": None if chosen is None else _ms(ended.predicted_s),
+        "latency_ms": _ms(ended.latency_s) if outcome is Outcome.ANSWERED else None,
+        "service_ms": _ms(ended.service_s) if outcome is Outcome.ANSWERED else None,
+        "accuracy_target": fleet.target,
+        "balance_before": None if before is None else before.balance,
+        "balance_after": None,
+        "candidates": candidates,
+        "reason": ended.reason,
+    }
+    if before is not None:
+        moved = 0.0
+        if ended.counted and chosen is not None and outcome is Outcome.ANSWERED:
+            moved = ended.rows * (fleet.accuracy[chosen] - (fleet.target or 0.0))
+        told["balance_after"] = before.balance + moved
+        for candidate in candidates:
+            wait_s = candidate["predicted_wait_ms"] + candidate["predicted_service_ms"]
+            late = before.now_s + wait_s / 1e3 > deadline_s
+            candidate["in_time"] = not late
+            candidate["chosen"] = candidate["variant"] == told["variant"]
+        if chosen is not None and not ended.reason:
+            told["reason"] = _why(fleet, chosen, candidates, told)
+    return told
 
-    def _why(self, chosen: int, candidates: list[dict[str, Any]], told: dict[str, Any]) -> str:
-        name = self._variants[chosen]
-        if told["pinned"]:
-            return f"the request was pinned to {name}"
-        fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
-        if len(fit) == 1:
-            return (
-                f"{name} was the only variant that was allowed, healthy and predicted to be in time"
-            )
-        if told["candidates"][chosen]["probability"] is not None:
-            shares = ", ".join(f"{sum(one['probability']):.3g} {one['variant']}" for one in fit)
-            return f"the scheduler's probabilities drew {name}; they were {shares}"
-        idle = [one["variant"] for one in fit if one["idle"]]
-        state = f"idle were {', '.join(idle)}" if idle else "none was idle"
-        if self._target is None:
-            return f"the policy chose {name} of {len(fit)} variants; {state}"
-        side = "ahead of" if told["balance_before"] >= 0 else "behind"
-        return (
-            f"the policy chose {name} of {len(fit)} variants; {state}, and the mean accuracy was "
-            f"{side} its target by a balance of {told['balance_before']:.4g}"
+
+def _candidates(before: Snapshot, ended: LoggedRequest) -> list[dict[str, Any]]:
+    fleet = ended.fleet
+    rows = ended.rows
+    queue = np.frombuffer(before.queue, np.int32)
+    ends_s, free_s = np.frombuffer(before.ends_s), np.frombuffer(before.free_s)
+    left_s = np.maximum(0.0, ends_s - before.now_s) + (free_s - ends_s)
+    wait_s = np.where(queue == 0, 0.0, left_s)
+    row_s = np.frombuffer(before.row_s).reshape(len(queue), SIZES)
+    most = np.repeat(fleet.most_rows, np.diff(fleet.first))
+    full, rest = np.divmod(rows, most)
+    service_s = full * most * _of_size(row_s, most) + rest * _of_size(row_s, rest)
+    healthy = np.frombuffer(before.healthy, np.bool_)
+    shares = np.frombuffer(before.shares)
+    found = []
+    for k, name in enumerate(fleet.variants):
+        own = slice(fleet.first[k], fleet.first[k + 1])
+        # The first in time of those that take requests, or of all where none does.
+        rests = np.where(healthy[own], 0.0, 1e9)
+        first = own.start + int(np.argmin(rests + wait_s[own] + service_s[own]))
+        allowed = bool(ended.classes >> k & 1) and fleet.accuracy[k] >= ended.floor
+        found.append(
+            {
+                "variant": name,
+                "accuracy": fleet.accuracy[k],
+                "allowed": allowed,
+                "instances": fleet.first[k + 1] - fleet.first[k],
+                "healthy": int(np.count_nonzero(healthy[own])),
+                "idle": int(np.count_nonzero(healthy[own] & (queue[own] == 0))),
+                "full": int(np.count_nonzero(queue[own] >= fleet.places)),
+                "queue": queue[own].tolist(),
+                "probability": [round(p, 6) for p in shares[own].tolist()] or None,
+                "predicted_wait_ms": _ms(float(wait_s[first])),
+                "predicted_service_ms": _ms(float(service_s[first])),
+            }
         )
+    return found
 
-    def _batch(self, ended: LoggedRequest, chosen: int | None) -> dict[str, int] | None:
-        """What was run at once, the request included; None where that was not here."""
-        if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
-            return None
-        told = {"requests": ended.requests_together, "rows": ended.rows_together}
-        if not ended.requests_together:
-            told = {"requests": 1, "rows": ended.rows}
-        runs = -(-told["rows"] // self._most_rows[chosen])
-        return told | {"runs": runs} if runs > 1 else told
 
-    def _class(self, server: int) -> int | None:
-        if server < 0:
-            return None
-        return next(k for k in range(len(self._variants)) if server < self._first[k + 1])
+def _why(
+    fleet: FleetFacts, chosen: int, candidates: list[dict[str, Any]], told: dict[str, Any]
+) -> str:
+    name = fleet.variants[chosen]
+    if told["pinned"]:
+        return f"the request was pinned to {name}"
+    fit = [one for one in candidates if one["allowed"] and one["in_time"] and one["healthy"]]
+    if len(fit) == 1:
+        return f"{name} was the only variant that was allowed, healthy and predicted to be in time"
+    if told["candidates"][chosen]["probability"] is not None:
+        shares = ", ".join(f"{sum(one['probability']):.3g} {one['variant']}" for one in fit)
+        return f"the scheduler's probabilities drew {name}; they were {shares}"
+    idle = [one["variant"] for one in fit if one["idle"]]
+    state = f"idle were {', '.join(idle)}" if idle else "none was idle"
+    if fleet.target is None:
+        return f"the policy chose {name} of {len(fit)} variants; {state}"
+    side = "ahead of" if told["balance_before"] >= 0 else "behind"
+    return (
+        f"the policy chose {name} of {len(fit)} variants; {state}, and the mean accuracy was "
+        f"{side} its target by a balance of {told['balance_before']:.4g}"
+    )
+
+
+def _batch(ended: LoggedRequest, chosen: int | None) -> dict[str, int] | None:
+    """What was run at once, the request included; None where that was not here."""
+    if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
+        return None
+    told = {"requests": ended.requests_together, "rows": ended.rows_together}
+    if not ended.requests_together:
+        told = {"requests": 1, "rows": ended.rows}
+    runs = -(-told["rows"] // ended.fleet.most_rows[chosen])
+    return told | {"runs": runs} if runs > 1 else told
+
+
+def _class(fleet: FleetFacts, server: int) -> int | None:
+    if server < 0:
+        return None
+    return next(k for k in range(len(fleet.variants)) if server < fleet.first[k + 1])
 
 
 def _of_size(row_s: Any, rows: Any) -> Any:

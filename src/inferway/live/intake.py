@@ -40,15 +40,21 @@ class Intake:
     ) -> None:
         self.site = site
         self.limits = limits
+        self.counted = variant is None
+        self._variant, self._own = variant, own
+        self._see()
+
+    def _see(self) -> None:
+        """Look at the fleet that answers now: its classes, and what they take."""
+        self._pool = pool = self.site.pool
         self.classes = ALL_CLASSES
-        self.counted = True
-        if variant is not None:
-            self.classes = site.own_mask(variant) if own else site.mask_of(variant)
-            self.counted = False
-        allowed = [k for k in site.classes if self.classes >> k & 1]
-        self._fits = {k: site.fits[k] for k in allowed}
+        if self._variant is not None:
+            mask = pool.own_mask if self._own else pool.mask_of
+            self.classes = mask(self._variant)
+        allowed = [k for k in pool.classes if self.classes >> k & 1]
+        self._fits = {k: pool.fits[k] for k in allowed}
         self._least_fits = min(self._fits.values(), default=WHOLE)
-        self.schema = TaskSchema(site.signature, limits.elements)
+        self.schema = TaskSchema(pool.signature, self.limits.elements)
         """What the task takes and gives."""
 
     def request(
@@ -75,6 +81,11 @@ class Intake:
         RefusalError
             When a parameter is out of range, or there is no memory for so many rows.
         """
+        if self._pool is not self.site.pool:  # another has taken over since the last request
+            self._see()
+            if not self.classes:
+                assert self._variant is not None
+                raise RefusalError(404, unknown([self.site], self.site.task, self._variant))
         rows = next(iter(arrays.values())).shape[0]
         request = Request(arrays, rows, deliver, context, received_s)
         request.classes = self.classes

@@ -191,7 +191,7 @@ class SiteCollector(Collector):
             "inferway_requests", "Requests by how they ended.", labels=[*_VARIANT, "outcome"]
         )
         for site in self._sites:
-            names = (*site.pool.variants, "")
+            names = (*site.stats.variants, "")
             for outcome in Outcome:
                 for name, count in zip(names, site.stats.outcomes[outcome], strict=True):
                     # A zero stands where such an end is usual, so that rates start from it.
@@ -204,7 +204,7 @@ class SiteCollector(Collector):
             "inferway_answers", "Rows answered; a request may have several.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, rows in zip(site.pool.variants, site.stats.rows, strict=True):
+            for name, rows in zip(site.stats.variants, site.stats.rows, strict=True):
                 family.add_metric([site.task, name], rows)
         return family
 
@@ -213,7 +213,7 @@ class SiteCollector(Collector):
             "inferway_late_answers", "Requests answered after their deadline.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, late in zip(site.pool.variants, site.stats.late, strict=True):
+            for name, late in zip(site.stats.variants, site.stats.late, strict=True):
                 family.add_metric([site.task, name], late)
         return family
 
@@ -236,7 +236,7 @@ class SiteCollector(Collector):
         bounds = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
         for site in self._sites:
             counters = site.stats
-            for k, name in enumerate(site.pool.variants):
+            for k, name in enumerate(counters.variants):
                 buckets = list(zip(bounds, accumulate(counters.buckets[k]), strict=True))
                 family.add_metric([site.task, name], buckets, counters.latency_sum_s[k])
         return family
@@ -248,7 +248,7 @@ class SiteCollector(Collector):
             labels=_VARIANT,
         )
         for site in self._sites:
-            for name, total in zip(site.pool.variants, site.stats.service_sum_s, strict=True):
+            for name, total in zip(site.stats.variants, site.stats.service_sum_s, strict=True):
                 family.add_metric([site.task, name], total)
         return family
 
@@ -259,7 +259,7 @@ class SiteCollector(Collector):
         bounds = [*(str(bound) for bound in BATCH_BOUNDS), "+Inf"]
         for site in self._sites:
             counters = site.stats
-            for k, name in enumerate(site.pool.variants):
+            for k, name in enumerate(counters.variants):
                 buckets = list(zip(bounds, accumulate(counters.batches[k]), strict=True))
                 family.add_metric([site.task, name], buckets, counters.batch_rows[k])
         return family
@@ -378,7 +378,7 @@ class SiteCollector(Collector):
                 for fault in Fault:
                     count = runtime.faults[fault]
                     failures.add_metric([site.task, name, fault.value], count)
-                moved.add_metric([site.task, name], site.stats.moved[k])
+                moved.add_metric([site.task, name], site.stats.moved[site.pool.columns[k]])
                 retries.add_metric([site.task, name], runtime.retried)
                 opened.add_metric([site.task, name], runtime.opened)
         yield from (failures, moved, retries, opened)

@@ -14,8 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import numpy as np
+
 from inferway.live.batcher import Batcher
-from inferway.live.explain import Snapshot
+from inferway.live.explain import FleetFacts, Snapshot
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.health import Health
 from inferway.live.inline import InlineRunner
@@ -115,10 +117,10 @@ class Owner(Protocol):
     def pull(self, pool: Pool) -> None:
         """Decide on the head of the central queue again: something may have fallen free."""
 
-    def expired(self, request: Request) -> None:
+    def expired(self, pool: Pool, request: Request) -> None:
         """End a queued request whose deadline has passed; it stands nowhere any more."""
 
-    def dropped(self, request: Request, late: bool) -> None:
+    def dropped(self, pool: Pool, request: Request, late: bool) -> None:
         """End a request that a free server would not take: it is late, or the policy said so."""
 
     def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
@@ -197,6 +199,12 @@ class Pool:
         """By class, the rows that a request may have."""
         self.most_rows = [int(view.most_rows[server]) for server in first[:-1]]
         """By class, the rows of one run."""
+        self.facts = FleetFacts(
+            fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows
+        )
+        """For explanations."""
+        self.columns = list(self.classes)
+        """Where the task's statistics have each class."""
         self.budget = RetryBudget()
         self.instances = self._instances(task)
         self.own = 0
@@ -334,6 +342,21 @@ class Pool:
             self.recording.close()
         await self.remember()
 
+    def follow(self, before: Pool) -> None:
+        """Go on where another pool of the task is: with its balance, and what its policy knows.
+
+        The balance where the promise is the same; what was learned, where the policy is the same,
+        of the same classes, as well.
+        """
+        if before.options.target != self.options.target:
+            return
+        assert self.recording is None
+        self.dispatcher.share_balance(before.balance)
+        self.balance = before.balance
+        _teach(self.dispatcher, before.dispatcher)
+        if self.scheduler is not None:
+            self.scheduler.again()  # what was taught holds the old routing
+
     def flush(self) -> None:
         """Let no request wait for others to make a batch with, from now on: few more will come."""
         if self.batcher is not None:
@@ -343,6 +366,13 @@ class Pool:
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
         return sum(map(len, self.queues)) + len(self.held)
+
+    def has(self, request: Request) -> bool:
+        """Whether a request is at a server here, or in the central queue."""
+        server = request.server
+        if server < 0:
+            return request in self.held
+        return server < len(self.queues) and request in self.queues[server]
 
     # Classes of servers.
 
@@ -533,7 +563,7 @@ class Pool:
             self.release(request)
         elif request.outcome is not None or not self.recall(request):
             return
-        self.owner.expired(request)
+        self.owner.expired(self, request)
         self.owner.pull(self)
 
     # What instances and batches tell.
@@ -575,7 +605,7 @@ class Pool:
 
     def dropped(self, request: Request, late: bool) -> None:
         """Tell of a request that a free server would not take; it stands in no queue."""
-        self.owner.dropped(request, late)
+        self.owner.dropped(self, request, late)
 
     def report(self, error: Exception) -> None:
         """Say an error that is nobody's answer."""
@@ -657,3 +687,20 @@ class Pool:
         while True:
             await asyncio.sleep(REMEMBER_S)
             await self.remember()
+
+
+def _teach(new: Any, old: Any) -> None:
+    # A policy that does not learn has plans, which belong to its own fleet.
+    policy = old.policy
+    if not hasattr(policy, "learn") or policy._fields != new.policy._fields:
+        return
+    said = [(one.policy_name, one.options, one.fleet.variants) for one in (new, old)]
+    mine, theirs = (np.stack((one.fleet.rate, one.fleet.accuracy)) for one in (new, old))
+    if said[0] != said[1] or not np.array_equal(mine, theirs):
+        return
+    learned = [
+        pair for pair in zip(new.policy, policy, strict=True) if isinstance(pair[0], np.ndarray)
+    ]
+    if all(mine.shape == theirs.shape for mine, theirs in learned):
+        for mine, theirs in learned:
+            mine[:] = theirs

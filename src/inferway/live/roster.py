@@ -8,12 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.live.assembly import check_served, sites_of
+from inferway.live.assembly import check_served, pools_of
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.headroom import Headroom
+from inferway.live.pool import Pool
 from inferway.live.site import Site
-from inferway.live.succession import inherit, retire
 from inferway.live.threads import run_detached
 from inferway.live.tracing import Tracer
 
@@ -83,8 +83,10 @@ class Roster:
         """
         if isinstance(given, Sequence):
             self.sites = given
+            for site in given:
+                self._watch(site)
         else:
-            self.sites = await self._made(given)
+            self.sites = [self._new(pool) for pool in await self._made(given)]
         if self._record is not None:
             for site in self.sites:
                 try:
@@ -95,7 +97,8 @@ class Roster:
                         f"nothing can be recorded in {self._record}: {reason}"
                     ) from error
         self._route(self.sites)
-        await self._warm_up(self.sites)
+        for site in self.sites:
+            await self._warm_up(site, site.pool)
 
     async def apply(self, deployment: Deployment, ended: Callable[[], bool]) -> None:
         """Serve another deployment from now on; no request is lost.
@@ -121,45 +124,52 @@ class Roster:
             check_served(deployment)
             for site in self.sites:
                 await site.remember()
-            sites = await self._made(deployment)
+            pools = await self._made(deployment)
+            present = {site.task: site for site in self.sites}
+            sites = [present.get(pool.task) or self._new(pool) for pool in pools]
             try:
-                await self._warm_up(sites)
+                for site, pool in zip(sites, pools, strict=True):
+                    await self._warm_up(site, pool)
                 if ended():
                     raise ServeError("the server is ending; nothing has been applied")
                 self._settle()
             except BaseException:
-                for site in sites:
-                    await site.stop()
+                for site, pool in zip(sites, pools, strict=True):
+                    await site.discard(pool)
                 raise
             # From here to the new routes nothing waits: every request finds the old or the new.
-            heirs = {site.task: site for site in sites}
-            for old in self.sites:
-                heir = heirs.get(old.task)
-                if heir is not None:
-                    inherit(heir, old)
+            for site, pool in zip(sites, pools, strict=True):
+                if site.pool is not pool:
+                    site.swap(pool)
             if self._record is not None:
-                self._record_on(self._record, sites)
-            retired, self.sites = self.sites, sites
+                for site in sites:
+                    self._record_on(self._record, site)
+            gone = [site for site in self.sites if site not in sites]
+            self.sites = sites
             self._route(sites)
-            for old in retired:
+            for old in gone:
                 self.retiring[old] = asyncio.create_task(self._retire(old))
             self._log.info("applied", tasks={site.task: list(site.pool.variants) for site in sites})
 
-    async def replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
-        """Let another site serve one task from now on, or none; no request is lost.
+    async def replace(
+        self, task: str, pool: Pool | None
+    ) -> tuple[Site | None, asyncio.Task[None] | None]:
+        """Let another fleet serve one task from now on, or none; no request is lost.
 
         Parameters
         ----------
         task
             Which one.
-        site
+        pool
             Not started yet; None where nothing can answer the task any more.
 
         Returns
         -------
+        Site or None
+            That serves the task now.
         asyncio.Task or None
-            Ends when the old site has answered all that it has and is gone; None where there was
-            none.
+            Ends when the fleet before has answered all that it has and is gone; None where there
+            was none.
 
         Raises
         ------
@@ -167,26 +177,29 @@ class Roster:
             When the new one cannot be run, or the server is ending; nothing has changed then.
         """
         async with self._applying:
-            if site is not None:
-                try:
-                    await self._warm_up((site,))
-                    if self._over:
-                        raise ServeError("the server is ending; nothing has been replaced")
-                except BaseException:
-                    await site.stop()
-                    raise
             old = next((one for one in self.sites if one.task == task), None)
-            if old is not None and site is not None:
-                inherit(site, old)
-            if self._record is not None and site is not None:
-                self._record_on(self._record, (site,))
-            others = [one for one in self.sites if one is not old]
-            self.sites = others if site is None else [*others, site]
-            self._route(self.sites)
+            if pool is None:
+                self.sites = [one for one in self.sites if one is not old]
+                self._route(self.sites)
+                if old is None:
+                    return None, None
+                self.retiring[old] = leaving = asyncio.create_task(self._retire(old))
+                return None, leaving
+            site = old or self._new(pool)
+            try:
+                await self._warm_up(site, pool)
+                if self._over:
+                    raise ServeError("the server is ending; nothing has been replaced")
+            except BaseException:
+                await site.discard(pool)
+                raise
+            ending = None if old is None else site.swap(pool)
+            if self._record is not None:
+                self._record_on(self._record, site)
             if old is None:
-                return None
-            self.retiring[old] = leaving = asyncio.create_task(self._retire(old))
-            return leaving
+                self.sites = [*self.sites, site]
+            self._route(self.sites)
+            return site, ending
 
     async def all(self) -> list[Site]:
         """Every site that may still have requests; those that retire are waited for no more.
@@ -201,9 +214,9 @@ class Roster:
             await asyncio.wait(retiring)
         return sites
 
-    async def _made(self, deployment: Deployment) -> Sequence[Site]:
+    async def _made(self, deployment: Deployment) -> Sequence[Pool]:
         return await run_detached(
-            sites_of,
+            pools_of,
             deployment,
             self._times,
             self._now,
@@ -212,13 +225,19 @@ class Roster:
             self._log,
         )
 
-    async def _warm_up(self, sites: Sequence[Site]) -> None:
-        for site in sites:
-            if self._tracer is not None:
-                site.trace(self._tracer.request)
-            site.told = self._tell
-            for name in await site.start():
-                self._log.warning("not warmed up: free input axes", instance=name)
+    def _new(self, pool: Pool) -> Site:
+        site = Site(pool)
+        self._watch(site)
+        return site
+
+    def _watch(self, site: Site) -> None:
+        if self._tracer is not None:
+            site.trace(self._tracer.request)
+        site.told = self._tell
+
+    async def _warm_up(self, site: Site, pool: Pool) -> None:
+        for name in await (site.start() if site.pool is pool else site.prepare(pool)):
+            self._log.warning("not warmed up: free input axes", instance=name)
 
     def _tell(self, instance: str, healthy: bool, reason: str) -> None:
         if healthy:
@@ -228,13 +247,12 @@ class Roster:
         self._changed()
 
     async def _retire(self, old: Site) -> None:
-        await retire(old)
+        await old.retire()
         del self.retiring[old]
 
-    def _record_on(self, folder: Path, sites: Sequence[Site]) -> None:
+    def _record_on(self, folder: Path, site: Site) -> None:
         # A recording has one fleet and one policy: what is new gets a folder of its own.
-        for site in sites:
-            self._begin_recording(site, _following(folder, site.task), patient=True)
+        self._begin_recording(site, _following(folder, site.task), patient=True)
 
     def _begin_recording(self, site: Site, own: Path, *, patient: bool = False) -> None:
         from inferway.dispatch.recording import Losses

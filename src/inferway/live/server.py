@@ -32,6 +32,7 @@ from inferway.live.http.routes import Handler, Routes, inference_routes
 from inferway.live.keys import ANYBODY, Keys, Role
 from inferway.live.log import logger
 from inferway.live.pauses import Pauses, settle
+from inferway.live.pool import Pool
 from inferway.live.port import listening
 from inferway.live.roster import Roster
 from inferway.live.site import Site
@@ -154,7 +155,7 @@ class Server:
         self.bodies = Bodies(self.limits.bodies_bytes)
         self._tracer = tracer
         self._expected, self._pages = tuple(expected), dict(pages or {})
-        self._routes_by_site: dict[Site, Routes] = {}
+        self._routes_by_pool: dict[Pool, Routes] = {}
         self.ready = False
         self.log = logger(log_level)
         self._pauses = Pauses()
@@ -280,7 +281,7 @@ class Server:
         return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
 
     def _route(self, sites: Sequence[Site]) -> None:
-        self._routes = inference_routes(sites, self._is_ready, self.limits, self._routes_by_site)
+        self._routes = inference_routes(sites, self._is_ready, self.limits, self._routes_by_pool)
         served = {site.task for site in sites}
         for task in self._expected:
             if task not in served:
@@ -307,9 +308,11 @@ class Server:
         """
         await self._roster.apply(deployment, lambda: not self.ready or self._ending.is_set())
 
-    async def replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
-        """Let another site serve one task from now on, or none; see `Roster.replace`."""
-        return await self._roster.replace(task, site)
+    async def replace(
+        self, task: str, pool: Pool | None
+    ) -> tuple[Site | None, asyncio.Task[None] | None]:
+        """Let another fleet serve one task from now on, or none; see `Roster.replace`."""
+        return await self._roster.replace(task, pool)
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
         if self._expected:

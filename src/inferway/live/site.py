@@ -24,6 +24,7 @@ DROPPED: Final = (
     "the policy dropped the request from its queue; it was not expected to finish in time"
 )
 GAVE_WAY: Final = "a request of higher priority took the place of this one; try again later"
+_POLL_S: Final = 0.01
 UNSAID: Final = 1 << 15
 """How low a request stands that states no priority: below all that do."""
 
@@ -42,19 +43,16 @@ class Site:
     def __init__(self, pool: Pool) -> None:
         self.task, self.pool = pool.task, pool
         self.ready = False
-        self.stats = Stats(pool.variants)
+        self.stats = Stats()
+        pool.columns = self.stats.columns(pool.variants)
         options = pool.options
         self.trail = Trail(options.node) if options.node else None
         """What the node says of itself with its answers; None where it is none of a network."""
-        self.log = RequestLog(
-            pool.variants, pool.accuracy, pool.first, options.target, pool.places, pool.most_rows
-        )
+        self.log = RequestLog()
         self.told: Callable[[str, bool, str], None] | None = None
         """Told the name of each instance that is healthy no longer, or again, and why not."""
-        self.heir: Site | None = None
-        """Who has taken the task over."""
-        self.left_balance = 0.0
-        """The balance at that moment."""
+        self._retiring: dict[Pool, asyncio.Task[None]] = {}
+        """Fleets that answer what they have, and go."""
         self._traced: Callable[[str, Request], None] | None = None
         self._stopped = False
         pool.owner = self
@@ -72,6 +70,49 @@ class Site:
         self.ready = any(self.pool.health.healthy)
         return cold
 
+    async def prepare(self, pool: Pool) -> list[str]:
+        """Warm up another fleet, which answers nothing before `swap`; returns as `start`."""
+        pool.owner, pool.stamps = self, self.pool.stamps
+        return await pool.start()
+
+    def swap(self, pool: Pool) -> asyncio.Task[None]:
+        """Have another fleet, which has been prepared, answer from now on.
+
+        The one before gets no more requests, answers what it has, and goes.
+
+        Returns
+        -------
+        asyncio.Task
+            Ends when it has gone.
+        """
+        before, self.pool = self.pool, pool
+        pool.columns = self.stats.columns(pool.variants)
+        pool.follow(before)
+        self.ready = any(pool.health.healthy) and not self._stopped
+        before.flush()
+        self._retiring[before] = leaving = asyncio.create_task(self._retire(before))
+        return leaving
+
+    async def discard(self, pool: Pool) -> None:
+        """Let go of a fleet that is not to answer after all."""
+        if pool is self.pool:
+            await self.stop()
+        else:
+            await self._close(pool, 1.0)
+
+    async def retire(self) -> None:
+        """Wait until everything has been answered, then stop; nobody gives it requests any more."""
+        self.flush()
+        while self.in_flight:
+            await asyncio.sleep(_POLL_S)
+        await self.stop()
+
+    async def _retire(self, pool: Pool) -> None:
+        while pool.in_flight:
+            await asyncio.sleep(_POLL_S)
+        await self._close(pool, 1.0)
+        del self._retiring[pool]
+
     def trace(self, traced: Callable[[str, Request], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""
         self._traced = traced
@@ -79,8 +120,15 @@ class Site:
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
-        pool, gone = self.pool, f"task {self.task!r} is no longer served"
         self.ready, self._stopped = False, True
+        begun_s, pools = self.now(), [self.pool, *self._retiring]
+        for leaving in self._retiring.values():
+            leaving.cancel()
+        for pool in pools:
+            await self._close(pool, max(0.0, limit_s - (self.now() - begun_s)))
+
+    async def _close(self, pool: Pool, limit_s: float) -> None:
+        gone = f"task {self.task!r} is no longer served"
         while pool.held:
             request = pool.held[0]
             pool.release(request)
@@ -143,7 +191,7 @@ class Site:
     @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
-        return self.pool.in_flight
+        return self.pool.in_flight + sum(pool.in_flight for pool in self._retiring)
 
     def mask_of(self, variant: str) -> int:
         """Make the bit mask that pins a request to a variant, whoever serves it."""
@@ -201,6 +249,8 @@ class Site:
         nowhere. Neither counts.
         """
         pool = self.pool
+        if self._retiring and not pool.has(request):
+            pool = next((one for one in self._retiring if one.has(request)), pool)
         if request.server < 0:
             if request not in pool.held:
                 return  # it has ended
@@ -252,7 +302,7 @@ class Site:
             request.balance = pool.balance.item()
             passed = request.passed
             if measured >= 0 and passed is None:  # runs are counted where they are
-                self.stats.ran(k, measured or request.rows, pool.most_rows[k])
+                self.stats.ran(pool.columns[k], measured or request.rows, pool.most_rows[k])
             # Sent before it is counted: what cannot be sent does not count.
             try:
                 request.deliver(request)
@@ -331,7 +381,7 @@ class Site:
         apart = others & ~pool.behind(server)
         if request.lost and health.any_of(apart):
             others = apart
-        self.stats.moved[k] += 1
+        self.stats.moved[pool.columns[k]] += 1
         request.moved, request.classes = True, others
         request.outcome, request.server, request.unserved = None, -1, False
         request.passed, request.status, request.started_s = None, 0, 0.0
@@ -347,7 +397,7 @@ class Site:
             request = pool.next_held()
             timer, request.timer = request.timer, None
             if pool.left_s(request) < 0.0:
-                self.expired(request)
+                self.expired(pool, request)
             else:
                 server = self._again(pool, request, request.deadline_s)
                 if server == HOLD or (server == REJECT and _falls_open(pool, request)):
@@ -409,13 +459,13 @@ class Site:
             pool.scheduler.rejected()
         self._end(pool, request, outcome, reason)
 
-    def expired(self, request: Request) -> None:
+    def expired(self, pool: Pool, request: Request) -> None:
         """End a request whose deadline has passed before its service; it stands nowhere."""
-        self._end(self.pool, request, Outcome.EXPIRED, EXPIRED)
+        self._end(pool, request, Outcome.EXPIRED, EXPIRED)
 
-    def dropped(self, request: Request, late: bool) -> None:
+    def dropped(self, pool: Pool, request: Request, late: bool) -> None:
         """As `Owner.dropped`."""
-        self._end(self.pool, request, Outcome.EXPIRED, EXPIRED if late else DROPPED)
+        self._end(pool, request, Outcome.EXPIRED, EXPIRED if late else DROPPED)
 
     def _end(self, pool: Pool, request: Request, outcome: Outcome, reason: str) -> None:
         """End a request without an answer."""
@@ -434,28 +484,28 @@ class Site:
 
     def _note_answer(self, pool: Pool, request: Request, k: int) -> None:
         """Note the end of a request whose answer has been sent."""
-        rows = request.together[1]
+        rows, column = request.together[1], pool.columns[k]
         if request.late:
-            self.stats.late[k] += 1
+            self.stats.late[column] += 1
         # Of a run for several requests, each one's part by its rows.
         part_s = request.service_s * request.rows / rows if rows else request.service_s
-        self.stats.answered(k, request.rows, pool.accuracy[k], request.latency_s, part_s)
-        self.log.keep(request)
+        self.stats.answered(column, request.rows, pool.accuracy[k], request.latency_s, part_s)
+        self.log.keep(request, pool.facts)
         if self._traced is not None:
             self._traced(self.task, request)
 
     def _note(self, pool: Pool, request: Request) -> None:
         assert request.outcome is not None
-        self.stats.ended(
-            request.outcome, pool.class_of[request.server] if request.server >= 0 else -1
-        )
-        self.log.keep(request)
+        column = pool.columns[pool.class_of[request.server]] if request.server >= 0 else -1
+        self.stats.ended(request.outcome, column)
+        self.log.keep(request, pool.facts)
 
     # What else a pool tells.
 
     def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
         """As `Owner.marked`."""
-        self.ready = any(pool.health.healthy) and not self._stopped
+        if pool is self.pool:
+            self.ready = any(pool.health.healthy) and not self._stopped
         instance = pool.instances[server]
         if self.told is not None and instance.group is None:
             self.told(instance.name, healthy, reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections.abc import Iterable
 from typing import Final
 
 from inferway.live.request import Outcome
@@ -17,19 +18,17 @@ BATCH_BOUNDS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32, 64)
 
 
 class Stats:
-    """Counts of one site, written by the event loop only.
+    """Counts of one task by variant, whoever serves it; written by the event loop only.
 
     Attributes
     ----------
     variants
-        Names of the server classes, K of them.
+        Names of the K server classes that the task has, or has had.
     outcomes
         ``outcomes[outcome][k]``: requests that ended so at class k; index K where no variant was
         chosen.
     rows
         ``rows[k]``: answers (rows) given by class k.
-    gone_rows
-        Answers given by variants that have left the task.
     accuracy_sum
         Sum over all answers of the profile accuracy of their variant, pinned ones included.
     buckets
@@ -53,7 +52,6 @@ class Stats:
         "batch_rows",
         "batches",
         "buckets",
-        "gone_rows",
         "ignored",
         "late",
         "latency_sum_s",
@@ -64,21 +62,40 @@ class Stats:
         "variants",
     )
 
-    def __init__(self, variants: tuple[str, ...]) -> None:
-        classes = len(variants)
-        self.variants = variants
-        self.outcomes = [[0] * (classes + 1) for _ in Outcome]
-        self.rows = [0] * classes
-        self.gone_rows = 0
+    def __init__(self, variants: Iterable[str] = ()) -> None:
+        self.variants: list[str] = []
+        self.outcomes = [[0] for _ in Outcome]
+        self.rows: list[int] = []
         self.ignored = 0
         self.accuracy_sum = 0.0
-        self.buckets = [[0] * (len(LATENCY_BOUNDS_S) + 1) for _ in range(classes)]
-        self.batches = [[0] * (len(BATCH_BOUNDS) + 1) for _ in range(classes)]
-        self.batch_rows = [0] * classes
-        self.late = [0] * classes
-        self.moved = [0] * classes
-        self.latency_sum_s = [0.0] * classes
-        self.service_sum_s = [0.0] * classes
+        self.buckets: list[list[int]] = []
+        self.batches: list[list[int]] = []
+        self.batch_rows: list[int] = []
+        self.late: list[int] = []
+        self.moved: list[int] = []
+        self.latency_sum_s: list[float] = []
+        self.service_sum_s: list[float] = []
+        self.columns(variants)
+
+    def columns(self, variants: Iterable[str]) -> list[int]:
+        """Tell by which index each of these variants is counted; one that comes again goes on."""
+        found = []
+        for name in variants:
+            if name not in self.variants:
+                self._add(name)
+            found.append(self.variants.index(name))
+        return found
+
+    def _add(self, variant: str) -> None:
+        self.variants.append(variant)
+        for counts in self.outcomes:
+            counts.insert(-1, 0)
+        self.buckets.append([0] * (len(LATENCY_BOUNDS_S) + 1))
+        self.batches.append([0] * (len(BATCH_BOUNDS) + 1))
+        for of_rows in (self.rows, self.batch_rows, self.late, self.moved):
+            of_rows.append(0)
+        for sums_s in (self.latency_sum_s, self.service_sum_s):
+            sums_s.append(0.0)
 
     def answered(
         self, k: int, rows: int, accuracy: float, latency_s: float, service_s: float
@@ -101,42 +118,10 @@ class Stats:
                 return
         self.batches[k][bisect_left(BATCH_BOUNDS, rows)] += 1
 
-    def absorb(self, other: Stats) -> None:
-        """Add what another site of the task has counted, class by class of the same name.
-
-        What a variant that is no longer here has done counts for the task's means only.
-        """
-        places = {name: k for k, name in enumerate(self.variants)}
-        for theirs, name in enumerate((*other.variants, "")):
-            mine = places.get(name, -1)
-            for own, outcomes in zip(self.outcomes, other.outcomes, strict=True):
-                own[mine] += outcomes[theirs]
-            if mine < 0:
-                continue
-            self.rows[mine] += other.rows[theirs]
-            self.late[mine] += other.late[theirs]
-            self.moved[mine] += other.moved[theirs]
-            self.latency_sum_s[mine] += other.latency_sum_s[theirs]
-            self.service_sum_s[mine] += other.service_sum_s[theirs]
-            self.batch_rows[mine] += other.batch_rows[theirs]
-            for own, counts in (
-                (self.buckets[mine], other.buckets[theirs]),
-                (self.batches[mine], other.batches[theirs]),
-            ):
-                for i, count in enumerate(counts):
-                    own[i] += count
-        self.ignored += other.ignored
-        self.gone_rows += other.gone_rows + sum(
-            rows
-            for name, rows in zip(other.variants, other.rows, strict=True)
-            if name not in places
-        )
-        self.accuracy_sum += other.accuracy_sum
-
     @property
     def total_rows(self) -> int:
         """Answers of all variants, those that are here no more included."""
-        return sum(self.rows) + self.gone_rows
+        return sum(self.rows)
 
     def ended(self, outcome: Outcome, k: int = -1) -> None:
         """Count a request without an answer; k is -1 where no variant was chosen."""

@@ -21,7 +21,6 @@ from inferway.dispatch.recording import BALANCE, FINISH, LASTING, MARK
 from inferway.dispatch.replay import events, header
 from inferway.live import Outcome, Request, ServeError, Site
 from inferway.live.node.sections import Sections
-from inferway.live.succession import inherit, retire
 
 FILE = """
 tasks:
@@ -232,36 +231,37 @@ def test_what_the_site_before_undoes_is_part_of_the_next_ones_section(
         return request
 
     async def main() -> None:
-        old = site_of(gates, policy="priced")
-        new = site_of(policy="priced")
+        site = site_of(gates, policy="priced")
+        new = site_of(policy="priced").pool
         for gate in gates:
             gate.opened.set()  # for its warm-up
-        for site in (old, new):
-            await site.start()
+        await site.start()
+        await site.prepare(new)
         for gate in gates:
             gate.opened.clear()
-        waiting = [ask(old), ask(old)]
-        owed = old.pool.dispatcher.balance
+        waiting = [ask(site), ask(site)]
+        owed = site.pool.dispatcher.balance
         assert owed != 0.0
-        inherit(new, old)
-        new.pool.record(tmp_path / "run")
-        asked = [ask(new)]
-        before = new.pool.dispatcher.balance
+        leaving = site.swap(new)
+        new.record(tmp_path / "run")
+        asked = [ask(site)]
+        before = new.dispatcher.balance
         for gate in gates:
             gate.failure = ValueError("broken")
             gate.opened.set()
-        await retire(old)
+        await leaving
         assert {one.outcome for one in waiting} == {Outcome.FAILED}
-        assert new.pool.dispatcher.balance == pytest.approx(before - owed)
+        assert new.dispatcher.balance == pytest.approx(before - owed)
         for _ in range(50):
-            asked.append(ask(new))
+            asked.append(ask(site))
             await asyncio.sleep(0)
-        await new.stop()
+        await site.stop()
         assert {one.outcome for one in asked} <= {Outcome.ANSWERED, Outcome.REJECTED}
 
     asyncio.run(main())
     ((_, rows),) = events(tmp_path / "run")
-    assert np.count_nonzero(rows["kind"] == BALANCE) == 1
+    # Both were undone at once, or the new one decided in between.
+    assert np.count_nonzero(rows["kind"] == BALANCE) in (1, 2)
     found = inferway.replay(tmp_path / "run", requests=None)
     assert (found.requests, found.differences) == (51, ())
 

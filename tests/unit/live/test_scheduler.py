@@ -12,7 +12,6 @@ from doubling import SIGNATURE, Gate, One, give
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.replay import replay
 from inferway.live import Outcome, Pool, PoolOptions, Site
-from inferway.live.succession import inherit
 from inferway.scheduling import Routing, Signal
 from inferway.site import Fleet
 
@@ -176,14 +175,13 @@ def test_an_heir_routes_by_its_own_scheduler(run: Any, patient: Any) -> None:
                 ones = np.ones(2, np.int64)
                 return Routing(np.array([0.25, 0.75]), ones, ones)
 
-        old = site_of(Shares(), policy="steered", now=patient.time)
-        new = site_of(Other(), policy="steered", now=patient.time)
-        await old.start()
-        await new.start()
-        inherit(new, old)
-        assert new.pool.dispatcher.routing.tolist() == [0.25, 0.75]
-        await old.stop()
-        await new.stop()
+        site = site_of(Shares(), policy="steered", now=patient.time)
+        new = site_of(Other(), policy="steered", now=patient.time).pool
+        await site.start()
+        await site.prepare(new)
+        site.swap(new)
+        assert new.dispatcher.routing.tolist() == [0.25, 0.75]
+        await site.stop()
 
     run(main())
 

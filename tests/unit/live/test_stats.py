@@ -24,3 +24,15 @@ def test_ends_without_a_variant_are_counted_apart() -> None:
     counters.ended(Outcome.FAILED, 1)
     assert counters.outcomes[Outcome.REJECTED] == [0, 0, 1]
     assert counters.outcomes[Outcome.FAILED] == [0, 1, 0]
+
+
+def test_a_variant_keeps_its_counts_while_it_is_away() -> None:
+    counters = Stats(("tiny", "big"))
+    counters.answered(1, 2, 0.9, 0.0, 0.25)
+    counters.ended(Outcome.REJECTED)
+    assert counters.columns(("mini", "tiny")) == [2, 0]
+    counters.answered(2, 1, 0.5, 0.0, 0.25)
+    assert counters.columns(("big",)) == [1]
+    assert counters.outcomes[Outcome.ANSWERED] == [0, 1, 1, 0]
+    assert counters.outcomes[Outcome.REJECTED] == [0, 0, 0, 1]
+    assert (counters.rows, counters.total_rows) == ([0, 2, 1], 3)

@@ -15,6 +15,7 @@ from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.keys import ANY_KEY, ANYBODY, Role
+from inferway.live.pool import Pool
 from inferway.live.site import Site
 from inferway.protocol import Tensor
 from inferway.protocol.messages import ServerMetadata, TaskMetadata, TensorMetadata, encode
@@ -138,7 +139,7 @@ def inference_routes(
     sites: Iterable[Site],
     ready: Callable[[], bool],
     limits: Limits,
-    made: dict[Site, Routes] | None = None,
+    made: dict[Pool, Routes] | None = None,
 ) -> Routes:
     """Lay out the protocol's paths for these tasks.
 
@@ -151,7 +152,7 @@ def inference_routes(
     limits
         Caps on requests.
     made
-        Tables of single tasks from the last time, which stand while their sites do; brought up to
+        Tables of single tasks from the last time, which stand while their fleets do; brought up to
         date.
     """
     tasks = {site.task: site for site in sites}
@@ -177,13 +178,13 @@ def inference_routes(
     )
     routes.post("/v2/repository/index", Index(tasks.values(), ready, limits), Role.INFER)
     made = {} if made is None else made
-    for gone in made.keys() - tasks.values():
+    for gone in made.keys() - {site.pool for site in tasks.values()}:
         del made[gone]
     for site in tasks.values():
-        if site not in made:
-            made[site] = own = Routes(unknown)
+        if site.pool not in made:
+            made[site.pool] = own = Routes(unknown)
             _task_routes(own, site, ready, limits)
-        routes.take(made[site])
+        routes.take(made[site.pool])
     return routes
 
 

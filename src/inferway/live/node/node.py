@@ -46,6 +46,7 @@ from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.supply import Supply
 from inferway.live.pauses import settle
+from inferway.live.pool import Pool
 from inferway.live.port import listening
 from inferway.live.request import Request
 from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
@@ -463,14 +464,16 @@ class Node:
             self._offer()
         return done
 
-    async def _replace(self, task: str, site: Site | None) -> asyncio.Task[None] | None:
-        leaving = await self.server.replace(task, site)
-        # Since the site took over nothing has been waited for, so that no request is missed.
+    async def _replace(
+        self, task: str, pool: Pool | None
+    ) -> tuple[Site | None, asyncio.Task[None] | None]:
+        site, leaving = await self.server.replace(task, pool)
+        # Since the fleet took over nothing has been waited for, so that no request is missed.
         if site is not None and self._sections is not None:
             self._sections.begin(site)
         self.relay.serve(self.server.sites)
         self._degrade()
-        return leaving
+        return site, leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
         gone = [key for key in self.sites.running if key not in running]

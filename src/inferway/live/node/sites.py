@@ -92,7 +92,8 @@ class Sites:
     member
         What the file says of the node.
     replace
-        Lets a site, or none, take a task over, and returns what ends when the old one has gone.
+        Lets a fleet, or none, take a task over; returns the site that serves it, and what ends when
+        the fleet before has gone.
     shelf
         The node's loaded models.
     offers
@@ -117,7 +118,9 @@ class Sites:
         position: Position,
         member: Node,
         *,
-        replace: Callable[[str, Site | None], Awaitable[asyncio.Task[None] | None]],
+        replace: Callable[
+            [str, Pool | None], Awaitable[tuple[Site | None, asyncio.Task[None] | None]]
+        ],
         shelf: Shelf,
         offers: Callable[[str], Iterable[Offer]],
         signature: Callable[[str], Signature | None],
@@ -205,20 +208,20 @@ class Sites:
             offers = self._known(task)
             # A node that has no file of the task yet forwards all the same.
             signature = await self._shelf.learn(task) or self._signature(task)
-            site: Site | None = None
+            pool: Pool | None = None
             stands_for: Sequence[Offer | None] = ()
             if signature is not None and (own or offers):
                 # One loan for all copies: a site gives back what it has been lent when it goes.
                 lent = {variant: self._shelf.lend(task, variant) for variant in own}
                 try:
-                    site, stands_for = await run_detached(
+                    pool, stands_for = await run_detached(
                         self._made, task, signature, own, offers, lent
                     )
                 except BaseException:
                     for runtime in lent.values():
                         runtime.close()
                     raise
-            leaving = await self._replace(task, site)
+            site, leaving = await self._replace(task, pool)
             # Where it is not known what the task takes, the next look tries again.
             ways = _ways(offers) if signature is not None else frozenset()
             self._made_of[task] = _MadeOf(own, ways, stands_for)
@@ -227,6 +230,8 @@ class Sites:
                 if last is not None and leaving is not None:
                     self.balances.went(task, last, leaving)
             else:
+                if task not in self.by_task:
+                    site.trace(self._ended)
                 self.by_task[task] = site
                 self.balances.came(task)
                 self.heed(task)
@@ -286,7 +291,7 @@ class Sites:
         own: Mapping[str, int],
         offers: list[Offer],
         lent: Mapping[str, Runtime],
-    ) -> tuple[Site, Sequence[Offer | None]]:
+    ) -> tuple[Pool, Sequence[Offer | None]]:
         kind, member = self._position.tasks[task], self._member
         network = self._deployment.network
         described = [
@@ -360,29 +365,26 @@ class Sites:
             )
             runtimes += [runtime] * int(count)
         options = self._deployment.policy_of(kind).options
-        site = Site(
-            Pool(
-                task,
-                signature,
-                dispatcher,
-                runtimes,
-                PoolOptions(
-                    seed=self._deployment.seed,
-                    target=kind.accuracy_target,
-                    deadline_s=kind.deadline_s,
-                    drop_late=member.late == "drop",
-                    rules=rules_of(dispatcher.site, batches) if any(batches) else None,
-                    headroom=self._headroom,
-                    demands=demands,
-                    window_s=None if options.get("rate") else options.get("window"),
-                    node=self._position.node,
-                    idempotent=kind.idempotent,
-                    now=self._now,
-                ),
-            )
+        pool = Pool(
+            task,
+            signature,
+            dispatcher,
+            runtimes,
+            PoolOptions(
+                seed=self._deployment.seed,
+                target=kind.accuracy_target,
+                deadline_s=kind.deadline_s,
+                drop_late=member.late == "drop",
+                rules=rules_of(dispatcher.site, batches) if any(batches) else None,
+                headroom=self._headroom,
+                demands=demands,
+                window_s=None if options.get("rate") else options.get("window"),
+                node=self._position.node,
+                idempotent=kind.idempotent,
+                now=self._now,
+            ),
         )
-        site.trace(self._ended)
-        return site, stands_for
+        return pool, stands_for
 
     def _demands(
         self,

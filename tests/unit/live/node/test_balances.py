@@ -55,14 +55,15 @@ class World:
         self.runtime = Gated()
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
-        site = Site(Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=0.8)))
-        await self.roster.replace(task, site)
+        pool = Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=0.8))
+        site, _ = await self.roster.replace(task, pool)
+        assert site is not None
         self.by_task[task] = site
         self.balances.came(task)
         return site
 
     async def go(self, task: str = "a") -> asyncio.Task[None]:
-        leaving = await self.roster.replace(task, None)
+        _, leaving = await self.roster.replace(task, None)
         assert leaving is not None
         self.balances.went(task, self.by_task.pop(task), leaving)
         return leaving
