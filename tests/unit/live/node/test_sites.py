@@ -319,19 +319,21 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         world.hops["metro"] = Hop("metro", "127.0.0.1", silent.port)
         world.offers = [METRO]
         await world.sites.run({("digits", "mini"): 1})
-        before, image = world.site, np.zeros((1, 1, 32, 32), np.float32)
+        site, before = world.site, world.site.pool
+        image = np.zeros((1, 1, 32, 32), np.float32)
         # On its way to a neighbor that takes long.
-        stuck = Request({"image": image}, 1, lambda request: None, None, before.now())
-        stuck.classes = before.mask_of("small")
-        before.submit(stuck)
+        stuck = Request({"image": image}, 1, lambda request: None, None, site.now())
+        stuck.classes = site.mask_of("small")
+        site.submit(stuck)
         assert before.in_flight == 1
         async with asyncio.timeout(5.0):
             await world.sites.run({("digits", "mini"): 2})
-        assert world.site is not before
-        assert before in world.roster.retiring
+        assert world.site is site
+        assert site.pool is not before
         # It is there when the other has its answer, or gives up.
-        before.cancel(stuck)
-        await asyncio.wait_for(world.roster.retiring[before], 5.0)
+        leaving = site._retiring[before]
+        site.cancel(stuck)
+        await asyncio.wait_for(leaving, 5.0)
         world.hops["metro"].close()
         await silent.stop()
 
@@ -380,13 +382,13 @@ def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..
         await world.load("mini")
         world.offers = [CLOUD, METRO]
         await world.sites.run({("digits", "mini"): 1})
-        few, first = servers(), world.site
+        few, first = servers(), world.site.pool
         world.offers = [CLOUD, msgspec.structs.replace(METRO, together=6)]
         # Until then the offer is taken as before.
         assert world.sites.heed("digits")
-        assert all(first.pool.health.healthy)
+        assert all(first.health.healthy)
         await world.sites.refresh("digits")
-        assert world.site is not first
+        assert world.site.pool is not first
         assert servers() == few + 6
         for together in (6, 2):
             world.offers = [CLOUD, msgspec.structs.replace(METRO, together=together)]
