@@ -191,9 +191,10 @@ class SiteCollector(Collector):
             "inferway_requests", "Requests by how they ended.", labels=[*_VARIANT, "outcome"]
         )
         for site in self._sites:
-            names = (*site.stats.variants, "")
+            columns = [*_columns(site), ("", -1)]
             for outcome in Outcome:
-                for name, count in zip(names, site.stats.outcomes[outcome], strict=True):
+                for name, column in columns:
+                    count = site.stats.outcomes[outcome][column]
                     # A zero stands where such an end is usual, so that rates start from it.
                     if count or bool(name) == (outcome is Outcome.ANSWERED):
                         family.add_metric([site.task, name, outcome.name.lower()], count)
@@ -204,8 +205,8 @@ class SiteCollector(Collector):
             "inferway_answers", "Rows answered; a request may have several.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, rows in zip(site.stats.variants, site.stats.rows, strict=True):
-                family.add_metric([site.task, name], rows)
+            for name, column in _columns(site):
+                family.add_metric([site.task, name], site.stats.rows[column])
         return family
 
     def _late(self) -> Any:
@@ -213,8 +214,8 @@ class SiteCollector(Collector):
             "inferway_late_answers", "Requests answered after their deadline.", labels=_VARIANT
         )
         for site in self._sites:
-            for name, late in zip(site.stats.variants, site.stats.late, strict=True):
-                family.add_metric([site.task, name], late)
+            for name, column in _columns(site):
+                family.add_metric([site.task, name], site.stats.late[column])
         return family
 
     def _ignored(self) -> Any:
@@ -236,9 +237,9 @@ class SiteCollector(Collector):
         bounds = [*(str(bound) for bound in LATENCY_BOUNDS_S), "+Inf"]
         for site in self._sites:
             counters = site.stats
-            for k, name in enumerate(counters.variants):
-                buckets = list(zip(bounds, accumulate(counters.buckets[k]), strict=True))
-                family.add_metric([site.task, name], buckets, counters.latency_sum_s[k])
+            for name, column in _columns(site):
+                buckets = list(zip(bounds, accumulate(counters.buckets[column]), strict=True))
+                family.add_metric([site.task, name], buckets, counters.latency_sum_s[column])
         return family
 
     def _service(self) -> Any:
@@ -248,8 +249,8 @@ class SiteCollector(Collector):
             labels=_VARIANT,
         )
         for site in self._sites:
-            for name, total in zip(site.stats.variants, site.stats.service_sum_s, strict=True):
-                family.add_metric([site.task, name], total)
+            for name, column in _columns(site):
+                family.add_metric([site.task, name], site.stats.service_sum_s[column])
         return family
 
     def _batches(self) -> Any:
@@ -259,9 +260,9 @@ class SiteCollector(Collector):
         bounds = [*(str(bound) for bound in BATCH_BOUNDS), "+Inf"]
         for site in self._sites:
             counters = site.stats
-            for k, name in enumerate(counters.variants):
-                buckets = list(zip(bounds, accumulate(counters.batches[k]), strict=True))
-                family.add_metric([site.task, name], buckets, counters.batch_rows[k])
+            for name, column in _columns(site):
+                buckets = list(zip(bounds, accumulate(counters.batches[column]), strict=True))
+                family.add_metric([site.task, name], buckets, counters.batch_rows[column])
         return family
 
     def _queues(self) -> Iterator[Any]:
@@ -410,3 +411,13 @@ class SiteCollector(Collector):
                 decisions.add_metric([site.task], recording.losses.decisions)
                 events.add_metric([site.task], recording.losses.events)
         yield from (writing, gaps, decisions, events)
+
+
+def _columns(site: Site) -> list[tuple[str, int]]:
+    """List the variants of a task, and where each is counted; those that it had before come last.
+
+    They go on being told: a counter that vanished would seem to begin anew.
+    """
+    here = list(zip(site.pool.variants, site.pool.columns, strict=True))
+    names = site.stats.variants
+    return here + [(name, at) for at, name in enumerate(names) if (name, at) not in here]
