@@ -342,8 +342,8 @@ class Dispatcher:
         """Keep the balance in this (1,) array from now on, as other dispatchers of the task do."""
         self.site = self.site._replace(balance=balance)
         binding = self._binding(self.policy, self.site)
+        self._bind(binding)
         self._decision = binding.decision
-        self._bound, self._learning, self._pulling, self._silent = self._handles(binding)
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
