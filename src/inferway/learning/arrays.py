@@ -20,7 +20,7 @@ from inferway.twin.kernel.laws import Laws
 
 
 class Servers(NamedTuple):
-    """What stands at n servers of each site; C places each, a power of two above the capacity.
+    """Requests at n servers of each site; C places each, a power of two above the capacity.
 
     Integers are unsigned: an index that may be negative costs a comparison at every use.
     """
@@ -74,7 +74,7 @@ class PhaseCounts(NamedTuple):
 
 
 class Outcomes(NamedTuple):
-    """What became of requests in the last slot."""
+    """Outcomes of the last slot's requests."""
 
     arrived: Ints
     """(E,)"""
@@ -87,7 +87,7 @@ class Outcomes(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """What is the same at all sites."""
+    """Terms that are the same at all sites."""
 
     server_class: np.ndarray
     """(n,) uint32"""
@@ -95,9 +95,9 @@ class Terms(NamedTuple):
     """Places at a server, the one in service included."""
     deadline_s: float
     drops: bool
-    """Whether a request is dropped that would start after its deadline."""
+    """A request is dropped that would start after its deadline."""
     eager: bool
-    """Whether a request's times are known as soon as it comes: one at a time, none dropped."""
+    """A request's times are known as soon as it comes: one at a time, none dropped."""
     worth: Floats
     """(K, 2) reward of an answer in time, beta g of eq. 2, and of a late one."""
     loss: float
@@ -108,7 +108,7 @@ class Terms(NamedTuple):
     """By which ages are divided."""
     sees_phase: bool
     batches: bool
-    """Whether observations say the sizes of the batches in service."""
+    """Observations say the sizes of the batches in service."""
 
 
 class SiteArrays(NamedTuple):

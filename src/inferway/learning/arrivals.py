@@ -63,7 +63,7 @@ class Flow(NamedTuple):
 def next_event(
     flow: Flow, e: int, phase: int, now_s: float, state: Any
 ) -> tuple[bool, int, float, Any]:
-    """What happens now at site e, and what comes next.
+    """Find what happens now at site e, and what comes next.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ class Checkpoint:
             os.close(folder)
 
     def read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
-        """What was written last; None where nothing was.
+        """Read what was written last; None where nothing was.
 
         Raises
         ------

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 
 POLICIES: Final = ("rl-po", "rl-fo", "rl-po-b", "rl-fo-b")
-"""What can be trained: fo sees the workload's phase, po does not; b sets batch sizes, too."""
+"""Policies to train: fo sees the workload's phase, po does not; b sets batch sizes, too."""
 Observability = Literal["po", "fo"]
-"""Whether the workload's state is seen: partial or full observability."""
+"""Partial or full observability: with fo, the workload's state is seen."""
 
 
 def task_of(deployment: Deployment, task: str | None = None) -> str:
@@ -257,7 +257,7 @@ def differences(
 
 
 def _begun_elsewhere(start: NeuralPolicy, control: Control, fleet: Fleet) -> list[str]:
-    """What the policy that training begins with was trained for, where this is something else."""
+    """Say what the policy to begin with was trained for, where this is something else."""
     about, deadline_s = start.about, control.scenario.deadline_s
     pairs = (
         ("a deadline of", f"{1e3 * about.deadline_s:g} ms", f"{1e3 * (deadline_s or 0):g} ms"),

@@ -39,7 +39,7 @@ class PhaseTally:
 
     @staticmethod
     def of(sites: SlottedSites) -> PhaseTally:
-        """What sites have counted since they were cleared."""
+        """Sum what sites have counted since they were cleared."""
         counts = sites.counts
         return PhaseTally(
             arrived=counts.arrived.sum(axis=0),

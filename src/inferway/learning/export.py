@@ -33,7 +33,7 @@ def about(
     command: str = "",
     result: Mapping[str, Any] | None = None,
 ) -> About:
-    """What a policy for these sites says of itself."""
+    """Describe a policy for these sites, as its file does."""
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
     times: tuple[tuple[float, ...], ...] | None = None
@@ -67,7 +67,7 @@ def about(
 
 
 def layout_of_control(control: Control) -> Layout:
-    """How the observations of these sites are laid out."""
+    """Layout of the observations of these sites."""
     return about(control, "").layout
 
 

@@ -350,7 +350,7 @@ class Update:
     explained: float
     """Share of the returns' variance that the critic explained before the update."""
     kl: float
-    """How far the last epoch's policy was from the one that collected, nats."""
+    """Distance of the last epoch's policy from the one that collected, nats."""
     clipped: float
     """Share of importance weights beyond the clip in the last epoch."""
     sigma: float

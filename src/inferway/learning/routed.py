@@ -226,7 +226,7 @@ def _run(sites: SiteArrays, e: int, until_s: float) -> None:
 
 @jit
 def _catch_up(sites: SiteArrays, e: int, s: int, now_s: float, phase: int) -> None:
-    """What a server has finished by now leaves it, and it goes on with what is next."""
+    """Let a server be left by what it has finished, and go on with what is next."""
     at, terms = handle(_at(sites.servers, e)), sites.terms
     answered, k, mask = sites.counted.answered[e], terms.server_class[s], _mask(at.arrived_s)
     while at.taken[s] > 0 and at.free_s[s] <= now_s:

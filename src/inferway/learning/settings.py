@@ -1,4 +1,4 @@
-"""How a scheduler is trained: the paper's settings, and what may be changed about them."""
+"""Settings of a training: the paper's, and what may be changed about them."""
 
 from __future__ import annotations
 
@@ -96,16 +96,16 @@ class Settings:
 
     @property
     def updates(self) -> int:
-        """How many updates `slots` take."""
+        """Updates that `slots` take."""
         return math.ceil(self.slots / self.slots_per_update)
 
     @property
     def scheduled(self) -> bool:
-        """Whether something depends on how much of the training is over."""
+        """Say if something depends on how much of the training is over."""
         return self.final_rate != 1.0 or self.final_sigma not in (None, self.sigma)
 
     def share(self, slots: int) -> float:
-        """How much of the training is over, 0..1."""
+        """Part of the training that is over, 0..1."""
         return min(slots / self.slots, 1.0)
 
     def rates_at(self, slots: int) -> tuple[float, float]:
@@ -132,7 +132,7 @@ TUNED = Settings(
     symlog=1.0,
     standardize=True,
 )
-"""What `inferway train` does unless told to do as the paper does.
+"""Settings of `inferway train` unless told to do as the paper does.
 
 The potential pays for a request when it is accepted, so little is left for a discount near 1 to
 look ahead to but the noise of bursts to come, which drowns the calm phase: with 0.99 and 0.95, 3

@@ -165,7 +165,7 @@ class SlottedSites:
         self.rewards: Floats = self._sites.reward
         """(E,) of the last slot, eq. 2; the next slot writes over it."""
         self.outcomes: arrays.Outcomes = self._sites.outcomes
-        """What became of requests in the last slot; the next slot writes over it."""
+        """Outcomes of the last slot's requests; the next slot writes over it."""
         self.arrivals: Ints = self.outcomes.arrived
         """(E,) requests that arrived in the last slot."""
         self.restart(seed)

@@ -33,7 +33,7 @@ _EVERY_S = 30.0
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a training is."""
+    """Progress of a training."""
 
     slots: int
     total: int
@@ -52,7 +52,7 @@ class TrainingProgress:
 
 @dataclass(frozen=True)
 class Trained:
-    """What a training came to."""
+    """Outcome of a training."""
 
     policy: Path
     slots: int
