@@ -151,7 +151,11 @@ def process(
     command: list[str], port: int, version: Path | None = None
 ) -> Iterator[tuple[int, int]]:
     """Run a server, of this version or another; yields its process id and port."""
-    source = {} if version is None else {"PYTHONPATH": str(version / "src")}
+    source = {}
+    if version is not None:  # each is set up by its own copy of this file
+        own = str(version / "benchmarks" / Path(__file__).name)
+        command = [own if part == __file__ else part for part in command]
+        source = {"PYTHONPATH": str(version / "src")}
     with subprocess.Popen(command, env={**os.environ, **source}) as one:
         try:
             wait_for(port, one)
