@@ -37,7 +37,6 @@ INNER: dict[str, set[str]] = {
         "inferway.dispatch.recording",
         "inferway.dispatch.replay",
         "inferway.live.node.sections",
-        "inferway.live.succession",
     },
     # Each slot's counters on the disk beside those of a node that is never killed.
     "node/test_remembered.py": {
