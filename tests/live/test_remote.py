@@ -269,7 +269,7 @@ def test_a_lost_answer_is_not_asked_for_again(two: Any, upstream: Scripted) -> N
     upstream.script = infers(lose)
     found = running.infer(ONE)
     assert (found.status, len(upstream.infers)) == (500, before + 1)
-    assert running.server.sites[0].moved == [0, 0]
+    assert running.server.sites[0].stats.moved == [0, 0]
 
 
 # --- health
