@@ -70,6 +70,8 @@ def _field(context: Any, builder: Any, kind: Handle, value: Any, name: str) -> A
         for owner in (0, 1):
             null = cgutils.get_null_value(loaded.type.elements[owner])
             loaded = builder.insert_value(loaded, null, owner)
+    else:  # who reads it gives its reference back
+        context.nrt.incref(builder, found, loaded)
     return loaded
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,6 +70,15 @@ def test_compiled_code_reads_and_writes_what_python_laid_out() -> None:
         assert table == (given.inner.table[1, 2], (4, 3), turn + 1)
         assert word
     assert given.series.tolist() == [0, 0, 3]
+
+
+def test_what_is_read_is_still_there_afterwards() -> None:
+    word = "".join(["some ", "words"])
+    pinned = pin(whole(word=word))
+    before = sys.getrefcount(word)
+    for _ in range(100):
+        assert call_of(READ, pinned.kind, int64)(pinned.handle, 0)[3]
+    assert sys.getrefcount(word) == before
 
 
 def test_what_has_no_type_is_said() -> None:
