@@ -138,10 +138,13 @@ class RareStep:
 
     def __init__(self, step: Callable[..., Any], pinned: Pinned) -> None:
         self._step, self._pinned = step, pinned
+        self._compiled: Callable[..., Any] | None = None
 
     def compiled(self) -> Callable[..., Any]:
-        """The compiled step."""
-        return _call(self._step, self._pinned)
+        """The compiled step; looked for once, since that takes longer than most steps."""
+        if self._compiled is None:
+            self._compiled = _call(self._step, self._pinned)
+        return self._compiled
 
     def __call__(self, *arguments: Any) -> Any:
         """Take the step."""

@@ -121,8 +121,11 @@ class Events(Protocol):
     def soon(self, instance: Inline) -> None:
         """On the event loop: it keeps runs for it."""
 
+    def leads(self, instance: Instance) -> bool:
+        """Whether it is the first of its class, and tells `slower` for all of them."""
+
     def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
-        """Its services take so much longer from now on, or less below 0, and this at least."""
+        """Services of its class take so much longer from now on, or less below 0; this at least."""
 
 
 class PoolTerms(NamedTuple):

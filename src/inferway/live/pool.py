@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -207,6 +208,10 @@ class Pool:
         """Where the task's statistics have each class."""
         self.budget = RetryBudget()
         self.instances = self._instances(task)
+        self._led = {
+            self.instances[low]: (low, high) for low, high in pairwise(first) if low < high
+        }
+        """Servers of each class, by the first of them."""
         self.own = 0
         """Classes that run here, as a bit mask."""
         self._groups: dict[Group, list[int]] = {}
@@ -594,10 +599,14 @@ class Pool:
         if self.held:
             owner.pull(self)
 
+    def leads(self, instance: Instance) -> bool:
+        """As `Events.leads`."""
+        return instance in self._led
+
     def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
         """As `Events.slower`."""
-        server = self.instances.index(instance)
-        self.dispatcher.shift(server, server + 1, by_s, least_s, self.now())
+        low, high = self._led[instance]
+        self.dispatcher.shift(low, high, by_s, least_s, self.now())
 
     def late(self, request: Request) -> bool:
         """Whether a request's deadline has passed and it is not to be run."""

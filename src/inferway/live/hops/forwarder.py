@@ -119,6 +119,8 @@ class RemoteInstance:
         have to serve a slow request first, and none would see that it is over.
         """
         self._finished = events.done
+        if not events.leads(self):
+            return
         path, counted_s = self.forwarding.path, self.forwarding.rtt_s
         self._slower = slower = partial(events.slower, self)
         rtt_s = self._hop.round_trip_s(path)
