@@ -382,7 +382,7 @@ def header(folder: Path) -> dict[str, Any]:
     """
     file = folder / "recording.json"
     try:
-        head = json.loads(file.read_text(encoding="utf-8"))
+        head = json.loads(file.read_text(encoding="utf-8"), parse_int=_number)
     except FileNotFoundError:
         raise ValueError(f"{folder} holds no recording: there is no recording.json in it") from None
     except (OSError, *UNREADABLE) as error:
@@ -391,6 +391,12 @@ def header(folder: Path) -> dict[str, Any]:
     if not isinstance(head, dict) or head.get("schema") not in READ:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
     return head
+
+
+def _number(digits: str) -> int | float:
+    """Read a whole number as arrays can hold it: beyond 64 bits there are only floats."""
+    number = int(digits)
+    return number if abs(number) < 1 << 63 else float(digits)
 
 
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
