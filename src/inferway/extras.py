@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["installing"]
-
 _WITHOUT_CUDA: Final = " --extra-index-url https://download.pytorch.org/whl/cpu"
 """PyTorch's builds for processors, which pip prefers to those that bring gigabytes of CUDA."""
 

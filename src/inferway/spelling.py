@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["closest", "edits"]
-
 _LONGEST = 80
 """Letters of what may be a slip of somebody's finger."""
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 from textwrap import shorten
 from typing import Final
 
-__all__ = ["UNREADABLE", "fault"]
-
 UNREADABLE: Final = (ValueError, RecursionError)
 """What `json` and `msgspec` raise: not the format, not the type, not UTF-8, or nested too deep."""
 

@@ -14,8 +14,6 @@ from types import MappingProxyType
 
 from inferway.catalog.entry import Entry
 
-__all__ = ["CLASSIFIERS"]
-
 _BYTES_PER_PARAMETER = 4  # single precision, as timm's weights are stored
 
 

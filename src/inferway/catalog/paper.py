@@ -11,8 +11,6 @@ from types import MappingProxyType
 
 from inferway.catalog.entry import Entry
 
-__all__ = ["YOLOV4"]
-
 _MIB = 2**20
 
 

@@ -9,8 +9,6 @@ from inferway.catalog.entry import Entry
 from inferway.catalog.zoo import CatalogError
 from inferway.spelling import closest
 
-__all__ = ["chosen", "pareto", "table", "tables"]
-
 
 def tables() -> tuple[str, ...]:
     """Name the built-in tables."""

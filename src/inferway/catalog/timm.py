@@ -15,8 +15,6 @@ from pathlib import Path
 from inferway.catalog.entry import Entry
 from inferway.catalog.zoo import CatalogError
 
-__all__ = ["ACCURACY", "accuracies", "read", "speed_tables"]
-
 ACCURACY = "results-imagenet.csv"
 _SPEED = re.compile(r"benchmark-infer-.*?pt(?P<torch>\d+)-(?:cu\d+|cpu)-(?P<hardware>[^-]+)(-.*)?")
 _BYTES_PER_PARAMETER = 4  # single precision, as timm's weights are stored

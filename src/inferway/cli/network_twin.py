@@ -16,8 +16,6 @@ from inferway.spelling import closest
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["known", "requests_in", "simulate_network"]
-
 
 def simulate_network(
     deployment: Deployment,

@@ -9,8 +9,6 @@ import typer
 if TYPE_CHECKING:
     from inferway.deployment.quantities import Quantity
 
-__all__ = ["rate", "time"]
-
 
 def rate(text: str) -> float:
     """Read a rate above 0, such as 120/s."""

@@ -17,25 +17,6 @@ from inferway.cli.failure import REFUSED, CommandError
 if TYPE_CHECKING:
     from inferway.live import Certificate, PortError
 
-__all__ = [
-    "DrainDelay",
-    "Grace",
-    "Keys",
-    "LogLevel",
-    "MaxBodies",
-    "MaxJson",
-    "MaxMemory",
-    "Record",
-    "TlsCert",
-    "TlsKey",
-    "certificate",
-    "check_listeners",
-    "leave",
-    "mebibytes",
-    "outlive_hangup",
-    "refused_port",
-]
-
 
 class LogLevel(StrEnum):
     """How much the server writes to standard error."""

@@ -8,7 +8,6 @@ from inferway.deployment.deployment import (
     Model,
     Node,
     Outage,
-    Remote,
     ServiceTime,
     Task,
     Variant,
@@ -17,6 +16,7 @@ from inferway.deployment.error import DeploymentError, Problem
 from inferway.deployment.load import load
 from inferway.deployment.measure import measured
 from inferway.deployment.policies import PolicySpec
+from inferway.deployment.remote import Remote
 from inferway.deployment.schema import schema
 
 __all__ = [

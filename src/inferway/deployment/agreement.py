@@ -12,8 +12,6 @@ from inferway.deployment.policies import PolicySpec
 from inferway.deployment.quantities import TIME
 from inferway.deployment.source import Source
 
-__all__ = ["check_policies"]
-
 
 def check_policies(
     document: Document, tasks: Mapping[str, Task], nodes: Mapping[str, Node], source: Source

@@ -16,8 +16,6 @@ from inferway.deployment.resolution import check_target, task_of
 from inferway.deployment.source import Source
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 
-__all__ = ["assemble"]
-
 
 def assemble(document: Document, source: Source) -> Deployment:
     """Build a deployment; it may be used only if nothing was noted in `source`."""

@@ -10,8 +10,6 @@ from inferway.deployment.error import Place
 from inferway.deployment.source import Source
 from inferway.deployment.tasks import WrittenCatalog
 
-__all__ = ["variants_of"]
-
 
 def variants_of(place: Place, written: WrittenCatalog, source: Source) -> dict[str, Variant]:
     """Look variants up; what is wrong is noted in `source`, and none returned."""

@@ -12,8 +12,6 @@ from inferway.deployment.quantities import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.spelling import closest
 
-__all__ = ["Caution", "check", "cores"]
-
 # Dispatch policies that keep an energy budget.
 _WITHIN_ENERGY = ("priced", "r-jiq", "r-jsq", "r-jsq-d")
 

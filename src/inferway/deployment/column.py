@@ -12,8 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["ColumnError", "read_column", "read_times", "time_pieces"]
-
 
 class ColumnError(ValueError):
     """A file whose first column cannot be read, with one sentence that names file and line."""

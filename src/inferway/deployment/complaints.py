@@ -14,8 +14,6 @@ from inferway.deployment.schema import outline
 from inferway.deployment.source import Source
 from inferway.spelling import closest
 
-__all__ = ["complain", "nearest"]
-
 
 def complain(error: ValidationError, source: Source) -> list[Place]:
     """Note each error of `error` at its place in `source`; return the places.

@@ -20,19 +20,6 @@ from inferway.deployment.workloads import Workload
 if TYPE_CHECKING:
     from inferway.deployment.source import Source
 
-__all__ = [
-    "Batch",
-    "Deployment",
-    "Failure",
-    "Model",
-    "Node",
-    "Outage",
-    "Remote",
-    "ServiceTime",
-    "Task",
-    "Variant",
-]
-
 ANY_HARDWARE = "*"
 
 

@@ -13,8 +13,6 @@ from inferway.deployment.section import Name, Section
 from inferway.deployment.tasks import WrittenTask
 from inferway.deployment.workloads import Workload
 
-__all__ = ["MOST_TASKS", "Cost", "Document"]
-
 MOST_TASKS: Final = 100_000
 """Of all kinds together: each has a name, and entries of its own."""
 

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["DeploymentError", "Problem", "field_name"]
-
 Place = tuple[str | int, ...]
 
 

@@ -13,8 +13,6 @@ from inferway.deployment.nodes import WrittenNode
 from inferway.deployment.quantities import SIZE
 from inferway.deployment.source import Source
 
-__all__ = ["Tasks", "default_node", "node_of"]
-
 T = TypeVar("T")
 
 

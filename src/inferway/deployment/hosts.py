@@ -10,8 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, WithJsonSchema
 from inferway.deployment.quantities import refuse
 from inferway.protocol.address import LABELS, split
 
-__all__ = ["Host", "HostPort"]
-
 _SOURCE: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[0-9]{1,5})?")
 
 

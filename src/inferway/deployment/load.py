@@ -18,8 +18,6 @@ from inferway.deployment.document import Document
 from inferway.deployment.error import Place
 from inferway.deployment.source import Source, given, read
 
-__all__ = ["build", "load"]
-
 
 def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
     """Read and check a deployment file.

@@ -15,8 +15,6 @@ from inferway.deployment.remote import runtime_of
 if TYPE_CHECKING:
     from inferway.runtime import Runtime
 
-__all__ = ["measured"]
-
 _WARM_UP_RUNS = 3
 _FEWEST_RUNS = 5
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from inferway.catalog.profile import Profile
     from inferway.protocol import Signature
 
-__all__ = ["ModelError", "find", "signature_of"]
-
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 

@@ -20,18 +20,6 @@ from inferway.deployment.quantities import (
 from inferway.deployment.section import File, Name, Section, Switch
 from inferway.protocol.address import NODE
 
-__all__ = [
-    "MAX_HOPS",
-    "Link",
-    "Network",
-    "NodeLimits",
-    "Store",
-    "Tier",
-    "WrittenFailure",
-    "WrittenNode",
-    "WrittenOutage",
-]
-
 MAX_HOPS: Final = 64
 """Links on the way of a request, or of an offer, at most: what goes on for longer has lost its way.
 Live nodes and their twin go by it, and a file that asks for a longer way is refused."""

@@ -38,19 +38,6 @@ from pydantic_core import core_schema
 from inferway.deployment.quantities import PositiveSeconds, refuse
 from inferway.deployment.section import Section
 
-__all__ = [
-    "DISPATCH",
-    "HINDSIGHT",
-    "PLACEMENT",
-    "SCHEDULING",
-    "DispatchPolicy",
-    "PlacementPolicy",
-    "PolicySpec",
-    "SchedulingPolicy",
-    "scheduled_dispatch",
-    "spec_of",
-]
-
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
 Kind = Literal["dispatch", "scheduling", "placement"]

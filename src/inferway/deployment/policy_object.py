@@ -20,8 +20,6 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any
 
-__all__ = ["policy_name"]
-
 _CALLS = ("choose", "act", "step")
 _PLAIN = (bool, int, float, str, bytes, type(None))
 

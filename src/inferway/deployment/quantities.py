@@ -18,32 +18,6 @@ from typing import Annotated, Any, Final
 from pydantic import BeforeValidator, Field, Strict, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-__all__ = [
-    "ENERGY",
-    "FEW",
-    "MOST",
-    "RATE",
-    "RATIO",
-    "SIZE",
-    "TIME",
-    "AnyNumber",
-    "Bytes",
-    "Count",
-    "FewCount",
-    "Joules",
-    "Load",
-    "Number",
-    "PositiveJoules",
-    "PositiveNumber",
-    "PositiveRate",
-    "PositiveSeconds",
-    "Quantity",
-    "QuantityError",
-    "Ratio",
-    "Seconds",
-    "refuse",
-]
-
 _NUMBER = r"[0-9]+(?:\.[0-9]*)?(?:[eE][+-]?[0-9]{1,3})?|\.[0-9]+(?:[eE][+-]?[0-9]{1,3})?"
 _LONGEST = 64  # characters; no sensible quantity is longer, and fractions of huge ones are slow
 

@@ -13,8 +13,6 @@ from inferway.deployment.remote import runtime_of
 if TYPE_CHECKING:
     from inferway.protocol import Signature
 
-__all__ = ["check"]
-
 WAIT_S = 3.0
 """Longest wait for one server."""
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from inferway.protocol import Signature
     from inferway.runtime import RemoteRuntime
 
-__all__ = ["Remote", "WrittenRemote", "WrittenRemotes", "remote_of", "runtime_of"]
-
 _EXAMPLE = "http://127.0.0.1:8080/v2/models/digits"
 
 

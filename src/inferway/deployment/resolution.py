@@ -21,8 +21,6 @@ from inferway.deployment.tasks import WrittenTask, WrittenVariant
 if TYPE_CHECKING:
     from inferway.protocol import Signature
 
-__all__ = ["check_target", "task_of"]
-
 PROFILE_HARDWARE = "cpu"  # what the zoo's profiles are measured on
 
 

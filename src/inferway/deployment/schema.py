@@ -13,8 +13,6 @@ from typing import Any
 from inferway.deployment.document import Document
 from inferway.deployment.section import Section
 
-__all__ = ["outline", "schema"]
-
 
 def schema() -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) that ``docs/deployment.schema.json`` publishes."""

@@ -16,8 +16,6 @@ from pydantic import (
 
 from inferway.deployment.quantities import refuse
 
-__all__ = ["File", "Folder", "Name", "Place", "Section", "Switch"]
-
 
 class Section(BaseModel):
     """A mapping of the file with known keys: others are refused, and it never changes.

@@ -17,8 +17,6 @@ from inferway.deployment.quantities import (
 )
 from inferway.deployment.section import File, Name, Section
 
-__all__ = ["WrittenBatch", "WrittenService", "WrittenServices"]
-
 DISTRIBUTIONS = (
     "deterministic",
     "exponential",

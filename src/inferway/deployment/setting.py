@@ -19,8 +19,6 @@ from inferway.deployment.policies import FILE_POLICY
 from inferway.deployment.policy_object import policy_name
 from inferway.spelling import closest
 
-__all__ = ["Setting", "SettingError", "set_all", "setting"]
-
 _PATHS: Final = frozenset(Document.model_fields)
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 

@@ -21,8 +21,6 @@ from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from inferway.deployment.error import DeploymentError, Place, Problem, field_name
 
-__all__ = ["Source", "given", "read"]
-
 LARGEST_FILE = 2 * 2**20  # bytes
 MOST_MARKS = 50_000
 """Of commas, brackets, braces and line breaks. Each value needs one of them, and reading one value

@@ -22,8 +22,6 @@ from inferway.deployment.remote import WrittenRemotes
 from inferway.deployment.section import Folder, Name, Section, Switch
 from inferway.deployment.services import WrittenBatch, WrittenServices
 
-__all__ = ["WrittenCatalog", "WrittenTask", "WrittenVariant"]
-
 
 class WrittenVariant(Section):
     """One model that can answer a task."""

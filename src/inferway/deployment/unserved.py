@@ -9,8 +9,6 @@ if TYPE_CHECKING:
     from inferway.deployment.deployment import Deployment, Node, Task, Variant
     from inferway.deployment.nodes import WrittenNode
 
-__all__ = ["sentences", "unserved_at_node"]
-
 _SIGHTED = {"rl-fo", "rl-fo-b", "sa"}
 # Policies that steer by the accuracy balance: without a target there is nothing to steer to.
 _STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}

@@ -22,24 +22,6 @@ from inferway.deployment.quantities import (
 )
 from inferway.deployment.section import File, Name, Section
 
-__all__ = [
-    "Arrivals",
-    "ConstantArrivals",
-    "Entries",
-    "MapArrivals",
-    "Phase",
-    "PhasedArrivals",
-    "PoissonArrivals",
-    "Popularity",
-    "SinusoidalArrivals",
-    "Sliding",
-    "TraceArrivals",
-    "Workload",
-    "constant",
-    "phased",
-    "poisson",
-]
-
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
 Matrix = Annotated[tuple[Row, ...], Field(min_length=1, max_length=1000)]
 

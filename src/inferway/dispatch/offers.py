@@ -22,18 +22,6 @@ from inferway.deployment.nodes import MAX_HOPS
 from inferway.site.fleet import Fleet
 from inferway.site.view import MAX_CLASSES
 
-__all__ = [
-    "MAX_SERVERS",
-    "Offer",
-    "Own",
-    "fleet_at",
-    "lasting_classes",
-    "passed_on",
-    "prune",
-    "received",
-    "servers_for",
-]
-
 MAX_SERVERS: Final = 64
 """Virtual servers of an offer, at most, where nothing says how much is asked for: requests that are
 under way to it at once."""

@@ -28,8 +28,6 @@ from inferway.dispatch.recording import (
 )
 from inferway.site.view import HOLD, Site
 
-__all__ = ["UnsoundError", "check_event", "check_state"]
-
 _FIXED: Final = ("first", "server_class")
 """Of the site, what the fleet says."""
 _POLICYS: Final = ("order", "other")

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from inferway.network import DeliveryNetwork
 
-__all__ = ["Grid", "by_tier", "heat_maps"]
-
 _MOST_ROWS = 40
 _MOST_NUMBERS = 400
 

@@ -13,8 +13,6 @@ from matplotlib.figure import Figure
 
 from inferway.experiments.figure import COLORS, STYLE
 
-__all__ = ["Bars", "bars"]
-
 _WIDTH: Final = 0.8
 """Of all bars of a name, where the next name is 1 away."""
 _MARK: Final[Any] = {

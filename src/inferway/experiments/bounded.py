@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-__all__ = ["BoundResult", "bound", "tables"]
-
 _POINTS = 60
 """Of a curve over the rate."""
 

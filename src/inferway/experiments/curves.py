@@ -17,8 +17,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
 from inferway.experiments.figure import COLORS, MARKERS, STYLE
 
-__all__ = ["Curve", "Panel", "panels"]
-
 Axis = Literal["linear", "log"]
 _QUIET: Final = "#555555"
 _THEORY: Final = "#000000"

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.loadgen import NetworkRecord, NetworkSummary, Record, Summary
 
-__all__ = ["Driven", "course", "drive", "latencies", "network_tables", "task_tables", "write"]
-
 Float = NDArray[np.float64]
 
 _POINTS = 400

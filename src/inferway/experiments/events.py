@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from inferway.network import Topology
     from inferway.twin.network_result import NetworkResult
 
-__all__ = ["figures", "latencies", "tables"]
-
 
 def tables(result: NetworkResult) -> list[RenderableType]:
     """As `inferway.experiments.slots.tables`, with what queues and moves add where they ran."""

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-__all__ = ["CheckResult", "cautions", "check"]
-
 
 @dataclass(frozen=True)
 class CheckResult:

@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Section", "Sheet", "page"]
-
 _DPI = 110
 _MARKS = {"yes": "yes", "no": "no", "not settled": "open"}
 _STYLE = """

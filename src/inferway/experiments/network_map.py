@@ -16,8 +16,6 @@ from inferway.experiments.figure import STYLE
 if TYPE_CHECKING:
     from inferway.network import Topology
 
-__all__ = ["MOST_NODES", "network_map"]
-
 MOST_NODES: Final = 2000
 """A map of more shows nothing."""
 _MOST_NAMES = 60

@@ -20,8 +20,6 @@ from inferway.experiments.report import METHODS_SAID, counted, made_on
 from inferway.experiments.study import OUT, Study, checked, stored
 from inferway.version import __version__
 
-__all__ = ["TITLES", "Page", "verdicts", "write"]
-
 TITLES = {
     "queueing": "Studies of dispatch under an accuracy target",
     "placement": "Studies of placement",

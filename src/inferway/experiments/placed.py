@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from inferway.network import Topology
 
-__all__ = ["PlacementResult", "figures", "place", "tables"]
-
 
 @dataclass(frozen=True, eq=False)
 class PlacementResult(Placement):

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from inferway.experiments.curves import Curve
 
-__all__ = ["PlanResult", "plan", "tables"]
-
 
 @dataclass(frozen=True)
 class PlanResult(Plan):

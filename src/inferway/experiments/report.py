@@ -17,8 +17,6 @@ from inferway.experiments.results import Results
 from inferway.experiments.study import OUT, Study, checked, stored
 from inferway.version import __version__
 
-__all__ = ["counted", "made_on", "report"]
-
 
 def report(
     studies: Sequence[Study[Any]], scale: str = "quick", *, out: Path = OUT, seed: int = 1

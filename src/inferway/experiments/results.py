@@ -8,8 +8,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-__all__ = ["Measure", "Results"]
-
 
 class Measure(NamedTuple):
     """A quantity at one place of a figure."""

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-__all__ = ["shown_as", "text"]
-
 _WIDTH = 100
 
 _P = ParamSpec("_P")

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["SimulationResult", "simulate"]
-
 _SHOWN: Final = (
     "task",
     "response_time_s.mean",

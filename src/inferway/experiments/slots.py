@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-__all__ = ["figures", "hours_of", "over_time", "served_at", "tables"]
-
 MOST_ROWS = 40
 """Tasks that are shown; the JSON document has all."""
 _MIB, _GIB = 2**20, 2**30

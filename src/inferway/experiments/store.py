@@ -15,8 +15,6 @@ from typing import Any
 from inferway.experiments.runner import Point
 from inferway.unreadable import UNREADABLE
 
-__all__ = ["Store", "key"]
-
 
 def key(point: Point, code: str) -> str:
     """What a stored row is known by: the call, its arguments and the code's version."""

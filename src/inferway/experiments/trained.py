@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-__all__ = ["TrainingResult", "lines", "train"]
-
 
 @dataclass(frozen=True)
 class TrainingResult(Trained):

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from inferway.deployment.error import Place
     from inferway.deployment.source import Source
 
-__all__ = ["Bounds"]
-
 OUTSIDE = "outside of the folders to apply from, which `serve --apply-from` names"
 
 

@@ -11,8 +11,6 @@ from inferway.runtime.growth import Growth, growth_of
 if TYPE_CHECKING:
     from inferway.deployment import Model
 
-__all__ = ["Growths", "identity"]
-
 _ZOO: Final = "zoo://"
 
 

@@ -11,8 +11,6 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from inferway.live.keys import ANYBODY, ROLES, Keys
 
-__all__ = ["Denied", "Guard"]
-
 PATIENCE: Final = 20
 """Wrong keys of one client that are answered as such before it is told to slow down."""
 LIMIT: Final = 1000

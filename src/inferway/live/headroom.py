@@ -16,16 +16,6 @@ from inferway.protocol import Signature, Tensor
 from inferway.runtime.growth import Growth
 from inferway.site.view import WHOLE
 
-__all__ = [
-    "ANSWER_COPIES",
-    "Headroom",
-    "MemoryNeed",
-    "is_closed",
-    "memory_need_of",
-    "tensors_of",
-    "too_many",
-]
-
 ANSWER_COPIES: Final = 4
 """An answer counts so often: as it comes together, and as it is written."""
 _SMALL_BYTES: Final = 64 * 1024

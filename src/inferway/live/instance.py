@@ -17,19 +17,6 @@ from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
 from inferway.runtime import Fault, RemoteError
 
-__all__ = [
-    "FAILURES",
-    "RETRY_S",
-    "Events",
-    "Group",
-    "Inline",
-    "Instance",
-    "PoolTerms",
-    "RemoteTarget",
-    "Verdict",
-    "verdict",
-]
-
 FAILURES: Final = 3
 """Failures in a row after which an instance is run on zeros: one that fails at these too takes no
 more requests; one that answers them works, and the requests were at fault."""

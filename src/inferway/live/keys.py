@@ -12,8 +12,6 @@ from typing import Final
 
 from inferway.live.errors import ServeError
 
-__all__ = ["ANYBODY", "ANY_KEY", "ROLES", "VARIABLE", "Keys", "Role", "keys_from", "parted"]
-
 VARIABLE: Final = "INFERWAY_KEYS"
 """The environment variable with keys, separated by commas or white space."""
 SHORTEST: Final = 16

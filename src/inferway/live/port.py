@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from inferway.live.errors import PortError
 
-__all__ = ["check_host", "listening"]
-
 
 @contextmanager
 def listening(listener: str, host: str, port: int) -> Iterator[None]:

@@ -11,8 +11,6 @@ from inferway.dispatch.recording import has_room
 if TYPE_CHECKING:
     from inferway.dispatch.recording import Recording, RecordingGap
 
-__all__ = ["FLUSH_S", "Recorder"]
-
 FLUSH_S: Final = 1.0
 """A process that dies loses what has been recorded for so long at most."""
 STEADY_S: Final = 60.0

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, ParamSpec, TypeVar
 
-__all__ = ["Wakeup", "run_detached", "run_in_thread", "working"]
-
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -9,8 +9,6 @@ from typing import Final
 
 from inferway.runtime.allocator import trim
 
-__all__ = ["Tidying"]
-
 LOOK_S: Final = 2.0
 """How often it is seen what the process takes."""
 SPARE_BYTES: Final = 8 * 1024**2

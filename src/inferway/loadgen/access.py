@@ -12,8 +12,6 @@ import msgspec
 
 from inferway.loadgen.error import DriveError
 
-__all__ = ["OPEN", "Access", "unsecured"]
-
 HOW_TO_GIVE: Final = "with --key-file FILE or in INFERWAY_KEY"
 """Completes sentences that ask for a key."""
 

@@ -15,8 +15,6 @@ from inferway.unreadable import UNREADABLE, fault
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["addresses_of", "known", "server_at"]
-
 _PORT: Final = 8000
 
 

@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["read", "write"]
-
 
 def write(path: Path, content: Mapping[str, Any]) -> None:
     """Write arrays of numbers, tuples of names, and single values."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["AddressError", "DriveError"]
-
 
 class DriveError(ValueError):
     """The server cannot be driven; the message is one sentence for the user."""

@@ -12,8 +12,6 @@ from inferway.protocol import Signature
 if TYPE_CHECKING:
     from inferway.deployment.deployment import Task
 
-__all__ = ["Inputs", "inputs_of"]
-
 _RANDOM: Final = 64
 
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.network import DeliveryNetwork
 
-__all__ = ["MeasuredGain", "measured_ntag", "profile_accuracy"]
-
 Float = NDArray[np.float64]
 Count = NDArray[np.int64]
 

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from inferway.network.arrivals import Trace
     from inferway.protocol import Signature
 
-__all__ = ["drive_network"]
-
 _ITEMS: Final = 0x17E5  # tells this use of the seed from others
 
 Index = NDArray[np.int64]

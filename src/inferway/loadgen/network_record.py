@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from inferway.loadgen.record import Record, named
 
-__all__ = ["NetworkRecord"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkRecord(Record):

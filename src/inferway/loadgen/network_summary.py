@@ -16,8 +16,6 @@ from inferway.loadgen.summary import Summary, summary
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["NetworkSummary", "network_summary"]
-
 UNNAMED = "not named"
 """Stands for the node of answers that do not say where they come from."""
 

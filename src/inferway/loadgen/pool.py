@@ -11,8 +11,6 @@ from inferway.loadgen.access import unsecured
 from inferway.protocol.address import ServerAddress
 from inferway.protocol.http1 import ClientConnection, ConnectionPool
 
-__all__ = ["NOTHING", "Clerk", "Reply", "RequestPool", "Said"]
-
 _CONNECT_S: Final = 5.0
 
 Said = tuple[bytes, bytes, bytes]

@@ -16,8 +16,6 @@ from inferway.network.deployed import deployed
 from inferway.workload.arrivals import times
 from inferway.workload.popularity import zipf
 
-__all__ = ["Trace", "requests_of", "trace_of"]
-
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
 

@@ -11,8 +11,6 @@ from inferway.network.gml import load_gml
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["Findings", "check"]
-
 
 class Findings(NamedTuple):
     """Of a network that can be used.

@@ -8,8 +8,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CostFunction", "Service", "latency_and_inaccuracy"]
-
 
 class Service(NamedTuple):
     """One way of serving a request: what a cost function sees (eq. 5).

@@ -18,8 +18,6 @@ from inferway.network.pins import Given, minimal_allocation
 from inferway.network.ranking import rank
 from inferway.network.topology import Topology
 
-__all__ = ["DeliveryNetwork", "delivery_network"]
-
 
 @dataclass(frozen=True, eq=False)
 class DeliveryNetwork:

@@ -23,8 +23,6 @@ from inferway.workload.arrivals import peak_rate, stream
 from inferway.workload.phases import spans
 from inferway.workload.popularity import greatest_share, mean_share
 
-__all__ = ["Demand", "Stream", "peaks"]
-
 Float = NDArray[np.float64]
 Count = NDArray[np.int64]
 

@@ -23,8 +23,6 @@ from inferway.network.routes import shortest_paths
 from inferway.network.topology import Tier, Topology, tree
 from inferway.workload.entries import assign
 
-__all__ = ["Deployed", "demand_of", "deployed", "entries_of", "network_of", "topology_of"]
-
 _NAMED_BYTES: Final = 32 * 1024
 """Of a request's headers, half of what a listener takes."""
 DEFAULT_SLOT_S = 60.0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["NetworkError"]
-
 
 class NetworkError(ValueError):
     """A network that cannot be used, with one sentence that says why and what would be right."""

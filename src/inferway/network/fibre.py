@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["FIBRE_M_PER_S", "great_circle_m", "interpolated", "rtt_of"]
-
 Float = NDArray[np.float64]
 
 EARTH_RADIUS_M = 6_371_008.8  # mean radius of WGS 84

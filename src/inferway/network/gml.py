@@ -29,8 +29,6 @@ from inferway.network.topology import Topology
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["GmlNetwork", "GmlReport", "load_gml"]
-
 LARGEST_FILE: Final = 32 * 2**20
 """In bytes: some 200,000 nodes with their links."""
 MOST_JOINED: Final = 2_000_000

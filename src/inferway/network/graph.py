@@ -12,8 +12,6 @@ from inferway.network.topology import Topology
 if TYPE_CHECKING:
     import networkx
 
-__all__ = ["from_graph", "to_graph"]
-
 
 def from_graph(graph: networkx.Graph, *, rtt: str = "rtt_s") -> Topology:
     """Take any graph of NetworkX; directions of links are ignored.

@@ -13,8 +13,6 @@ from inferway.network.error import NetworkError
 from inferway.network.options import Models
 from inferway.network.topology import Topology
 
-__all__ = ["Catalog", "Kind", "kinds_of", "models_of"]
-
 
 class Kind(NamedTuple):
     """One entry under `tasks`: some identical tasks, each with W variants of its own.

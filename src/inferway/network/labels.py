@@ -6,8 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-__all__ = ["plain", "unique_names"]
-
 
 def unique_names(
     labels: Sequence[str], ids: Sequence[str], skip: set[int]

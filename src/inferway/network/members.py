@@ -10,8 +10,6 @@ from inferway.deployment import Deployment, Failure, Node, Outage
 from inferway.deployment.nodes import WrittenNode
 from inferway.network.topology import Topology
 
-__all__ = ["members_of"]
-
 
 def members_of(deployment: Deployment, topology: Topology) -> dict[str, Node]:
     """Describe every node: as `nodes` does, else as its tier, else as `others`.

@@ -18,8 +18,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Models", "Options", "Pairs", "Paths", "Requests"]
-
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
 Offset = NDArray[np.int64]

@@ -15,8 +15,6 @@ from inferway.network.kinds import Catalog
 from inferway.network.options import Paths, Requests
 from inferway.network.topology import Topology
 
-__all__ = ["Given", "Pins", "minimal_allocation"]
-
 # (node, task, variant) by name -> permanent copies
 Given = Mapping[tuple[str, str, str], int]
 

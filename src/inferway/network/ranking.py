@@ -15,8 +15,6 @@ from inferway.network.options import Models, Options, Pairs, Paths, Requests
 from inferway.network.pins import Pins
 from inferway.network.topology import Topology
 
-__all__ = ["rank"]
-
 _CHUNK = 1 << 20  # costs that are sorted at once; bounds the memory beyond the result
 
 Float = NDArray[np.float64]

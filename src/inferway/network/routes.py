@@ -13,8 +13,6 @@ from inferway.network.error import NetworkError
 from inferway.network.options import Paths
 from inferway.network.topology import Topology
 
-__all__ = ["given_paths", "shortest_paths"]
-
 
 def shortest_paths(
     topology: Topology, entries: NDArray[np.int64], repositories: NDArray[np.int64]

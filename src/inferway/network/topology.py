@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from inferway.network.error import NetworkError
 
-__all__ = ["Tier", "Topology", "tree"]
-
 
 @dataclass(frozen=True, eq=False)
 class Topology:

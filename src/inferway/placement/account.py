@@ -14,8 +14,6 @@ from inferway.network.options import Models, Options, Paths
 from inferway.placement.arrays import Float, Index
 from inferway.site.compiled import entry
 
-__all__ = ["spent", "tally"]
-
 
 def spent(network: DeliveryNetwork, load: Float) -> Float:
     """(R,) what each type's requests cost under (O,) loads, in the unit of the options' costs."""

@@ -33,8 +33,6 @@ from inferway.placement.messages import (
 )
 from inferway.placement.refresh import Refresh, refresh_of
 
-__all__ = ["Agent", "resume"]
-
 
 class Agent:
     """One node's part of INFIDA.

@@ -7,20 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
 
-__all__ = [
-    "Allocation",
-    "Float",
-    "Hops",
-    "Index",
-    "Mask",
-    "Offset",
-    "batch_of",
-    "batches_of",
-    "fractional_of",
-    "integral_of",
-    "load_of",
-]
-
 Float = NDArray[np.float64]
 Index = NDArray[np.int32]
 Offset = NDArray[np.int64]

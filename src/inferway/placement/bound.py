@@ -9,8 +9,6 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.layout import layout_of
 
-__all__ = ["PSI", "regret_constant"]
-
 PSI = 1.0 - 1.0 / math.e
 """The share of the best static gain that INFIDA is held to."""
 

@@ -13,8 +13,6 @@ from typing import NamedTuple, Protocol
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float
 
-__all__ = ["NamedPolicy", "Observation", "Policy"]
-
 
 class Observation(NamedTuple):
     """What one slot brought.

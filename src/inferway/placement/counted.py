@@ -16,8 +16,6 @@ from inferway.placement.infida import InfidaState
 from inferway.placement.messages import Letter
 from inferway.unreadable import UNREADABLE, fault
 
-__all__ = ["Counted", "Counters", "without_fractions"]
-
 _Name = tuple[str | int, ...]
 """How it is counted, task, path, and the node's pair."""
 

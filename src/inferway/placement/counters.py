@@ -30,8 +30,6 @@ from inferway.placement.contract import Observation
 from inferway.placement.layout import Layout, layout_of
 from inferway.site.compiled import entry
 
-__all__ = ["Counting", "choose", "options_by_pair"]
-
 
 class Counting:
     """Counters of all nodes, and the allocations that follow from them.

@@ -10,8 +10,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float, Offset
 from inferway.placement.layout import Layout, layout_of
 
-__all__ = ["Crossing", "NodeData", "data_of"]
-
 
 class Crossing(NamedTuple):
     """A request type whose path goes through the node.

@@ -13,8 +13,6 @@ from inferway.placement.written import WRITTEN, lists_instances
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["expected_batches", "policy_of"]
-
 DEFAULT_POLICY = "infida"
 
 

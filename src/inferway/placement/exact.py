@@ -27,8 +27,6 @@ from inferway.placement.contract import Observation
 from inferway.placement.hindsight import horizon_of, needed
 from inferway.placement.program import Program, program_of
 
-__all__ = ["Exact", "Optimum", "best_static", "relaxation"]
-
 
 @dataclass(frozen=True)
 class Optimum:

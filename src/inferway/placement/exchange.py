@@ -15,8 +15,6 @@ from inferway.placement.crossing import data_of
 from inferway.placement.messages import Letter
 from inferway.site.draw import uniform
 
-__all__ = ["Exchange", "Traffic"]
-
 
 class Traffic(NamedTuple):
     """What went over the links: messages and bytes, and how many messages were lost."""

@@ -13,8 +13,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float, Index, Offset, batch_of, fractional_of, load_of
 from inferway.site.compiled import entry, jit
 
-__all__ = ["cost", "gain", "minimal", "potential", "room", "saving", "subgradient"]
-
 
 def minimal(network: DeliveryNetwork) -> Float:
     """(P,) the minimal allocation omega: 1 for permanent instances, else 0."""

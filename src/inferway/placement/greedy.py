@@ -10,8 +10,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
 from inferway.placement.counters import Counting
 
-__all__ = ["Greedy"]
-
 
 class Greedy(Counting):
     """Greedy by counters of what was forwarded."""

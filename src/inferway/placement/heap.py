@@ -5,8 +5,6 @@ from __future__ import annotations
 from inferway.placement.arrays import Float, Index
 from inferway.site.compiled import jit
 
-__all__ = ["rise", "sink"]
-
 
 @jit
 def rise(heap: Index, place: Index, key: Float, i: int) -> None:

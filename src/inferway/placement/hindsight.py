@@ -16,8 +16,6 @@ from inferway.placement.arrays import Allocation, Float, batches_of
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve
 
-__all__ = ["Horizon", "TaskView", "average_gain", "horizon_of", "needed", "task_views"]
-
 
 class Horizon(NamedTuple):
     """The different slots of a horizon.

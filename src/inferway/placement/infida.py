@@ -24,8 +24,6 @@ from inferway.placement.refresh import Refresh, refresh_of
 from inferway.placement.rounding import fill_node, round_node, word
 from inferway.site.compiled import entry, jit
 
-__all__ = ["Infida", "InfidaState"]
-
 
 class InfidaState(NamedTuple):
     """All that INFIDA remembers; saving and restoring it continues the run exactly.

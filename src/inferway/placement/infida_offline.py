@@ -22,8 +22,6 @@ from inferway.placement.layout import Layout, layout_of
 from inferway.placement.serving import fill
 from inferway.site.compiled import entry
 
-__all__ = ["InfidaOffline"]
-
 
 class InfidaOffline:
     """A static allocation, by INFIDA on the whole horizon.

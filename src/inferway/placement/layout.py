@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
 
-__all__ = ["Layout", "layout_of"]
-
 
 class Layout(NamedTuple):
     """Views of the network's arrays, and what follows from them once.

@@ -27,8 +27,6 @@ from inferway.placement.written import WRITTEN, Written
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["Fixed", "Learned", "LocalPolicy", "loads_of", "local_policy", "variants_of"]
-
 
 class LocalPolicy(Protocol):
     """A node's part of a placement policy; p are the node's pairs."""

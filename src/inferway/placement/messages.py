@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 import msgspec
 
-__all__ = ["Floor", "Letter", "Message", "Needed", "Offers", "Worst", "decode", "encode"]
-
 
 class Floor(msgspec.Struct, tag=0, array_like=True, frozen=True):
     """Down, once: no option at the sender or above it costs less than this."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Generic, NamedTuple, TypeVar
 
-__all__ = ["Load", "Unload", "next_move"]
-
 Pair = TypeVar("Pair", bound=Hashable)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.deployed import deployed
 from inferway.placement.arrays import Allocation, Float
@@ -22,12 +23,10 @@ from inferway.placement.exact import Exact, relaxation
 from inferway.placement.gain import minimal
 from inferway.placement.hindsight import Horizon, average_gain, horizon_of
 from inferway.placement.serving import serve
-from inferway.placement.table import HINDSIGHT, build_policy
+from inferway.placement.table import build_policy
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-
-__all__ = ["SLOTS", "Placed", "Placement", "place"]
 
 SLOTS = 60
 """An hour, in slots of a minute."""

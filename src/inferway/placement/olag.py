@@ -14,8 +14,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
 from inferway.placement.counters import Counting
 
-__all__ = ["Olag", "OlagLiteral"]
-
 
 class Olag(Counting):
     """Greedy by the counters of one slot, chosen anew at its end."""

@@ -27,8 +27,6 @@ from inferway.placement.serving import serve
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-__all__ = ["Program", "program_of"]
-
 
 class Program(NamedTuple):
     """max value @ z subject to low <= matrix @ z <= high and 0 <= z <= upper.

@@ -19,8 +19,6 @@ from numpy.typing import ArrayLike
 from inferway.placement.arrays import Float
 from inferway.site.compiled import entry
 
-__all__ = ["project", "project_sorted"]
-
 
 def project(y: ArrayLike, size: ArrayLike, budget: float) -> Float:
     """Project onto the allocations that spend the budget, without sorting.

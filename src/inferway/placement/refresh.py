@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-__all__ = ["Refresh", "refresh_of"]
-
 
 class Refresh(NamedTuple):
     """A period in slots that goes from `start` to `target` over `stretch` slots, linearly."""

@@ -8,8 +8,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Allocation, Float
 from inferway.placement.contract import Observation
 
-__all__ = ["RepositoryOnly"]
-
 
 class RepositoryOnly:
     """The minimal allocation, always."""

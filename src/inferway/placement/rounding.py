@@ -19,8 +19,6 @@ from inferway.placement.projection import checked
 from inferway.site.compiled import entry, jit
 from inferway.site.draw import uniform
 
-__all__ = ["dep_round"]
-
 # A fraction nearer to 0 or 1 than this is one.
 _EXACT: Final = 1e-9
 _WORD: Final = 2.0**53

@@ -20,8 +20,6 @@ from inferway.placement.arrays import Allocation, Float, Index, Offset, batch_of
 from inferway.placement.heap import rise, sink
 from inferway.site.compiled import entry, jit
 
-__all__ = ["fill", "instances", "serve"]
-
 _CLOSED: Final = -1
 _UNUSED: Final = -2
 

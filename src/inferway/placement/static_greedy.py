@@ -23,8 +23,6 @@ from inferway.placement.layout import layout_of
 from inferway.placement.serving import fill
 from inferway.site.compiled import entry, jit
 
-__all__ = ["StaticGreedy"]
-
 
 class StaticGreedy:
     """A static allocation by cost-benefit greedy.

@@ -5,13 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from inferway.deployment.policies import HINDSIGHT, PLACEMENT
+from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.arrays import Float
 from inferway.placement.contract import NamedPolicy, Policy
 from inferway.policies.registry import policy_class as find
-
-__all__ = ["HINDSIGHT", "POLICIES", "build_policy", "policy_class"]
 
 POLICIES = PLACEMENT
 

@@ -16,8 +16,6 @@ from inferway.placement.layout import layout_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["WRITTEN", "Written", "lists_instances"]
-
 WRITTEN = "written"
 """Its name among the policies of the network twin."""
 

@@ -15,8 +15,6 @@ from typing import Final
 
 from numba.core.errors import NumbaError, UnsupportedBytecodeError
 
-__all__ = ["COMPILE_ERRORS", "compile_reason", "division", "place_of"]
-
 COMPILE_ERRORS: Final = (NumbaError, UnsupportedBytecodeError)
 """What Numba raises for code that it does not compile."""
 

@@ -19,8 +19,6 @@ from inferway.policies.fault import place_of
 from inferway.site.compiled import MARK
 from inferway.site.sources import code_digest
 
-__all__ = ["as_python", "fault_of", "policy_class"]
-
 _CALLS: Final[dict[Kind, dict[str, tuple[str, ...]]]] = {
     "dispatch": {
         "choose": ("self", "site", "request", "draw"),

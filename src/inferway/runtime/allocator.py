@@ -11,8 +11,6 @@ import ctypes
 import sys
 from typing import Any, Final
 
-__all__ = ["give_back", "trim"]
-
 LARGE_BYTES: Final = 4 * 1024**2
 """Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
 large take up to a tenth longer (`docs/benchmarks/memory.md`)."""

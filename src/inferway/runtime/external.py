@@ -17,8 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 if TYPE_CHECKING:
     from google.protobuf.descriptor import Descriptor
 
-__all__ = ["External", "external_tensor"]
-
 _TENSOR: Final = "TensorProto"
 
 

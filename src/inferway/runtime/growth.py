@@ -20,8 +20,6 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Growth", "growth_of"]
-
 _RUNS: Final = 2
 """Of each size; the larger peak counts."""
 _STEP: Final = 4

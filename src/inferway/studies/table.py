@@ -9,8 +9,6 @@ from typing import Any
 from inferway.experiments.study import Study
 from inferway.spelling import closest
 
-__all__ = ["STUDIES", "named", "study"]
-
 STUDIES = {
     "trade-off": "queueing.trade_off",
     "r-jiq-limit": "queueing.r_jiq_limit",

@@ -12,8 +12,6 @@ from inferway.twin.simulation import run, simulate
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["compile_beforehand"]
-
 
 def compile_beforehand(deployment: Deployment) -> list[Compilation]:
     """Compile what the deployment's policies need in the live server and in the twin.

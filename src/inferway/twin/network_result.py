@@ -14,8 +14,6 @@ from inferway.twin.result import finite
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["NetworkResult", "PartResult", "Regret"]
-
 Float = NDArray[np.float64]
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.deployed import deployed
@@ -26,14 +27,12 @@ from inferway.placement.deployed import expected_batches, policy_of
 from inferway.placement.exact import best_static
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve
-from inferway.placement.table import HINDSIGHT, build_policy
+from inferway.placement.table import build_policy
 from inferway.placement.written import WRITTEN, Written
 from inferway.twin.network_result import Float, NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-
-__all__ = ["placement_of", "run_slots", "simulate_slots"]
 
 
 def simulate_slots(

@@ -27,8 +27,6 @@ from inferway.deployment.workloads import (
 from inferway.workload.clock import CHUNK, Clock
 from inferway.workload.markovian import Course, markovian
 
-__all__ = ["MOST_PHASES", "Chunk", "mean_rate", "peak_rate", "stream", "times"]
-
 MOST_PHASES = 32
 """Phases of Markovian arrivals that are told apart; a process with more has one for all."""
 

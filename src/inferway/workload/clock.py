@@ -7,8 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CHUNK", "Clock"]
-
 CHUNK: Final = 65_536
 """Arrivals, or steps of a chain, drawn at a time. Sums are rounded by chunk, so another size
 changes the last digits of the times, and where several kinds of numbers take turns, all of them."""

@@ -10,8 +10,6 @@ import numpy as np
 from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
 from inferway.workload.arrivals import MOST_PHASES, Chunk
 
-__all__ = ["Moment", "PhaseCourse"]
-
 
 class Moment(NamedTuple):
     """The workload's phase, and how long it has been in it."""

@@ -7,8 +7,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["assign"]
-
 MOST_TYPES: Final = 10_000_000
 """Request types, each a task and a node where it enters, that a network is laid out for."""
 _ENTRIES = 0xE427  # tells this use of the seed from others

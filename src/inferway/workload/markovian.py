@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from inferway.workload.clock import CHUNK, Clock
 
-__all__ = ["Course", "markovian"]
-
 Matrix = NDArray[np.float64]
 Walk = Callable[..., tuple[int, int, int, float]]
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
 from inferway.workload.arrivals import MOST_PHASES, mean_rate
 
-__all__ = ["Span", "phase_of", "phases_of", "spans"]
-
 
 @dataclass(frozen=True, slots=True)
 class Span:

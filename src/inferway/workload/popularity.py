@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from inferway.deployment.workloads import Popularity
 
-__all__ = ["greatest_share", "mean_share", "share_at", "zipf"]
-
 Float = NDArray[np.float64]
 
 

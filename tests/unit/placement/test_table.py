@@ -9,9 +9,8 @@ import naive_placement as naive
 import numpy as np
 import pytest
 
-from inferway.deployment.policies import spec_of
+from inferway.deployment.policies import HINDSIGHT, spec_of
 from inferway.placement import POLICIES, Observation, build_policy, minimal, policy_class, serve
-from inferway.placement.table import HINDSIGHT
 
 
 def test_a_deployment_file_may_name_every_policy() -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.hashes import SHA256
 
-__all__ = ["CertificateError", "Issued", "issue"]
-
 AUTHORITY_DAYS = 3650
 DAYS = 90
 # A machine whose clock is somewhat behind must not find its new certificate invalid.

@@ -24,8 +24,6 @@ from inferway.live.control.session import ALIVE, Keys, settings
 from inferway.live.errors import ServeError
 from inferway.live.threads import Wakeup
 
-__all__ = ["LETTERS", "ControlPlane", "Traffic"]
-
 LETTERS: Final = ("floor", "needed", "worst", "offers")
 """The kinds of placement's messages."""
 

@@ -11,8 +11,6 @@ from urllib.parse import quote
 
 from inferway.live.errors import ServeError
 
-__all__ = ["Credentials", "file_name"]
-
 AUTHORITY = "authority"
 """Name of the authority's own files, which no node may have."""
 

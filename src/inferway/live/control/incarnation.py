@@ -10,8 +10,6 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-__all__ = ["Early", "Incarnation"]
-
 # A neighbor restarts seldom, and nothing is on its way for longer than a few restarts.
 _REMEMBERED: Final = 8
 

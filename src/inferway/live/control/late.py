@@ -8,8 +8,6 @@ from typing import Any
 
 from inferway.live.control.control import ControlPlane
 
-__all__ = ["LatePlane"]
-
 
 class LatePlane(ControlPlane):
     """Sends each letter half a round trip later.

@@ -9,8 +9,6 @@ import numpy as np
 from inferway.live.errors import ServeError
 from inferway.network.topology import Topology
 
-__all__ = ["neighbors_of"]
-
 
 def neighbors_of(
     topology: Topology, node: str, addresses: Mapping[str, str]

@@ -6,8 +6,6 @@ import queue
 import threading
 from collections.abc import Callable
 
-__all__ = ["Outbox"]
-
 
 class Outbox:
     """Sends in order, and waits for a slow link so that nobody else does.

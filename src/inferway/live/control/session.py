@@ -11,8 +11,6 @@ from urllib.parse import quote
 from inferway.live.control.credentials import Credentials
 from inferway.protocol.address import joined, split
 
-__all__ = ["ALIVE", "Keys", "settings"]
-
 ALIVE: Final = "alive"
 """Under which key a node tells a neighbor that it lives."""
 

@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from inferway.live.emulation.error import EmulationError
 from inferway.live.emulation.record import STATE
 
-__all__ = ["Controls", "Counts", "Passed"]
-
 _LIMIT_S: Final = 10.0
 
 

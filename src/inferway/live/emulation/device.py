@@ -12,8 +12,6 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Final
 
-__all__ = ["DEVICE", "NAME", "opened"]
-
 DEVICE: Final = Path("/dev/net/tun")
 NAME: Final = "node0"
 QUEUE: Final = 5000

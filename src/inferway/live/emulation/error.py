@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["EmulationError"]
-
 
 class EmulationError(Exception):
     """A network that cannot be emulated or changed, with one sentence that says why."""

@@ -11,8 +11,6 @@ from typing import Final, TypeVar
 
 from inferway.live.emulation import entrance
 
-__all__ = ["FOLDER", "aside", "houses", "identity", "made", "remove", "residents", "within"]
-
 FOLDER: Final = Path("/run/netns")
 T = TypeVar("T")
 

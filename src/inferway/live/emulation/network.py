@@ -23,8 +23,6 @@ from inferway.live.emulation.record import Record, remove_leftovers
 from inferway.live.emulation.wiring import Wiring, wiring
 from inferway.network.topology import Topology
 
-__all__ = ["Emulation", "obstacle"]
-
 MTU: Final = 1500
 _PYTHON: Final = (sys.executable, "-I", "-S")
 T = TypeVar("T")

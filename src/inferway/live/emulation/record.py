@@ -21,8 +21,6 @@ from typing import Final
 from inferway.live.emulation import namespace
 from inferway.live.emulation.error import EmulationError
 
-__all__ = ["PREFIX", "Record", "remove_leftovers"]
-
 STATE: Final = Path("/run/inferway")
 HOSTS: Final = Path("/etc/netns")
 """Where `ip netns exec` looks for files of a namespace that stand for those in /etc."""

@@ -12,8 +12,6 @@ import numpy as np
 from inferway.live.emulation.error import EmulationError
 from inferway.network.topology import Topology
 
-__all__ = ["Wiring", "wiring"]
-
 FIRST: Final = IPv4Address("10.77.0.1")
 """Of the first node. Namespaces have no way out, so that these may be in use elsewhere."""
 MOST: Final = 4096

@@ -23,8 +23,6 @@ from inferway.live.http.compression import unpacking
 from inferway.live.http.limits import Limits
 from inferway.protocol.refusal import RefusalError
 
-__all__ = ["FULL", "Arrivals"]
-
 LOOK_S: Final = 0.005
 """How often it is looked what has come of messages that take their time."""
 SETTLE_S: Final = 1.0

@@ -13,8 +13,6 @@ from typing import Any, Final
 from inferway.live.grpc.wires import Peer, cut, peer_of
 from inferway.live.http.limits import Limits
 
-__all__ = ["Unread"]
-
 SMALLEST: Final = 64 * 1024
 """Bytes up to which an answer is not followed: one fits a connection's window."""
 LOOK_S: Final = 1.0

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote
 
-__all__ = ["Peer", "cut", "peer_of", "received"]
-
 Peer = tuple[str, int]
 """Address and port of the other end."""
 

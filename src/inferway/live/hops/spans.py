@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from inferway.live.hops.headers import Heading
     from inferway.live.hops.hop import Hop
 
-__all__ = ["Relayed", "Spans"]
-
 _SAMPLED: Final = b"01"
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 """Of a forward: the other node, or the way to it, is at fault."""

@@ -15,8 +15,6 @@ from typing import Final, NamedTuple
 from inferway.live.hops.answer import Answer
 from inferway.live.hops.headers import encoded
 
-__all__ = ["SEGMENTS_BYTES", "Link", "Ways", "differ"]
-
 NOISE: Final = 0.25
 NOISE_S: Final = 2e-3
 """A round trip that is off by no more than this share, or this time, is as it was told."""

@@ -22,8 +22,6 @@ from inferway.protocol.messages import (
 from inferway.protocol.refusal import RefusalError
 from inferway.spelling import edits
 
-__all__ = ["PatchedMessage", "patched", "unknown_in"]
-
 _NEAR: Final = 2
 """Edits from one of ours within which a name is a slip."""
 _LONGEST_SHOWN: Final = 40

@@ -9,8 +9,6 @@ from urllib.parse import unquote
 
 from inferway.live.request import Outcome, Request
 
-__all__ = ["Accounts", "Measured"]
-
 
 class Measured(NamedTuple):
     """A slot's counts, in rows; what is passed on for neighbors counts as one row: nobody reads it.

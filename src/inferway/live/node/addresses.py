@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node
     from inferway.network.topology import Topology
 
-__all__ = ["Addresses", "addresses_of", "read", "write"]
-
 HTTP_PORT: Final = 8000
 ADMIN_PORT: Final = 8002
 PEER_PORT: Final = 8003

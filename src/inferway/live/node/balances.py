@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from inferway.live.site import Site
 
-__all__ = ["Balance", "Balances"]
-
 
 class Balance(NamedTuple):
     """A task's accuracy balance.

@@ -19,8 +19,6 @@ from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
 from inferway.protocol.address import split
 
-__all__ = ["bound", "check_bind"]
-
 _LISTENERS: Final = ("http", "peer", "control")
 _ABSENT: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 _PORT: Final = re.compile(r":?[0-9]+")

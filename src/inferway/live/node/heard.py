@@ -13,8 +13,6 @@ from inferway.live.node.telling import Same, Tell
 from inferway.live.node.told import REFRESH_S
 from inferway.protocol import DTYPES, Signature
 
-__all__ = ["EXPIRES_S", "Heard", "MissedError"]
-
 EXPIRES_S: Final = 3.0 * REFRESH_S
 """What is not told again holds for so long."""
 # The answer is on its way meanwhile, and what was told before it as well.

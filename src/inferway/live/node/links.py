@@ -18,8 +18,6 @@ from inferway.live.node.position import Position
 from inferway.network.topology import Topology
 from inferway.protocol.address import split
 
-__all__ = ["hops_of", "host_and_port", "plane_of"]
-
 
 def hops_of(
     position: Position,

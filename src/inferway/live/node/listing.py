@@ -10,8 +10,6 @@ import msgspec
 from inferway.dispatch.offers import Offer, Own
 from inferway.protocol import Signature
 
-__all__ = ["EMPTY", "MOST", "PARTS", "Change", "Listing", "applied", "changes", "differ", "listed"]
-
 MOST: Final = 500
 """Most of each kind of news in a part: a letter has a limit in bytes, and an offer has names of up
 to 16 nodes."""

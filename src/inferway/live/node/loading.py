@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Model
     from inferway.live.store.store import ModelStore
 
-__all__ = ["Agreed", "File", "Files", "check", "fit", "opened"]
-
 
 class File(NamedTuple):
     """A model's file on this machine.

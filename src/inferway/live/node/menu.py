@@ -30,8 +30,6 @@ from inferway.live.node.telling import RUN_BITS, Ask, packed, unpacked
 from inferway.live.node.told import REFRESH_S, Told
 from inferway.protocol import Signature
 
-__all__ = ["MENU", "Menu"]
-
 MENU: Final = "menu"
 """The kind of these letters."""
 # Changes that come together are told together.

@@ -21,8 +21,6 @@ from inferway.live.node.moving import Copy, Failed, Failure, MoverStatus, Moving
 from inferway.live.node.shelf import Pair, Shelf
 from inferway.placement.moves import Load, Unload, next_move
 
-__all__ = ["Mover"]
-
 FIRST_S: Final = 1.0
 LONGEST_S: Final = 300.0
 """A variant that failed is tried again after these: each wait is twice the one before."""

@@ -7,8 +7,6 @@ from typing import NamedTuple
 
 from inferway.live.node.shelf import Pair
 
-__all__ = ["Copy", "Failed", "Failure", "MoverStatus", "Moving", "name_of"]
-
 
 class Copy(NamedTuple):
     """One of the copies of a variant at the node."""

@@ -64,8 +64,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.protocol import Signature
 
-__all__ = ["Node"]
-
 GATHER_S: Final = 0.05
 """Changes of offers that come together make sites anew together."""
 TOLD_S: Final = 0.1

@@ -13,8 +13,6 @@ from inferway.live.control.control import Traffic
 if TYPE_CHECKING:
     from inferway.live.node.node import Node
 
-__all__ = ["Totals", "described"]
-
 
 class Totals:
     """Letters and bytes over the control plane since the start, by kind."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+from inferway.deployment.policies import HINDSIGHT
 from inferway.live.control.control import ControlPlane
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balances
@@ -16,12 +17,9 @@ from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState
 from inferway.placement.deployed import expected_batches, policy_of
 from inferway.placement.local import LocalPolicy, local_policy
-from inferway.placement.table import HINDSIGHT
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-
-__all__ = ["rounds_of"]
 
 # Slots that a policy in hindsight is told of.
 _FORESEEN: Final = 100

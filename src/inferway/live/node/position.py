@@ -16,8 +16,6 @@ from inferway.placement.crossing import NodeData, data_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task
 
-__all__ = ["Position", "position_of"]
-
 
 @dataclass(frozen=True, eq=False)
 class Position:

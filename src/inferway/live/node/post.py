@@ -31,8 +31,6 @@ from inferway.placement.messages import (
 )
 from inferway.unreadable import UNREADABLE
 
-__all__ = ["Post"]
-
 
 class Post:
     """Joins an agent to its neighbors.

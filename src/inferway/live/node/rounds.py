@@ -19,8 +19,6 @@ from inferway.live.node.state import DamagedError, NodeState, Saved, StateError
 from inferway.live.threads import run_detached
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
-__all__ = ["Rounds"]
-
 
 class Rounds:
     """A node's part of placement, slot by slot.

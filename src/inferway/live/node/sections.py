@@ -24,8 +24,6 @@ from inferway.dispatch.replay import header, recordings
 from inferway.live.errors import ServeError
 from inferway.live.site import Site
 
-__all__ = ["Sections"]
-
 KEPT: Final = 256
 """Sections of a task."""
 KEPT_BYTES: Final = 2 * 1024**3

@@ -30,8 +30,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, Remote, Task, Variant
     from inferway.live.store.store import ModelStore
 
-__all__ = ["Pair", "Shelf"]
-
 T = TypeVar("T")
 Pair = tuple[str, str]
 """Task and variant."""

@@ -44,8 +44,6 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, Node, Task
     from inferway.site import Fleet
 
-__all__ = ["Sites"]
-
 Key = tuple[str, str]
 """Task and variant."""
 

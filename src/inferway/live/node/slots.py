@@ -10,8 +10,6 @@ from typing import NamedTuple
 
 from inferway.live.errors import ServeError
 
-__all__ = ["Slot", "SlotClock"]
-
 WAIT_SHARE = 0.1
 # A clock that was set is noticed after so long.
 _LOOK_S = 1.0

@@ -32,8 +32,6 @@ from inferway.placement.infida import InfidaState
 if TYPE_CHECKING:
     from inferway.network.delivery import DeliveryNetwork
 
-__all__ = ["DamagedError", "NodeState", "Saved", "StateError", "fingerprint"]
-
 SCHEMA: Final = 2
 _APPLICATION: Final = 0x494E4657  # tells a file of ours from any other database
 _TYPES: Final = {"y": "<f8", "spread": "<f8", "steep": "<f8", "x": "u1", "slot": "<i8"}

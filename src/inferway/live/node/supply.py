@@ -10,8 +10,6 @@ from inferway.live.node.accounts import Accounts
 from inferway.live.node.position import Position
 from inferway.live.node.sites import Sites
 
-__all__ = ["Supply"]
-
 
 class Supply:
     """Measures how much of its copies' time a node's own clients take.

@@ -14,8 +14,6 @@ import msgspec
 from inferway.live.node.listing import PARTS, Change
 from inferway.unreadable import UNREADABLE, fault
 
-__all__ = ["RUN_BITS", "Ask", "Letter", "Same", "Tell", "packed", "unpacked"]
-
 RUN_BITS: Final = 32
 """Bits of a run's number."""
 # A reader keeps all parts until the last has come.

@@ -8,8 +8,6 @@ from typing import Final
 from inferway.live.node.listing import EMPTY, Listing, changes, differ
 from inferway.live.node.telling import Letter, Same, Tell
 
-__all__ = ["REFRESH_S", "Told"]
-
 REFRESH_S: Final = 2.0
 """After so long a neighbor is told again, changed or not."""
 

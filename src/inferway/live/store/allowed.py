@@ -19,8 +19,6 @@ from urllib.parse import unquote, urljoin, urlsplit
 
 from inferway.live.store.error import ForbiddenSourceError, UnavailableError
 
-__all__ = ["Address", "Allowed", "Source", "kind_of", "shown"]
-
 IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 SCHEMES: Final = ("file", "https")

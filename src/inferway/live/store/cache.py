@@ -14,8 +14,6 @@ from typing import Final, NamedTuple
 from inferway.live.store.error import NoRoomError
 from inferway.live.store.partial import ORIGIN, PARTIAL
 
-__all__ = ["Cache", "Stored"]
-
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
 
 

@@ -13,8 +13,6 @@ from inferway.live.store.partial import Partial
 from inferway.live.store.transfer import CutError, Get
 from inferway.live.threads import run_detached, run_in_thread
 
-__all__ = ["download"]
-
 HOPS: Final = 5
 """Redirections that are followed."""
 

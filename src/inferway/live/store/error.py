@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["DamagedError", "ForbiddenSourceError", "NoRoomError", "StoreError", "UnavailableError"]
-
 
 class StoreError(Exception):
     """A model that cannot be had, with one sentence that says why."""

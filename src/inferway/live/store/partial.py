@@ -15,8 +15,6 @@ from typing import Final
 from inferway.live.store.error import NoRoomError, StoreError
 from inferway.unreadable import UNREADABLE
 
-__all__ = ["PARTIAL", "Partial"]
-
 PARTIAL: Final = ".part"
 ORIGIN: Final = ".origin"
 """Beside a partial file: which file of which server it is the beginning of."""

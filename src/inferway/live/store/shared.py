@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, Generic, TypeVar
 
-__all__ = ["Progress", "Shared"]
-
 T = TypeVar("T")
 Progress = Callable[[int, int | None], None]
 """Called on the event loop with the bytes that are there and, if known, how many there will be."""

@@ -30,8 +30,6 @@ from inferway.live.store.transfer import Copy
 from inferway.live.threads import run_in_thread
 from inferway.runtime.artifact import MAX_BYTES
 
-__all__ = ["ModelStore"]
-
 PATIENCE_S: Final = 30.0
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
 _TELL_BYTES: Final = 1 << 20

@@ -21,8 +21,6 @@ from inferway.live.store.allowed import Address, Source, shown
 from inferway.live.store.error import UnavailableError
 from inferway.live.store.partial import Partial
 
-__all__ = ["Copy", "CutError", "Get"]
-
 _BLOCK: Final = 1 << 18
 _REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")

@@ -8,8 +8,6 @@ from pathlib import Path
 
 from inferway.live.up.error import UpError
 
-__all__ = ["alone"]
-
 
 def alone(folder: Path) -> int:
     """Hold a folder, which must exist, until what is returned is closed or the process ends.

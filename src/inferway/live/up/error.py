@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["UpError"]
-
 
 class UpError(Exception):
     """Nodes that do not run, with one sentence that says why."""

@@ -12,8 +12,6 @@ from typing import Final
 from inferway.live.node.addresses import Addresses
 from inferway.live.up.error import UpError
 
-__all__ = ["HOST", "on_loopback"]
-
 HOST: Final = "127.0.0.1"
 _LOWEST: Final = 10_000
 _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")

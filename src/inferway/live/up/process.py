@@ -15,8 +15,6 @@ from typing import IO, Final
 
 from inferway.live.up import tether
 
-__all__ = ["NodeProcess", "State"]
-
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0
 _LAST_WORDS: Final = 8192

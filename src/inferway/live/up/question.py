@@ -14,8 +14,6 @@ from inferway.live.up.error import UpError
 from inferway.protocol.address import split
 from inferway.unreadable import UNREADABLE, fault
 
-__all__ = ["asked", "told"]
-
 
 def told(node: str, address: str, wire: socket, timeout_s: float) -> dict[str, Any]:
     """Get what the admin listener tells at ``/v2/node``; as `asked`.

@@ -37,8 +37,6 @@ from inferway.network import Topology, entries_of, topology_of
 if TYPE_CHECKING:
     from inferway.live.emulation import Emulation
 
-__all__ = ["Up"]
-
 GRACE_S: Final = 15.0
 """Longer than a node's drain delay and grace period together."""
 _OWN_TIME_S: Final = 15.0

@@ -11,8 +11,6 @@ from inferway.live.up.error import UpError
 from inferway.live.up.process import State
 from inferway.live.up.up import Up
 
-__all__ = ["Glance", "Watch"]
-
 PATIENCE_S: Final = 1.0
 _AT_ONCE: Final = 8
 _RATES: Final[tuple[str, ...]] = ("arrived", "forwarded", "served", "cpu_s")

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 import inferway
+from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.claim import Claim
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.figure import save
 from inferway.experiments.machine import cores
 from inferway.loadgen import NetworkRecord, drive_network, network_summary
-from inferway.placement.table import HINDSIGHT
 from inferway.site.fleet import fleet_of
 from inferway.studies.live.calibration import calibrate, times_of
 from inferway.studies.live.comparison import (

@@ -18,8 +18,6 @@ from inferway.studies.placement.trial import CODE, every
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Settings", "figure", "points", "wrong_way"]
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -15,8 +15,6 @@ import numpy as np
 from inferway.network import Topology, load_gml
 from inferway.network.fibre import great_circle_m, rtt_of
 
-__all__ = ["BUILT_IN", "VARIABLE", "backbone", "found"]
-
 VARIABLE: Final = "INFERWAY_TOPOLOGIES"
 """Environment variable that names a folder with GML files, such as the Internet Topology Zoo's."""
 

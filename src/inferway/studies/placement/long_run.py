@@ -9,18 +9,16 @@ from typing import Any
 
 import numpy as np
 
+from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.results import Results
 from inferway.network import DeliveryNetwork
 from inferway.placement import Observation, Policy, build_policy, gain, potential
 from inferway.placement.arrays import Allocation, Float
 from inferway.placement.deployed import expected_batches
-from inferway.placement.table import HINDSIGHT
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import scenario
 from inferway.studies.placement.trial import summary
 from inferway.twin.slots import run_slots
-
-__all__ = ["STATIC_SLOTS", "best_window", "long_run", "mean_of", "named", "seconds", "windows"]
 
 EDGES = (30, 240, 480, 960, 1440, 1920, 2880)
 """Where windows end, besides the last slot; the first is for learning."""

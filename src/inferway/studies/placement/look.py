@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from inferway.experiments.curves import Curve
     from inferway.experiments.results import Results
 
-__all__ = ["POLICIES", "Look", "curves"]
-
 
 @dataclass(frozen=True)
 class Look:

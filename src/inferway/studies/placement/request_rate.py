@@ -17,8 +17,6 @@ from inferway.studies.placement.trial import CODE, every
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Settings", "figure", "gains", "points"]
-
 _READ = ("olag", "olag-literal", "greedy")
 _ENDED = ("static-greedy", "static-greedy-served")
 

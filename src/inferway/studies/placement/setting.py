@@ -29,8 +29,6 @@ from inferway.network import (
 from inferway.network.demand import Stream, peaks
 from inferway.workload.entries import assign
 
-__all__ = ["MODELS", "SYSTEMS", "Scenario", "demanded", "scenario", "yolov4"]
-
 GIB: Final = float(2**30)
 SLOT_S: Final = 60.0
 TASKS: Final = 20

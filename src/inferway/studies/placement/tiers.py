@@ -20,16 +20,6 @@ from inferway.studies.placement.trial import CODE, allocated, seconds
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "Settings",
-    "accurate",
-    "cheaper_than_cloud",
-    "copies_below",
-    "figure",
-    "points",
-    "small",
-]
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -7,18 +7,16 @@ from typing import Any
 
 import numpy as np
 
+from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.grid import grid
 from inferway.experiments.runner import Point
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
 from inferway.placement.deployed import expected_batches
-from inferway.placement.table import HINDSIGHT
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
 from inferway.twin.network_result import NetworkResult
 from inferway.twin.slots import run_slots
-
-__all__ = ["CODE", "allocated", "every", "run_policy", "seconds", "simulated", "summary"]
 
 CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",
         "twin/network_result.py", "studies/placement/setting.py", "studies/placement/trial.py",

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from inferway.experiments.curves import Panel
 
-__all__ = ["DEPARTURES", "Gap", "Settings", "around", "figure", "gaps", "points"]
-
 PAPERS = ("r-jiq", "tad", "tad-op")
 """The paper's policies."""
 

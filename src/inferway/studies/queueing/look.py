@@ -12,8 +12,6 @@ from typing import NamedTuple
 from inferway.experiments.curves import Curve
 from inferway.experiments.results import Measure
 
-__all__ = ["LOOKS", "Look", "bound_curve", "policy_curve"]
-
 
 class Look(NamedTuple):
     """Legend, color and line of a policy."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from inferway.studies.queueing.system import System, scenario
 
-__all__ = ["phased"]
-
 
 def phased(
     *,

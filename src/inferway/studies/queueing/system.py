@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from inferway.twin.result import TaskResult
     from inferway.twin.scenario import Scenario
 
-__all__ = ["FOUR_CLASSES", "THREE_CLASSES", "System", "precise", "scenario", "seconds", "simulated"]
-
 _QUERIES_PER_S = 1e7
 _START_S = 0.3
 

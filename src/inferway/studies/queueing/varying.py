@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
-__all__ = ["DEPARTURES", "Settings", "claims", "figure", "points"]
-
 _EARLY = 0.05
 """The part of a phase in which a policy has to have adapted."""
 

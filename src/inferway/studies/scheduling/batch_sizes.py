@@ -36,8 +36,6 @@ from inferway.studies.scheduling.upper_bound import state
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Settings", "claims", "figure", "phase_bound", "points", "used"]
-
 _MODELS = ("light", "heavy")
 _STATES = {"bursty": BURSTY, "normal": NORMAL}
 _SITES = 200

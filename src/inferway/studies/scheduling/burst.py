@@ -24,23 +24,6 @@ if TYPE_CHECKING:
     from inferway.learning.site import Control
     from inferway.twin.scenario import Scenario
 
-__all__ = [
-    "ACCURACY",
-    "BUFFER",
-    "BURSTY",
-    "DEADLINE_S",
-    "HOLDING_S",
-    "NORMAL",
-    "RATE_PER_S",
-    "SERVICE_S",
-    "TASK",
-    "WORKLOADS",
-    "arrivals_of",
-    "control",
-    "mean_rate_per_s",
-    "scenario",
-]
-
 TASK = "recognise"
 VARIANTS = ("light", "heavy")
 SERVICE_S = (0.0107, 0.0429)

@@ -27,8 +27,6 @@ from inferway.studies.scheduling.upper_bound import mean_of_states, state
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Settings", "bound", "claims", "figure", "points"]
-
 _COUNTS = (2, 2)
 
 

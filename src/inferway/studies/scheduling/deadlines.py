@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from inferway.experiments.curves import Panel
 
-__all__ = ["Settings", "claims", "figure", "points"]
-
 _RULES = ("sa", "deadline", "hand", "lw")
 _COLORS = {"rl-po": 0, "rl-fo": 1, "sa": 2, "deadline": 3, "hand": 4, "lw": 5}
 

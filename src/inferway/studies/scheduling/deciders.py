@@ -19,8 +19,6 @@ from inferway.scheduling.fixed import even, heaviest, lightest, only
 from inferway.scheduling.neural_policy import NeuralPolicy, pairs_of
 from inferway.scheduling.sa import StationaryApproximation
 
-__all__ = ["decider_of", "learned", "queues"]
-
 Floats = NDArray[np.float64]
 
 

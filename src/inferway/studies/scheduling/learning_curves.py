@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
     from inferway.experiments.curves import Curve, Panel
 
-__all__ = ["Settings", "claims", "figure", "kept", "points"]
-
 _PLAIN = (*SEEDS, "rl-fo")
 _BATCHED = ("rl-po-b", "rl-fo-b")
 _PERIODIC = ("periodic-rl-po", "periodic-rl-fo")

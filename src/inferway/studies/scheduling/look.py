@@ -12,8 +12,6 @@ from inferway.experiments.results import Results
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["LABELS", "Dots", "dots", "half_width", "written"]
-
 LABELS = {
     "lw": "LW",
     "hw": "HW",

@@ -22,8 +22,6 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from inferway.learning.site import SlottedSites
 
-__all__ = ["COMMAND", "LEARNERS", "SLOTS", "trained"]
-
 SLOTS = {"ddpg": 1_500_000, "recurrent": 1_000_000}
 LEARNERS = tuple(SLOTS)
 COMMAND = "python -m inferway.studies.scheduling.other_learners"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["COLUMNS", "PRINTED"]
-
 COLUMNS = (
     *("goodput", "rate", "violations"),
     *("goodput_bursty", "violations_bursty", "rejected_bursty", "late_bursty", "heavy_bursty"),

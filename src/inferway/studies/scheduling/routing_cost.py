@@ -25,8 +25,6 @@ from inferway.studies.scheduling.burst import BURSTY, RATE_PER_S
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["METHODS", "Settings", "claims", "cost", "figure", "points"]
-
 METHODS = ("alias", "bisection", "scan")
 _LABELS = {"alias": "alias table", "bisection": "bisection", "scan": "linear scan"}
 _GAP_NS = 1e9 / RATE_PER_S[BURSTY]

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from inferway.learning.site import Control
     from inferway.scheduling.neural_policy import NeuralPolicy
 
-__all__ = ["SEEDS", "Shipped", "curve_of", "digest", "folder", "network", "shipped"]
-
 SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")
 """Three trainings of the same policy."""
 

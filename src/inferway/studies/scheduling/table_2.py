@@ -28,8 +28,6 @@ from inferway.studies.scheduling.trial import learned_point, name_at, point
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["ROWS", "Settings", "claims", "figure", "points"]
-
 ROWS = {
     "map": (
         *("lw", "hw", "hw-e", *SEEDS, "rl-fo", "rl-po-b", "rl-fo-b"),

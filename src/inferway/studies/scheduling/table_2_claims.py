@@ -11,8 +11,6 @@ from inferway.studies.scheduling.burst import LEAVING_PER_S, RATE_PER_S, VIOLATI
 from inferway.studies.scheduling.look import LABELS, written
 from inferway.studies.scheduling.paper_table import PRINTED
 
-__all__ = ["OVERLOADED", "SPLIT", "TIES", "all_claims", "printed", "value"]
-
 TIES = ("light", "coin", "pair")
 """Of `tied`, besides those that `sq` has."""
 OVERLOADED = (0.25, 0.4, 0.75, 1.0)

@@ -9,8 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-__all__ = ["AS_TRAINED", "CODE", "PAPER", "VARIANTS", "trained"]
-
 AS_TRAINED = "as trained"
 PAPER = "the paper's settings"
 """None of the departures."""

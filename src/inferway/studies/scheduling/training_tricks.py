@@ -15,8 +15,6 @@ from inferway.studies.scheduling.trained import AS_TRAINED, CODE, PAPER, VARIANT
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["STUDY", "Settings", "ahead", "claims", "figure", "points"]
-
 
 @dataclass(frozen=True)
 class Settings:

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from inferway.twin.result import TaskResult
     from inferway.twin.scenario import Scenario
 
-__all__ = ["EVENTS", "PHASES", "evaluated", "learned_point", "point", "row_of", "seconds"]
-
 PHASES = {"bursty": BURSTY, "normal": NORMAL}
 EVENTS = ("sq", "sq-uniform", "sq-tied", "hw-e", "deadline", "believed")
 """Rows that decide request by request: they run on the twin's own engines."""

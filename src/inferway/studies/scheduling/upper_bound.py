@@ -20,8 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-__all__ = ["mean_of_states", "state"]
-
 
 def state(
     rate_per_s: float,

@@ -19,8 +19,6 @@ from inferway.twin.network.site import Request, Server, Site
 from inferway.twin.network.sites import Sites
 from inferway.twin.network.terrain import Terrain
 
-__all__ = ["Engine", "InvariantError"]
-
 _AGREE = 1e-6
 
 

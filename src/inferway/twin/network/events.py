@@ -41,8 +41,6 @@ from inferway.twin.slots import placement_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["FETCH_RATE", "START_S", "simulate_events"]
-
 FETCH_RATE: Final = 125e6
 """Bytes per second at which a model is fetched: a link of 1 Gbit/s, all for itself."""
 START_S: Final = 0.5

@@ -12,8 +12,6 @@ from typing import Any, Final
 from inferway.dispatch.offers import Offer, Own, passed_on, received
 from inferway.twin.network.terrain import Terrain
 
-__all__ = ["LOOK_S", "REFRESH_S", "Exchange"]
-
 REFRESH_S: Final = 2.0
 """Offers are told again after so long, changed or not."""
 LOOK_S: Final = 1.0

@@ -15,8 +15,6 @@ from inferway.twin.network.site import Request
 from inferway.twin.network.terrain import Terrain
 from inferway.twin.network_result import PartResult
 
-__all__ = ["Ledger", "Quantiles"]
-
 
 class Quantiles:
     """A histogram of times whose bins are 0.5 % wide: percentiles of any number of them."""

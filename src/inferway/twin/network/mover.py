@@ -13,8 +13,6 @@ from inferway.twin.network.exchange import After
 from inferway.twin.network.site import Site
 from inferway.twin.network.terrain import Terrain
 
-__all__ = ["BudgetError", "Mover"]
-
 _ROUNDING = 1e-9
 
 

@@ -13,8 +13,6 @@ from inferway.twin.result import finite
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["EventResult"]
-
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class EventResult(NetworkResult):

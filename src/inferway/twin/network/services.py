@@ -14,8 +14,6 @@ from inferway.twin.kernel.laws import Laws, draw, laws
 if TYPE_CHECKING:
     from inferway.deployment import ServiceTime
 
-__all__ = ["ServiceTimes"]
-
 _BLOCK = 1024
 
 

@@ -20,8 +20,6 @@ from inferway.dispatch.service_times import carry_over
 if TYPE_CHECKING:
     from inferway.twin.network.services import ServiceTimes
 
-__all__ = ["Request", "Server", "Site"]
-
 
 class Request:
     """One request on its way."""

@@ -16,8 +16,6 @@ from inferway.twin.network.terrain import Terrain
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-__all__ = ["Sites"]
-
 
 class Sites:
     """Makes and keeps the sites.

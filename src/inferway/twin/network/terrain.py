@@ -15,8 +15,6 @@ from inferway.network.members import members_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task
 
-__all__ = ["Ground", "Model", "Terrain"]
-
 
 @dataclass(frozen=True)
 class Ground:
