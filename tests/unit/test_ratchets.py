@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import networkx as nx
-from sources import Import, all_imports, modules
+from sources import PACKAGE, Import, all_imports, modules
 
 MOST_PARAMETERS = 8
 
@@ -167,6 +167,15 @@ def test_no_more_modules_import_each_other_in_a_circle() -> None:
         for rings in (circles(all_imports()), CIRCLES)
     )
     assert not (told := difference(found, listed)), told
+
+
+def test_public_faces_alone_say_what_is_public() -> None:
+    inner = [
+        file.relative_to(PACKAGE)
+        for file in PACKAGE.rglob("*.py")
+        if file.name != "__init__.py" and "\n__all__ = " in file.read_text(encoding="utf-8")
+    ]
+    assert not inner
 
 
 def test_what_is_new_and_what_no_longer_holds_are_both_told() -> None:
