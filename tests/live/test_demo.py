@@ -37,7 +37,7 @@ def result(tmp_path_factory):
 def test_both_policies_got_the_same_requests_and_answered(result):
     fastest, tad_op = result.rows
     assert (fastest["policy"], tad_op["policy"]) == ("fastest-only", "tad-op")
-    assert fastest["offered"] == tad_op["offered"] > 20  # of a machine that is busy
+    assert fastest["offered"] == tad_op["offered"] > 100
     for policy in result.rows:
         assert policy["failed"] == 0
         assert sum(policy["shares"].values()) == pytest.approx(1)

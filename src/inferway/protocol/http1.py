@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import select
 import ssl
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
@@ -22,7 +23,7 @@ FRESH_S: Final = 0.005
 _JOINED: Final = 64 * 1024
 
 
-class AnswerReader:
+class AnswerReader(ABC):
     """Takes the bytes of a connection and makes answers of them; each is handed to `take`.
 
     Attributes
@@ -60,9 +61,9 @@ class AnswerReader:
         self._headed = self.begun = False
         self.wrong = ""
 
+    @abstractmethod
     def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
         """Take a whole answer; `keep` if the connection may carry another request."""
-        raise NotImplementedError
 
     def feed(self, data: bytes) -> None:
         """Read what has come; `wrong` says afterwards whether reading on makes sense."""
@@ -237,7 +238,7 @@ class ClientConnection(AnswerReader, asyncio.Protocol):
             self.transport.abort()
 
 
-class ConnectionPool:
+class ConnectionPool(ABC):
     """Connections to one server, opened when calls need them, and kept.
 
     A call goes out at once on an idle connection, or on one that is opened for it, up to the
@@ -292,23 +293,23 @@ class ConnectionPool:
 
     # What a pool of one's own says.
 
+    @abstractmethod
     def write(self, connection: ClientConnection, call: Any) -> None:
         """Write a call's request."""
-        raise NotImplementedError
 
+    @abstractmethod
     def answered(self, call: Any, answer: Any, sent_s: float, now_s: float) -> None:
         """Take an answer; the times are on the monotonic clock."""
-        raise NotImplementedError
 
+    @abstractmethod
     def broken(self, connection: ClientConnection, call: Any, wrong: str) -> None:
         """See to a call whose connection has ended before its answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def unreachable(self, call: Any | None, error: OSError) -> None:
         """See to a call for which no connection can be made; None where none waits."""
-        raise NotImplementedError
 
-    def full(self) -> None:
+    def full(self) -> None:  # noqa: B027 - a pool may have nothing to note
         """Note that calls wait for one of the connections that there are."""
 
     # What calls go through.
