@@ -21,7 +21,6 @@ NAMED_TWICE = {
     "Clock": 2,
     "Copy": 2,
     "Counts": 2,
-    "DamagedError": 2,
     "Engine": 2,
     "Estimate": 2,
     "Exchange": 3,

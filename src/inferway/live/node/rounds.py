@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -15,7 +16,7 @@ from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
-from inferway.live.node.state import DamagedError, NodeState, Saved, StateError
+from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
 from inferway.live.threads import run_detached
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
@@ -107,7 +108,7 @@ class Rounds:
             saved = await run_detached(self._memory.load)
             if saved is not None:
                 self._take_up(saved)
-        except DamagedError as error:
+        except DamagedStateError as error:
             saved = None
             kept = await run_detached(self._memory.begin_anew)
             self._log.error("begins anew", reason=f"{error}; it is kept as {kept}")
@@ -130,7 +131,7 @@ class Rounds:
             slot = int(saved.random or b"0")
             self.policy.restore(saved.infida, closed=slot, counters=saved.counters)
         except (TypeError, ValueError) as error:
-            raise DamagedError(f"the node's state cannot be taken up: {error}") from error
+            raise DamagedStateError(f"the node's state cannot be taken up: {error}") from error
         self.slot = slot
         self._balances.take_up(saved.balances)
         self._log.info("goes on", slot=slot, loaded=list(saved.loaded))
@@ -176,13 +177,14 @@ class Rounds:
 
     def _now(self) -> Saved:
         # All draws follow from the seed and the slot's number, which is their whole state.
-        return Saved.copied(
+        now = Saved(
             self.policy.state,
             self._loaded(),
             str(self.slot).encode(),
             self.policy.counters,
             self._balances.now,
         )
+        return copy.deepcopy(now)  # the policy's arrays go on changing
 
     async def _keep(self) -> None:
         # One after the other, also where whoever waits for one is canceled: the last is to stay.
