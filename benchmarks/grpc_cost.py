@@ -40,10 +40,10 @@ def serve(model: str) -> None:
     """Run the server until it is told to stop; print its ports when it is ready."""
     import uvloop
 
-    from inferway.live import Server
+    from inferway.live import Server, ServerOptions
     from inferway.live.grpc import endpoint_class
 
-    server = Server(sites_of(model), http_port=0, admin_port=0, log_level="warning")
+    server = Server(sites_of(model), ServerOptions(http_port=0, admin_port=0, log_level="warning"))
     endpoint = endpoint_class()(lambda: server.ready, server.log.error)
 
     async def main() -> None:

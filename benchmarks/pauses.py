@@ -31,7 +31,7 @@ ROUND = 20_000
 
 def serve(model: str) -> None:
     """Serve until told to end; print the port, and at the end every pause by generation, s."""
-    from inferway.live import Server
+    from inferway.live import Server, ServerOptions
 
     waited = [array("d") for _ in range(3)]
     worked = [array("d") for _ in range(3)]
@@ -51,7 +51,9 @@ def serve(model: str) -> None:
         print(json.dumps(server.http_port), flush=True)
 
     sites = sites_of(model)
-    Server(sites, http_port=0, admin_port=0, drain_delay_s=0.0, log_level="error").run(ready)
+    Server(
+        sites, ServerOptions(http_port=0, admin_port=0, drain_delay_s=0.0, log_level="error")
+    ).run(ready)
     gc.callbacks.remove(told)
     print(json.dumps([[one.tolist() for one in kind] for kind in (waited, worked)]))
 

@@ -44,10 +44,10 @@ def serve(model: str) -> None:
     """Run the server until it is told to stop; print its port when it is ready."""
     import uvloop
 
-    from inferway.live import Server
+    from inferway.live import Server, ServerOptions
 
     deployment: Any = sites_of(model) if model in ("linear", "null") else load(model)
-    server = Server(deployment, http_port=0, admin_port=0, log_level="warning")
+    server = Server(deployment, ServerOptions(http_port=0, admin_port=0, log_level="warning"))
 
     async def main() -> None:
         await server.start()

@@ -24,7 +24,7 @@ from patient import Patient
 from small_disk import disk as disk
 
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Server, Site
+from inferway.live import Pool, PoolOptions, Server, ServerOptions, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime, Runtime
 from inferway.site import Fleet
@@ -227,7 +227,7 @@ def start() -> Iterator[Callable[..., Running]]:
     ) -> Running:
         served = deployment or sites
         options.setdefault("log_level", "critical")
-        server = Server(served, http_port=0, admin_port=0, **options)
+        server = Server(served, ServerOptions(http_port=0, admin_port=0, **options))
         one = Running(server, loop)
         one.deployment = deployment
         running.append(one)
@@ -243,7 +243,9 @@ def start() -> Iterator[Callable[..., Running]]:
 @pytest.fixture(scope="module")
 def digits() -> Iterator[Running]:
     """One server with the task `digits` for tests that leave no trace in it."""
-    running = Running(Server([build_site()], http_port=0, admin_port=0, log_level="critical"))
+    running = Running(
+        Server([build_site()], ServerOptions(http_port=0, admin_port=0, log_level="critical"))
+    )
     running.wait(running.server.start())
     yield running
     running.close()

@@ -147,7 +147,7 @@ _PROGRAM = """
 import json, sys
 import numpy as np
 from inferway.dispatch import Dispatcher
-from inferway.live import Limits, Pool, Server, Site
+from inferway.live import Limits, Pool, Server, ServerOptions, Site
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -158,7 +158,7 @@ dispatcher = Dispatcher(fleet, "fastest-only", target=None, rate_per_s=100.0)
 site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
 limits = Limits(**json.loads(sys.argv[1]))
 options = {"limits": limits, "drain_delay_s": 0.0, "log_level": "warning"}
-Server([site], http_port=0, admin_port=0, **options).run(
+Server([site], ServerOptions(http_port=0, admin_port=0, **options)).run(
     lambda server: print(json.dumps(server.http_port), flush=True)
 )
 """

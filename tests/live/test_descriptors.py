@@ -15,8 +15,8 @@ LIMIT = 64
 
 _PROGRAM = """
 import json
-from inferway.live import Server
-Server((), http_port=0, admin_port=0, drain_delay_s=0.0).run(
+from inferway.live import Server, ServerOptions
+Server((), ServerOptions(http_port=0, admin_port=0, drain_delay_s=0.0)).run(
     lambda server: print(json.dumps(server.http_port), flush=True)
 )
 """

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from inferway.live import Certificate, Keys, Limits, ServeError, Server, apply
+from inferway.live import Certificate, Keys, Limits, ServeError, Server, ServerOptions, apply
 
 ONE = {
     "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 4], "data": [0.1, 0.2, 0.3, 0.4]}]
@@ -62,10 +62,10 @@ def test_a_body_without_a_key_is_not_waited_for(guarded: Any) -> None:
 
 def test_an_open_admin_listener_must_be_local(site_of: Any) -> None:
     with pytest.raises(ServeError, match="open to the network"):
-        Server([site_of()], admin_host="0.0.0.0")
+        Server([site_of()], ServerOptions(admin_host="0.0.0.0"))
     for host in ("127.0.0.2", "::1", "localhost"):
-        Server([site_of()], admin_host=host)
-    Server([site_of()], admin_host="0.0.0.0", keys=Keys([KEY]))
+        Server([site_of()], ServerOptions(admin_host=host))
+    Server([site_of()], ServerOptions(admin_host="0.0.0.0", keys=Keys([KEY])))
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +142,10 @@ def test_files_that_are_no_certificate_are_refused(site_of: Any, tmp_path: Path)
     (tmp_path / "x").write_text("x")
     for name in ("x", "missing"):
         with pytest.raises(ServeError, match="TLS is not possible with"):
-            Server([site_of()], certificate=Certificate(tmp_path / name, tmp_path / name))
+            Server(
+                [site_of()],
+                ServerOptions(certificate=Certificate(tmp_path / name, tmp_path / name)),
+            )
 
 
 def test_who_does_not_read_is_cut_off(start: Any, site_of: Any, until: Any, patient: Any) -> None:

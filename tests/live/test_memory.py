@@ -38,7 +38,7 @@ from pathlib import Path
 import numpy as np
 from onnx import TensorProto, helper, save
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, PoolOptions, Server, Site
+from inferway.live import Pool, PoolOptions, Server, ServerOptions, Site
 from inferway.runtime import NullRuntime, OnnxRuntime
 from inferway.site import Fleet
 
@@ -57,7 +57,7 @@ dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3, measure=Tru
 site = Site(
     Pool("digits", brief.signature, dispatcher, [brief, threaded], PoolOptions(target=0.8))
 )
-Server([site], http_port=0, admin_port=0, drain_delay_s=0.0, log_level="error").run(
+Server([site], ServerOptions(http_port=0, admin_port=0, drain_delay_s=0.0, log_level="error")).run(
     lambda server: print(json.dumps(server.http_port), flush=True)
 )
 """

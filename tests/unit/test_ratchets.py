@@ -59,11 +59,8 @@ NAMED_TWICE = {
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
-    "inferway.live.server.Server": 22,
-    "inferway.live.node.node.Node": 18,
     "inferway.live.node.sites.Sites": 12,
     "inferway.live.node.rounds.Rounds": 10,
-    "inferway.live.roster.Roster": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
     "inferway.live.hops.pool.NeighborPool": 9,
     "inferway.live.up.up.Up": 9,

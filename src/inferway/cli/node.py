@@ -100,7 +100,7 @@ def node(
     On SIGHUP keys and certificates are read anew.
     """
     from inferway.deployment.nodes import NodeLimits
-    from inferway.live import Limits, Node, PortError, ServeError
+    from inferway.live import Limits, Node, PortError, ServeError, ServerOptions
     from inferway.live.control.control import check_extra
     from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of
@@ -130,25 +130,27 @@ def node(
             deployment,
             name,
             at,
-            bind=bind,
+            ServerOptions(
+                record=record,
+                limits=Limits.of(
+                    NodeLimits() if member is None else member.limits,
+                    json_bytes=mebibytes(max_json),
+                    memory_bytes=mebibytes(max_memory),
+                    bodies_bytes=mebibytes(max_bodies),
+                ),
+                tracer=tracer_from_environment(name),
+                grpc_port=grpc_port,
+                certificate=shown,
+                keys=keys_from(keys),
+                read_keys=partial(keys_from, keys),
+                drain_delay_s=drain_delay,
+                grace_s=grace,
+                log_level=log_level,
+            ),
             folder=state or _state_of(name),
+            bind=bind,
             credentials=certs,
             emulate_rtt=emulate_rtt,
-            record=record,
-            limits=Limits.of(
-                NodeLimits() if member is None else member.limits,
-                json_bytes=mebibytes(max_json),
-                memory_bytes=mebibytes(max_memory),
-                bodies_bytes=mebibytes(max_bodies),
-            ),
-            tracer=tracer_from_environment(name),
-            grpc_port=grpc_port,
-            certificate=shown,
-            keys=keys_from(keys),
-            read_keys=partial(keys_from, keys),
-            drain_delay_s=drain_delay,
-            grace_s=grace,
-            log_level=log_level,
         ).run(_tell)
     except (ServeError, StateError, StoreError) as error:
         raise CommandError(str(error), REFUSED) from error

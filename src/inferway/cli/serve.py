@@ -176,12 +176,13 @@ def serve(
         with terminal.compiling(not json):
             live.serve(
                 deployment,
+                keys,
+                ready=ready,
                 host=host,
                 http_port=http_port,
                 grpc_port=grpc_port,
                 admin_port=admin_port,
                 admin_host=admin_host,
-                keys=keys,
                 allow_apply=allow_apply,
                 apply_from=apply_from or None,
                 certificate=shown,
@@ -202,8 +203,7 @@ def serve(
                 record=record,
                 times=None if forget else live.times_file(),
                 log_level=log_level,
-                ready=ready,
-                read=partial(opened, file, policy),
+                read_deployment=partial(opened, file, policy),
             )
     except live.ServeError as error:  # an option or the file asks for what cannot be
         raise CommandError(str(error), REFUSED) from error

@@ -5,6 +5,7 @@
 - `Node`: the same for one node of a network, at the `Addresses` of all that it knows.
 - `Site`, `Pool`, `PoolOptions`, `Request`, `Outcome`: one task's requests on their way, for other
   protocols and tests.
+- `ServerOptions`: ports, limits and what else a server and a node have in common.
 - `Limits`, `Keys`, `Certificate`: caps on requests, who may send them, TLS.
 - `Headroom`, `MemoryNeed`: memory for runs, and what a model's runs need of it.
 - `Tracer`: hands the spans of requests to an exporter of OpenTelemetry.
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from inferway.live.keys import Keys
     from inferway.live.node.addresses import Addresses
     from inferway.live.node.node import Node
+    from inferway.live.options import ServerOptions
     from inferway.live.pool import Pool, PoolOptions
     from inferway.live.request import Outcome, Request
     from inferway.live.server import Server
@@ -48,6 +50,7 @@ __all__ = [
     "Request",
     "ServeError",
     "Server",
+    "ServerOptions",
     "Site",
     "Tracer",
     "WarmUpError",
@@ -73,6 +76,7 @@ _MODULES: Final = {
     "Request": "request",
     "ServeError": "errors",
     "Server": "server",
+    "ServerOptions": "options",
     "Site": "site",
     "Tracer": "tracing",
     "WarmUpError": "errors",

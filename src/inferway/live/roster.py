@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,10 +11,10 @@ from inferway.live.assembly import check_served, pools_of
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.headroom import Headroom
+from inferway.live.options import ServerOptions
 from inferway.live.pool import Pool
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
-from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -35,14 +34,8 @@ class Roster:
         Called when new sites are ready to take over.
     log
         Where events go.
-    record
-        A folder for recordings, or None.
-    times
-        A file of measured service times, or None.
-    tracer
-        Makes spans, or None.
-    now
-        The clock of sites made here, seconds.
+    options
+        Say what is recorded, kept and traced, and have the clock of sites made here.
     headroom, growths
         What bounds the memory of their runs, and says what these take; None where nothing does.
     """
@@ -53,18 +46,16 @@ class Roster:
         changed: Callable[[], None],
         settle: Callable[[], None],
         log: Any,
+        options: ServerOptions | None = None,
         *,
-        record: Path | None = None,
-        times: Path | None = None,
-        tracer: Tracer | None = None,
-        now: Callable[[], float] = time.monotonic,
         headroom: Headroom | None = None,
         growths: Growths | None = None,
     ) -> None:
         self._headroom, self._growths = headroom, growths
         self.sites: Sequence[Site] = ()
         self._route, self._changed, self._settle, self._log = route, changed, settle, log
-        self._record, self._times, self._tracer, self._now = record, times, tracer, now
+        self._options = options or ServerOptions()
+        self._record = self._options.record
         self._losses: dict[str, Losses] = {}
         """By task, what could not be recorded, by whatever site."""
         self.retiring: dict[Site, asyncio.Task[None]] = {}
@@ -218,8 +209,8 @@ class Roster:
         return await run_detached(
             pools_of,
             deployment,
-            self._times,
-            self._now,
+            self._options.times,
+            self._options.now,
             self._headroom,
             self._growths,
             self._log,
@@ -231,8 +222,8 @@ class Roster:
         return site
 
     def _watch(self, site: Site) -> None:
-        if self._tracer is not None:
-            site.trace(self._tracer.request)
+        if self._options.tracer is not None:
+            site.trace(self._options.tracer.request)
         site.told = self._tell
 
     async def _warm_up(self, site: Site, pool: Pool) -> None:

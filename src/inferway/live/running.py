@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import uvloop
 
+from inferway.live.options import ServerOptions
 from inferway.live.server import Server
 
 if TYPE_CHECKING:
@@ -100,9 +101,6 @@ def serve(
     deployment: Deployment,
     *,
     block: bool = False,
-    http_port: int = 0,
-    admin_port: int = 0,
-    log_level: str = "warning",
     **options: Any,
 ) -> Running:
     """Serve a deployment from this process.
@@ -113,10 +111,9 @@ def serve(
         From `inferway.load`.
     block
         Whether to wait until the server ends, by Ctrl-C for example.
-    http_port, admin_port
-        Ports; any free ones by default.
-    log_level, options
-        As `inferway.live.Server` has them.
+    options
+        Of `inferway.live.ServerOptions`; ports are any free ones and `log_level` is ``warning`` by
+        default.
 
     Returns
     -------
@@ -130,15 +127,8 @@ def serve(
     """
     from inferway.deployment import measured
 
-    running = Running(
-        Server(
-            measured(deployment),
-            http_port=http_port,
-            admin_port=admin_port,
-            log_level=log_level,
-            **options,
-        )
-    )
+    quiet: dict[str, Any] = {"http_port": 0, "admin_port": 0, "log_level": "warning"}
+    running = Running(Server(measured(deployment), ServerOptions(**quiet | options)))
     if block:
         running.wait()
     return running

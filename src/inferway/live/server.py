@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -19,7 +18,6 @@ from inferway.live.applying import Applying, is_loopback
 from inferway.live.assembly import check_served
 from inferway.live.bodies import Bodies
 from inferway.live.bounds import Bounds
-from inferway.live.certificate import Certificate
 from inferway.live.descriptors import Descriptors
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
@@ -31,6 +29,7 @@ from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Handler, Routes, inference_routes
 from inferway.live.keys import ANYBODY, Keys, Role
 from inferway.live.log import logger
+from inferway.live.options import ServerOptions
 from inferway.live.pauses import Pauses, settle
 from inferway.live.pool import Pool
 from inferway.live.port import listening
@@ -38,18 +37,12 @@ from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.tidying import Tidying
-from inferway.live.tracing import Tracer
 from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.live.grpc.endpoint import Endpoint
 
-HTTP_PORT = 8000
-ADMIN_PORT = 8002
-DRAIN_DELAY_S = 2.0
-"""Long enough for load balancers that look every second to see that the server is not ready."""
-GRACE_S = 10.0
 _POLL_S = 0.01
 
 
@@ -61,52 +54,12 @@ class Server:
     deployment
         From `inferway.load`; or the sites themselves, made by hand: none, where `replace` brings
         them.
-    host
-        Address of the inference listener.
-    http_port, admin_port
-        Ports, 0 for a free one; after `start` these attributes hold the actual ones.
-    grpc_port
-        Port of the inference listener for gRPC, likewise; None offers no gRPC. It needs the extra
-        ``grpc``.
-    admin_host
-        Address of the admin listener; without keys it must be loopback.
-    keys
-        Who may use the listeners for what, health apart; None lets everybody in.
-    allow_apply
-        Whether ``POST /apply`` is answered without keys too: whoever has an account on this
-        machine can then have the server run a policy file of theirs.
-    apply_from
-        Folders that ``POST /apply`` may take files from, with what they name; None is that of the
-        deployment's own file.
-    certificate
-        For TLS on the inference listeners, HTTP and gRPC, and on an admin listener that is not at
-        loopback; None for plain connections.
-    drain_delay_s
-        How long the server says that it is not ready, and serves, before it accepts nothing more.
-    grace_s
-        How long `stop` waits for requests in flight.
-    limits
-        Caps on requests; None takes the node's of the deployment.
-    record
-        A folder where every task's events and random words are written down, for
-        `inferway.dispatch.replay`; None writes nothing. For deployments only.
-    tracer
-        Makes spans of the requests; None makes none. The server closes it.
-    times
-        A file that keeps measured service times from one run to the next; None keeps nothing.
-    log_level
-        The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
-    now
-        The clock of the tasks that it loads, seconds: arrivals, deadlines, service times. What the
-        server itself waits for, it waits for on the event loop's.
+    options
+        How; after `start`, `http_port`, `grpc_port` and `admin_port` hold the actual ports.
     expected
         Tasks that are not unknown where no site serves them: nothing can answer them now.
     pages
         More pages of the admin listener, by path, for whose key may read.
-    read_keys
-        Reads the keys anew, and
-    read_deployment
-        the deployment, on SIGHUP; without them they stay as they are.
 
     Raises
     ------
@@ -117,47 +70,25 @@ class Server:
     def __init__(
         self,
         deployment: Deployment | Sequence[Site],
+        options: ServerOptions | None = None,
         *,
-        host: str = "127.0.0.1",
-        http_port: int = HTTP_PORT,
-        grpc_port: int | None = None,
-        admin_port: int = ADMIN_PORT,
-        admin_host: str = "127.0.0.1",
-        keys: Keys | None = None,
-        allow_apply: bool = False,
-        apply_from: Sequence[Path] | None = None,
-        certificate: Certificate | None = None,
-        drain_delay_s: float = DRAIN_DELAY_S,
-        grace_s: float = GRACE_S,
-        limits: Limits | None = None,
-        record: Path | None = None,
-        times: Path | None = None,
-        tracer: Tracer | None = None,
-        log_level: str = "info",
-        now: Callable[[], float] = time.monotonic,
         expected: Iterable[str] = (),
         pages: Mapping[str, Handler] | None = None,
-        read_keys: Callable[[], Keys | None] | None = None,
-        read_deployment: Callable[[], Deployment] | None = None,
     ) -> None:
-        check_admin(admin_host, keys)
+        self.options = options = options or ServerOptions()
+        check_admin(options.admin_host, options.keys)
         if not isinstance(deployment, Sequence):
             check_served(deployment)
         self._deployment = deployment
-        self.host = host
-        self.http_port = http_port
-        self.grpc_port = grpc_port
-        self.admin_port = admin_port
-        self.admin_host = admin_host
-        self.drain_delay_s = drain_delay_s
-        self.grace_s = grace_s
-        self.limits = limits or _limits_of(deployment)
+        self.host, self.admin_host = options.host, options.admin_host
+        self.http_port, self.admin_port = options.http_port, options.admin_port
+        self.grpc_port = options.grpc_port
+        self.limits = options.limits or _limits_of(deployment)
         self.bodies = Bodies(self.limits.bodies_bytes)
-        self._tracer = tracer
         self._expected, self._pages = tuple(expected), dict(pages or {})
         self._routes_by_pool: dict[Pool, Routes] = {}
         self.ready = False
-        self.log = logger(log_level)
+        self.log = logger(options.log_level)
         self._pauses = Pauses()
         self._settles = False
         self.headroom = Headroom(self.limits.memory_bytes)
@@ -167,26 +98,24 @@ class Server:
             self._announce,
             self._settle,
             self.log,
-            record=record,
-            times=times,
-            tracer=tracer,
-            now=now,
+            options,
             headroom=self.headroom,
-            growths=Growths(times, self.log, self.limits.memory_bytes),
+            growths=Growths(options.times, self.log, self.limits.memory_bytes),
         )
         self._applying = Applying(
             self._apply,
             self._broken,
-            host=admin_host,
-            guarded=keys is not None,
-            allowed=allow_apply,
-            bounds=Bounds(_folders_of(deployment) if apply_from is None else apply_from),
+            host=options.admin_host,
+            guarded=options.keys is not None,
+            allowed=options.allow_apply,
+            bounds=Bounds(
+                _folders_of(deployment) if options.apply_from is None else options.apply_from
+            ),
             log=self.log,
         )
-        self._certificate = certificate
+        self._certificate = certificate = options.certificate
         self._tls = None if certificate is None else certificate.context()
-        self.guard = None if keys is None else Guard(keys, self.log)
-        self._read_keys, self._read_deployment = read_keys, read_deployment
+        self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
         self._renew_again = False
         starting = _starting_routes()
@@ -209,7 +138,7 @@ class Server:
             bodies=self.bodies,
         )
         self._grpc: Endpoint | None = None
-        if grpc_port is not None:
+        if options.grpc_port is not None:
             self._grpc = grpc.endpoint_class()(
                 self._is_ready,
                 self._broken,
@@ -344,15 +273,15 @@ class Server:
             self.log.info("read anew", what=what)
 
     async def _renew(self) -> None:
-        if self.guard is not None and self._read_keys is not None:
+        if self.guard is not None and self.options.read_keys is not None:
             self.again("keys", self._take_keys)
         if self._certificate is not None:
             self.again("certificate", self._take_certificate)
         while not self.ready and not self._ending.is_set():
             await asyncio.sleep(_POLL_S)
-        if self._read_deployment is not None and not self._ending.is_set():
+        if self.options.read_deployment is not None and not self._ending.is_set():
             try:
-                await self.apply(await run_detached(self._read_deployment))
+                await self.apply(await run_detached(self.options.read_deployment))
             except Exception as error:  # whatever is wrong with the file, the server goes on
                 self.log.error("not read anew", what="deployment", reason=str(error))
         if self._renew_again:
@@ -360,9 +289,9 @@ class Server:
             await self._renew()
 
     def _take_keys(self) -> None:
-        assert self._read_keys is not None
+        assert self.options.read_keys is not None
         assert self.guard is not None
-        keys = self._read_keys()
+        keys = self.options.read_keys()
         if keys is not None:
             self.guard.keys = keys
 
@@ -383,7 +312,7 @@ class Server:
         self._flush()
         self._http.close()
         loop = asyncio.get_running_loop()
-        grace_s = self.grace_s if grace_s is None else grace_s
+        grace_s = self.options.grace_s if grace_s is None else grace_s
         deadline = loop.time() + grace_s
         calls = []
         if self._grpc is not None:
@@ -399,8 +328,8 @@ class Server:
             left_s = 0.0 if self._hurried else deadline - loop.time()
             await site.stop(max(0.1, left_s))
         self._admin.abort()
-        if self._tracer is not None:
-            await asyncio.to_thread(self._tracer.close)
+        if self.options.tracer is not None:
+            await asyncio.to_thread(self.options.tracer.close)
         self._pauses.end()
         self._tidying.end()
         if self.sites:
@@ -445,9 +374,9 @@ class Server:
         self._announce()
         self._flush()
         if not self._undelayed.is_set():
-            self.log.info("draining", delay_s=self.drain_delay_s)
+            self.log.info("draining", delay_s=self.options.drain_delay_s)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._undelayed.wait(), self.drain_delay_s)
+                await asyncio.wait_for(self._undelayed.wait(), self.options.drain_delay_s)
         self._undelayed.set()
         await self.stop()
 

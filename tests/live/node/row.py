@@ -11,6 +11,7 @@ import socket
 import threading
 import urllib.request
 from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from wire import Wire
 
 import inferway
 from inferway.dispatch import Dispatcher
-from inferway.live import Addresses, Node, Pool, Server, Site, Tracer
+from inferway.live import Addresses, Node, Pool, Server, ServerOptions, Site, Tracer
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -154,8 +155,8 @@ class Member:
         self.wire: Wire = Wire("")
         self._node: Node | None = None
 
-    async def start(self, *node: Any, **options: Any) -> None:
-        self._node = Node(*node, log_level="critical", **options)
+    async def start(self, *node: Any, options: ServerOptions, **own: Any) -> None:
+        self._node = Node(*node, replace(options, log_level="critical"), **own)
         await self._node.start()
 
     def hop(self, neighbor: str) -> Any:
@@ -226,7 +227,7 @@ async def models(members: list[Member]) -> AsyncIterator[list[str]]:
         )
         for k, member in enumerate(members)
     ]
-    server = Server(sites, http_port=0, admin_port=0, log_level="critical")
+    server = Server(sites, ServerOptions(http_port=0, admin_port=0, log_level="critical"))
     await server.start()
     try:
         yield [f"http://127.0.0.1:{server.http_port}/v2/models/m{k}" for k in range(len(members))]
@@ -291,10 +292,12 @@ async def row(
                 deployment,
                 member.name,
                 at,
+                options=ServerOptions(
+                    tracer=(tracers or {}).get(member.name),
+                    grpc_port=member.grpc_port if grpc else None,
+                ),
                 folder=folder / member.name,
                 credentials=folder / "certs" if encrypted else None,
-                tracer=(tracers or {}).get(member.name),
-                grpc_port=member.grpc_port if grpc else None,
             )
         async with asyncio.timeout(LIMIT_S):
             while f"big@{last.name}" not in await entry.variants():

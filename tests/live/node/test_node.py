@@ -16,7 +16,7 @@ import pytest
 from row import free_ports
 
 import inferway
-from inferway.live import Addresses, Keys, Node, ServeError
+from inferway.live import Addresses, Keys, Node, ServeError, ServerOptions
 from inferway.live.store import StoreError
 
 FILE = """
@@ -92,10 +92,9 @@ class World:
             self.deployment,
             name,
             self.addresses,
+            ServerOptions(log_level="error", **options),
             folder=self.folder / name,
             emulate_rtt=True,
-            log_level="error",
-            **options,
         )
         await node.start()
         self.nodes[name] = node

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable, Coroutine, Mapping, Set
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -20,7 +20,6 @@ import msgspec
 import uvloop
 
 from inferway.live.applying import is_loopback
-from inferway.live.certificate import Certificate
 from inferway.live.control.credentials import Credentials
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
@@ -29,7 +28,6 @@ from inferway.live.hops.spans import Spans
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.keys import Keys
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.binding import bound
@@ -45,15 +43,15 @@ from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.node.supply import Supply
+from inferway.live.options import ServerOptions
 from inferway.live.pauses import settle
 from inferway.live.pool import Pool
 from inferway.live.port import listening
 from inferway.live.request import Request
-from inferway.live.server import DRAIN_DELAY_S, GRACE_S, Server
+from inferway.live.server import Server
 from inferway.live.site import Site
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
-from inferway.live.tracing import Tracer
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of
@@ -84,23 +82,16 @@ class Node:
         The node's.
     addresses
         Of this node and, at least, of its neighbors.
-    bind
-        At which host it listens, as of `bound`; None for that of its addresses.
+    options
+        How it serves its clients; its addresses say where.
     folder
         Where it keeps its models and its state.
+    bind
+        At which host it listens, as of `bound`; None for that of its addresses.
     credentials
         By folder, for TLS between nodes; None for plain connections.
     emulate_rtt
         Whether hops and letters take the file's round-trip times, for nodes on one machine.
-    record
-        A folder where every task's events and random words are written down, for
-        `inferway.dispatch.replay`; None writes nothing.
-    limits
-        Caps on requests; None takes the node's of the deployment.
-    tracer
-        Makes spans of the requests; None makes none. The node closes it.
-    grpc_port, certificate, keys, read_keys, drain_delay_s, grace_s, log_level
-        As of `inferway.live.Server`.
     """
 
     def __init__(
@@ -108,23 +99,14 @@ class Node:
         deployment: Deployment,
         name: str,
         addresses: Mapping[str, Addresses],
+        options: ServerOptions | None = None,
         *,
-        bind: str | None = None,
         folder: Path,
+        bind: str | None = None,
         credentials: Path | None = None,
         emulate_rtt: bool = False,
-        record: Path | None = None,
-        limits: Limits | None = None,
-        tracer: Tracer | None = None,
-        grpc_port: int | None = None,
-        certificate: Certificate | None = None,
-        keys: Keys | None = None,
-        read_keys: Callable[[], Keys | None] | None = None,
-        drain_delay_s: float = DRAIN_DELAY_S,
-        grace_s: float = GRACE_S,
-        log_level: str = "info",
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
+        options = options or ServerOptions()
         reasons = deployment.unserved_at_node()
         if reasons:
             raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
@@ -138,7 +120,7 @@ class Node:
             )
         here = bound(name, addresses[name], bind)
         self.name = name
-        self._deployment, self._member, self._now = deployment, member, now
+        self._deployment, self._member, self._now = deployment, member, options.now
         mine = None if credentials is None else Credentials.of(name, credentials)
         if mine is not None:
             mine.check(name)
@@ -162,7 +144,7 @@ class Node:
             upstream=position.upstream,
             changed=self._offers_changed,
             signature=self._signature,
-            now=now,
+            now=options.now,
         )
         self.plane.on_neighbor(self._neighbor)
         for neighbor, hop in self.hops.items():
@@ -171,21 +153,20 @@ class Node:
         http_host, http_port = host_and_port(here.http)
         admin_host, admin_port = host_and_port(here.admin)
         self._peer_at = host_and_port(here.peer)
+        # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
             (),
-            host=http_host,
-            http_port=http_port,
-            grpc_port=grpc_port,
-            certificate=certificate,
-            admin_host=admin_host,
-            admin_port=admin_port,
-            keys=keys,
-            read_keys=read_keys,
-            drain_delay_s=drain_delay_s,
-            grace_s=grace_s,
-            limits=limits or Limits.of(member.limits),
-            log_level=log_level,
-            now=now,
+            replace(
+                options,
+                host=http_host,
+                http_port=http_port,
+                admin_host=admin_host,
+                admin_port=admin_port,
+                limits=options.limits or Limits.of(member.limits),
+                record=None,
+                tracer=None,
+                times=None,
+            ),
             expected=position.tasks,
             pages={"/v2/node": self._page},
         )
@@ -195,9 +176,9 @@ class Node:
                 "without certificates the peer port and the control plane believe whoever reaches "
                 "them; `inferway certs` makes some"
             )
-        self._tracer = tracer
+        self._tracer = tracer = options.tracer
         self._spans = None if tracer is None else Spans(tracer, name)
-        self._sections = None if record is None else Sections(record, self.log)
+        self._sections = None if options.record is None else Sections(options.record, self.log)
         self.shelf = Shelf(
             deployment,
             self.store,
@@ -214,7 +195,7 @@ class Node:
             hops=self.hops,
             ended=self.accounts.ended if self._spans is None else self._ended,
             spans=self._spans,
-            now=now,
+            now=options.now,
             headroom=self.server.headroom,
         )
         self.mover = Mover(
@@ -228,7 +209,7 @@ class Node:
             },
             budget_bytes=position.budget_bytes,
             pinned=_listed(position.tasks, member.pinned),
-            now=now,
+            now=options.now,
             log=self.log,
         )
         self._first_moves: asyncio.Task[bool] | None = None
@@ -239,7 +220,7 @@ class Node:
             limits=limits,
             passed=self.accounts.came,
             spans=self._spans,
-            now=now,
+            now=options.now,
         )
         self._peers = Listener(self.relay.find, self._broken, limits, bodies=bodies, hops=True)
         self._mine = mine
@@ -262,7 +243,7 @@ class Node:
         """Tasks whose sites are to be made anew."""
         self._leaving: dict[tuple[str, str], float] = {}
         """Variants that are about to go, and since when nobody is offered them."""
-        self._supply = Supply(self.sites, self.accounts, position, now=now)
+        self._supply = Supply(self.sites, self.accounts, position, now=options.now)
         self.totals = Totals()
         self._begun = asyncio.Event()
 
@@ -307,7 +288,7 @@ class Node:
         await self.server.stop(grace_s)
         self._peers.close()
         loop = asyncio.get_running_loop()
-        until_s = loop.time() + (self.server.grace_s if grace_s is None else grace_s)
+        until_s = loop.time() + (self.server.options.grace_s if grace_s is None else grace_s)
         # What others have on its way through here has its answer before the hops are closed.
         while self._peers.connections and not self.server.hurried and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)

@@ -16,7 +16,7 @@ from model_server import Asked, ModelServer, digest_of, make_certificate, say, w
 import inferway
 from inferway.catalog import zoo
 from inferway.dispatch import Dispatcher
-from inferway.live import Pool, Server, Site
+from inferway.live import Pool, Server, ServerOptions, Site
 from inferway.live.local import zeros
 from inferway.live.node.mover import Mover
 from inferway.live.node.shelf import Pair, Shelf
@@ -42,7 +42,7 @@ def digits() -> Iterator[Server]:
     fleet = Fleet(("big",), np.array([1e2]), np.array([0.9]), np.array([1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=None)
     site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
-    server = Server([site], http_port=0, admin_port=0, log_level="critical")
+    server = Server([site], ServerOptions(http_port=0, admin_port=0, log_level="critical"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()

@@ -1,0 +1,95 @@
+"""How a process serves, whatever it serves: ports, keys, limits, and what it keeps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from inferway.live.certificate import Certificate
+from inferway.live.http.limits import Limits
+from inferway.live.keys import Keys
+from inferway.live.tracing import Tracer
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+HTTP_PORT: Final = 8000
+ADMIN_PORT: Final = 8002
+DRAIN_DELAY_S: Final = 2.0
+"""Long enough for load balancers that look every second to see that the server is not ready."""
+GRACE_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerOptions:
+    """How a server, or a node, serves.
+
+    Attributes
+    ----------
+    host
+        Address of the inference listener; a node's addresses say it, and its other hosts and ports.
+    http_port, admin_port
+        Ports, 0 for a free one.
+    grpc_port
+        Port of the inference listener for gRPC, likewise; None offers no gRPC. It needs the extra
+        ``grpc``.
+    admin_host
+        Address of the admin listener; without keys it must be loopback.
+    keys
+        Who may use the listeners for what, health apart; None lets everybody in.
+    allow_apply
+        Whether ``POST /apply`` is answered without keys too: whoever has an account on this
+        machine can then have the server run a policy file of theirs.
+    apply_from
+        Folders that ``POST /apply`` may take files from, with what they name; None is that of the
+        deployment's own file.
+    certificate
+        For TLS on the inference listeners, HTTP and gRPC, and on an admin listener that is not at
+        loopback; None for plain connections.
+    drain_delay_s
+        How long the server says that it is not ready, and serves, before it accepts nothing more.
+    grace_s
+        How long it waits then for requests in flight.
+    limits
+        Caps on requests; None takes the node's of the deployment.
+    record
+        A folder where every task's events and random words are written down, for
+        `inferway.dispatch.replay`; None writes nothing.
+    tracer
+        Makes spans of the requests; None makes none. Who serves closes it.
+    times
+        A file that keeps measured service times from one run to the next; None keeps nothing. A
+        node keeps none.
+    log_level
+        The least that is logged: ``debug``, ``info``, ``warning`` or ``error``.
+    now
+        The clock of the tasks, seconds: arrivals, deadlines, service times. What the server itself
+        waits for, it waits for on the event loop's.
+    read_keys
+        Reads the keys anew, and
+    read_deployment
+        the deployment, on SIGHUP; without them they stay as they are.
+    """
+
+    host: str = "127.0.0.1"
+    http_port: int = HTTP_PORT
+    grpc_port: int | None = None
+    admin_host: str = "127.0.0.1"
+    admin_port: int = ADMIN_PORT
+    keys: Keys | None = None
+    allow_apply: bool = False
+    apply_from: Sequence[Path] | None = None
+    certificate: Certificate | None = None
+    drain_delay_s: float = DRAIN_DELAY_S
+    grace_s: float = GRACE_S
+    limits: Limits | None = None
+    record: Path | None = None
+    tracer: Tracer | None = None
+    times: Path | None = None
+    log_level: str = "info"
+    now: Callable[[], float] = time.monotonic
+    read_keys: Callable[[], Keys | None] | None = None
+    read_deployment: Callable[[], Deployment] | None = None
