@@ -1,4 +1,4 @@
-"""Why a deployment cannot be served, a listener has no port, a model cannot run."""
+"""Errors of a live server: of its deployment, its listeners, its models and where they lie."""
 
 
 class ServeError(ValueError):
@@ -25,3 +25,23 @@ class PortError(OSError):
     def __init__(self, listener: str, host: str, port: int, why: str) -> None:
         super().__init__(f"the {listener} listener cannot have port {port} at {host}: {why}")
         self.listener, self.host, self.port, self.why = listener, host, port, why
+
+
+class StoreError(Exception):
+    """A model that cannot be had, with one sentence that says why."""
+
+
+class ForbiddenSourceError(StoreError):
+    """A URI, a host or an address that models must not come from: trying again is useless."""
+
+
+class UnavailableError(StoreError):
+    """The source does not answer, or not with a model: it may later."""
+
+
+class DamagedError(StoreError):
+    """The source has another file than the digest says."""
+
+
+class NoRoomError(StoreError):
+    """The model is larger than what the store, or its disk, has room for now."""

@@ -51,7 +51,7 @@ def test_a_full_disk_is_said_and_left_as_it_was(
         (disk / "another's").unlink()
         assert (await store.fetch(server.url("/large"), digest_of(LARGE))).read_bytes() == LARGE
         assert [one.digest for one in store.contents()] == [digest_of(LARGE)]
-        await store.close()
+        store.close()
 
     asyncio.run(main())
 
@@ -73,7 +73,7 @@ async def main():
         await store.fetch(url, digest)
     except NoRoomError as error:
         print(error, store.used_bytes)
-    await store.close()
+    store.close()
 
 asyncio.run(main())
 """

@@ -9,12 +9,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from inferway.live.errors import WarmUpError
+from inferway.live.errors import DamagedError, StoreError, WarmUpError
 from inferway.live.local import LocalInstance
 from inferway.live.models import LoadError
 from inferway.live.store.allowed import shown
-from inferway.live.store.error import DamagedError, StoreError
-from inferway.live.store.shared import Progress
+from inferway.live.store.store import Progress
 from inferway.live.threads import run_in_thread
 from inferway.protocol import Signature
 from inferway.runtime import ArtifactError, OnnxRuntime, inspect

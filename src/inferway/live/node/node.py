@@ -297,7 +297,7 @@ class Node:
             hop.close()
         await self.plane.close()
         self.shelf.close()
-        await self.store.close()
+        self.store.close()
         if self._begun.is_set():
             await self.rounds.save()
         self.memory.close()

@@ -19,7 +19,7 @@ from inferway.live.growths import Growths
 from inferway.live.headroom import is_closed
 from inferway.live.models import PASSING, LoadError
 from inferway.live.node.loading import Agreed, File, Files, check, fit, opened
-from inferway.live.store.shared import Progress
+from inferway.live.store.store import Progress
 from inferway.live.threads import run_in_thread
 from inferway.protocol import Signature
 from inferway.runtime import OnnxRuntime, RemoteError, RemoteRuntime, Runtime

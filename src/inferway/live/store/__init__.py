@@ -5,14 +5,14 @@
 - `StoreError` and what it is made of: why a model cannot be had, in a sentence.
 """
 
-from inferway.live.store.allowed import Allowed
-from inferway.live.store.error import (
+from inferway.live.errors import (
     DamagedError,
     ForbiddenSourceError,
     NoRoomError,
     StoreError,
     UnavailableError,
 )
+from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 
 __all__ = [

@@ -9,105 +9,48 @@ download connects to these very ones.
 
 from __future__ import annotations
 
-import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import unquote, urljoin, urlsplit
 
-from inferway.live.store.error import ForbiddenSourceError, UnavailableError
+from inferway.live.errors import ForbiddenSourceError, UnavailableError
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
+Address = tuple[int, tuple[Any, ...]]
+"""A socket's family, and where it connects to."""
 SCHEMES: Final = ("file", "https")
 
 
-def _networks(*written: str) -> tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...]:
-    return tuple(ipaddress.ip_network(one) for one in written)
-
-
-# Our own table (after the IANA registries of special-purpose addresses, RFC 6890): what `ipaddress`
-# calls private or global has changed between patch releases of Python. The first match counts.
-_KINDS: Final = (
-    # Amazon over IPv6, Alibaba, Azure, Oracle; all of them, and others, answer at
-    # 169.254.169.254 too, which is link-local.
-    ("metadata", _networks("fd00:ec2::/32", "100.100.100.200", "168.63.129.16", "192.0.0.192")),
-    ("link-local", _networks("169.254.0.0/16", "fe80::/10")),
-    ("loopback", _networks("127.0.0.0/8", "::1/128")),
-    (
-        "reserved",
-        _networks(
-            *("0.0.0.0/8", "192.88.99.0/24", "224.0.0.0/4", "240.0.0.0/4"),
-            *("::/128", "100::/64", "100:0:0:1::/64", "ff00::/8"),
-            # What is left of the special purposes below 2001:200::, ORCHID (2001:20::/28) too: a
-            # few of them can be reached from everywhere, and no model lies there.
-            "2001::/23",
-        ),
-    ),
-    (
-        "private",
-        _networks(
-            *("10.0.0.0/8", "172.16.0.0/12", "192.168.0.0/16", "100.64.0.0/10", "192.0.0.0/24"),
-            *("192.0.2.0/24", "198.18.0.0/15", "198.51.100.0/24", "203.0.113.0/24"),
-            *("fc00::/7", "fec0::/10", "2001:db8::/32", "3fff::/20", "64:ff9b:1::/48"),
-            "5f00::/16",
-        ),
-    ),
-    # Of IPv6, only 2000::/3 has been given out for use between networks (RFC 4291).
-    ("reserved", _networks("::/3", "4000::/2", "8000::/1")),
+_METADATA: Final = tuple(
+    # Amazon over IPv6, Alibaba, Azure, Oracle; all of them, and others, answer at 169.254.169.254
+    # too, which is link-local.
+    map(ip_network, ("fd00:ec2::/32", "100.100.100.200", "168.63.129.16", "192.0.0.192"))
 )
-_SIX_TO_FOUR: Final = ipaddress.ip_network("2002::/16")
-_NAT64: Final = ipaddress.ip_network("64:ff9b::/96")
-_COMPATIBLE: Final = ipaddress.ip_network("::/96")
-_WRITTEN: Final = ipaddress.ip_network("::/80")
-"""Mapped and compatible addresses: ways of writing, by which nothing is reached."""
-_TEREDO: Final = ipaddress.ip_network("2001::/32")
+_NAT64: Final = ip_network("64:ff9b::/96")
+_GIVEN_OUT: Final = ip_network("2000::/3")
+"""Of IPv6, all that is for use between networks (RFC 4291)."""
 
 _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _PRINTABLE: Final = re.compile(r"[!-~]+")
 
 
 class Source(NamedTuple):
-    """A checked URI, in parts.
-
-    Attributes
-    ----------
-    uri
-        As it was given.
-    host
-        In lower case; empty for a file.
-    port
-        0 for a file.
-    target
-        What is asked for: path and query; for a file, its path.
-    """
+    """A checked URI, in parts."""
 
     uri: str
     host: str
+    """In lower case; empty for a file."""
     port: int
     target: str
+    """Path and query; of a file, its path."""
 
     @property
     def is_file(self) -> bool:
         """Whether it lies on this machine."""
         return not self.host
-
-
-class Address(NamedTuple):
-    """What a host resolved to.
-
-    Attributes
-    ----------
-    family
-        The socket's.
-    where
-        What the socket connects to.
-    """
-
-    family: int
-    where: tuple[Any, ...]
 
 
 @dataclass(frozen=True)
@@ -139,20 +82,14 @@ class Allowed:
         for host in self.hosts or ():
             name, _, port = host.rpartition(":") if _with_port(host) else (host, "", "1")
             name = name.removeprefix("*.").removeprefix("[").removesuffix("]")
-            if not (_HOST.fullmatch(name.lower()) or _literal(name)) or not port.isdecimal():
+            if not (_HOST.fullmatch(name.lower()) or _is_literal(name)) or not port.isdecimal():
                 raise ValueError(
                     f"{host!r} is no host: write it as models.example.org, *.example.org or "
                     "models.example.org:8443"
                 )
 
     def source(self, uri: str) -> Source:
-        """Check a model's URI as far as it can be without resolving anything.
-
-        Raises
-        ------
-        ForbiddenSourceError
-            If models must not come from there.
-        """
+        """Check a model's URI without resolving anything; ForbiddenSourceError if it is refused."""
         if not _PRINTABLE.fullmatch(uri) or "\\" in uri:
             raise ForbiddenSourceError(
                 f"{shown(uri)} holds characters that a URI must not; write them percent-encoded"
@@ -174,7 +111,7 @@ class Allowed:
                 f"{shown(uri)} holds a user name; a model's URI must hold none"
             )
         host = (parts.hostname or "").rstrip(".")
-        if not _HOST.fullmatch(host) and _literal(host) is None:
+        if not _HOST.fullmatch(host) and not _is_literal(host):
             raise ForbiddenSourceError(f"{shown(uri)} names no host")
         port = 443 if port is None else port
         if self.hosts is not None and not any(_matches(one, host, port) for one in self.hosts):
@@ -186,13 +123,7 @@ class Allowed:
         return Source(uri, host, port, f"{parts.path or '/'}{query}")
 
     def redirected(self, source: Source, location: str) -> Source:
-        """Check where a server says that a model is.
-
-        Raises
-        ------
-        ForbiddenSourceError
-            If models must not come from there; files must not, when a server says so.
-        """
+        """Check where a server says that a model is: ForbiddenSourceError, for any file too."""
         try:
             uri = urljoin(source.uri, location)
         except ValueError:
@@ -206,25 +137,15 @@ class Allowed:
         return there
 
     def addresses(self, source: Source, found: Iterable[tuple[Any, ...]]) -> list[Address]:
-        """Keep those of a host's addresses that may be connected to.
+        """Keep those that may be connected to of what `socket.getaddrinfo` found for a host.
 
-        Parameters
-        ----------
-        source
-            Names the host.
-        found
-            What `socket.getaddrinfo` returned.
-
-        Raises
-        ------
-        ForbiddenSourceError
-            If none is left.
+        UnavailableError if it found none, and ForbiddenSourceError if none is left.
         """
         good, bad = [], []
         for family, _, _, _, where in found:
             kind = kind_of(where[0])
             if kind == "public" or getattr(self, kind, False) is True:
-                good.append(Address(family, where))
+                good.append((family, where))
             else:
                 bad.append(f"{where[0]} ({kind})")
         if good:
@@ -240,23 +161,27 @@ class Allowed:
 def kind_of(address: str) -> str:
     """Classify an address: public, private, loopback, link-local, metadata or reserved.
 
-    An IPv6 address that stands for one of IPv4 (mapped, compatible, 6to4, NAT64) is what that one
-    is. What nobody should need counts as reserved: Teredo, and public addresses written as mapped
-    or compatible ones.
+    An IPv6 address that stands for one of IPv4 (mapped, 6to4, NAT64) is what that one is.
     """
     # A scope, as in fe80::1%eth0, does not change what it is.
-    one: IPAddress = ipaddress.ip_address(address.partition("%")[0])
-    if isinstance(one, ipaddress.IPv6Address):
-        if one in _TEREDO:
-            return "reserved"
-        inner = _inner(one)
+    one = ip_address(address.partition("%")[0])
+    if isinstance(one, IPv6Address):
+        inner = one.ipv4_mapped or one.sixtofour
+        if inner is None and one in _NAT64:
+            inner = IPv4Address(int(one) & 0xFFFFFFFF)
         if inner is not None:
-            kind = kind_of(str(inner))
-            return "reserved" if kind == "public" and one in _WRITTEN else kind
-    for kind, networks in _KINDS:
-        if any(one in network for network in networks):
-            return kind
-    return "public"
+            return kind_of(str(inner))
+    if any(one in network for network in _METADATA):
+        return "metadata"
+    if one.is_link_local:
+        return "link-local"
+    if one.is_loopback:
+        return "loopback"
+    tunneled = isinstance(one, IPv6Address) and one.teredo is not None
+    if one.is_multicast or one.is_reserved or one.is_unspecified or tunneled:
+        return "reserved"
+    is_public = one.is_global and (one.version == 4 or one in _GIVEN_OUT)
+    return "public" if is_public else "private"
 
 
 def shown(uri: str) -> str:
@@ -268,17 +193,6 @@ def shown(uri: str) -> str:
         bare = f"{scheme}://{authority.rpartition('@')[2]}{slash}{path}"
     short = bare if len(bare) <= 200 else f"{bare[:200]}..."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
-
-
-def _inner(one: ipaddress.IPv6Address) -> ipaddress.IPv4Address | None:
-    bits = int(one)
-    if one.ipv4_mapped is not None:
-        return one.ipv4_mapped
-    if one in _SIX_TO_FOUR:
-        return ipaddress.IPv4Address(bits >> 80 & 0xFFFFFFFF)
-    if one in _NAT64 or (one in _COMPATIBLE and bits > 1):
-        return ipaddress.IPv4Address(bits & 0xFFFFFFFF)
-    return None
 
 
 def _path(host: str, path: str, uri: str) -> str:
@@ -308,8 +222,9 @@ def _matches(allowed: str, host: str, port: int) -> bool:
     return host == allowed
 
 
-def _literal(host: str) -> IPAddress | None:
+def _is_literal(host: str) -> bool:
     try:
-        return ipaddress.ip_address(host)
+        ip_address(host)
     except ValueError:
-        return None
+        return False
+    return True

@@ -1,9 +1,15 @@
-"""The model files of a node on its disk, and which go when others need the room."""
+"""The model files of a node on its disk: whole ones, beginnings, and which go for others' room."""
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import hashlib
+import io
+import json
 import os
 import re
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -11,31 +17,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from inferway.live.store.error import NoRoomError
-from inferway.live.store.partial import ORIGIN, PARTIAL
+from inferway.live.errors import NoRoomError, StoreError
+from inferway.unreadable import UNREADABLE
 
 _NAME: Final = re.compile(r"[0-9a-f]{64}")
+_PARTIAL: Final = ".part"
+_ORIGIN: Final = ".origin"
+"""Beside a partial file: which file of which server it is the beginning of."""
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+_BLOCK: Final = 1 << 20
 
 
 class Stored(NamedTuple):
-    """One whole model file.
-
-    Attributes
-    ----------
-    digest
-        ``sha256:`` and 64 hexadecimal digits.
-    path
-        Where it is.
-    size_bytes
-        Its length.
-    uses
-        How often it is in use now.
-    """
+    """One whole model file."""
 
     digest: str
+    """``sha256:`` and 64 hexadecimal digits."""
     path: Path
     size_bytes: int
     uses: int
+    """How often it is in use now."""
 
 
 class Cache:
@@ -45,14 +46,8 @@ class Cache:
     files in the order of their last use; never what is in use or on its way. The order outlives
     the process in the files' times, which only ever grow: a clock that jumps cannot turn it.
 
-    Parameters
-    ----------
-    folder
-        Exists; written by nobody else.
-    limit_bytes
-        For all files together, beginnings included.
-    now
-        Wall clock, seconds.
+    The folder exists, and nobody else writes there. The limit is for all files together, beginnings
+    included; `now` is the wall clock, in seconds.
     """
 
     def __init__(self, folder: Path, limit_bytes: int, now: Callable[[], float]) -> None:
@@ -111,21 +106,9 @@ class Cache:
             self._coming.add(digest)
 
     def claim(self, digest: str, size_bytes: int, present_bytes: int) -> None:
-        """Make room for a file on its way.
+        """Make room for a file on its way, of which some bytes are on the disk already.
 
-        Parameters
-        ----------
-        digest
-            Of the file.
-        size_bytes
-            How many bytes it has, as far as known.
-        present_bytes
-            How many of them are on the disk already.
-
-        Raises
-        ------
-        NoRoomError
-            If what is in use leaves too little, or the disk has too little.
+        NoRoomError if what is in use leaves too little, or the disk has too little.
         """
         with self._lock:
             if size_bytes <= self._begun.get(digest, -1):
@@ -140,7 +123,7 @@ class Cache:
             self._begun.pop(digest, None)
             path = self.path(digest)
             with suppress(FileNotFoundError):
-                self._begun[digest] = _partial(path).stat().st_size
+                self._begun[digest] = _beside(path, _PARTIAL).stat().st_size
             with suppress(FileNotFoundError):
                 self._whole[digest] = path.stat().st_size
                 self._touch(digest)
@@ -159,16 +142,15 @@ class Cache:
     def _scan(self) -> None:
         found = []
         for path in self._folder.iterdir():
-            name = path.name.removesuffix(PARTIAL)
-            if path.name.endswith(ORIGIN) and not _partial(path.with_suffix("")).exists():
+            digest = f"sha256:{path.stem}"
+            if path.suffix == _ORIGIN and not path.with_suffix(_PARTIAL).exists():
                 path.unlink()
-            if not _NAME.fullmatch(name) or not path.is_file():
+            elif not _NAME.fullmatch(path.stem) or not path.is_file():
                 continue
-            status = path.stat()
-            if path.name.endswith(PARTIAL):
-                self._begun[f"sha256:{name}"] = status.st_size
-            else:
-                found.append((status.st_mtime_ns, f"sha256:{name}", status.st_size))
+            elif path.suffix == _PARTIAL:
+                self._begun[digest] = path.stat().st_size
+            elif not path.suffix:
+                found.append((path.stat().st_mtime_ns, digest, path.stat().st_size))
         for used_ns, digest, size in sorted(found):
             self._whole[digest] = size
             self._last_ns = used_ns
@@ -195,7 +177,7 @@ class Cache:
                     f"take {self._limit:,} bytes, and {others:,} of them are in use"
                 )
             others -= freed
-        while growth_bytes > (free := _free(self._folder)):
+        while growth_bytes > (free := shutil.disk_usage(self._folder).free):
             if not self._evict():
                 raise NoRoomError(
                     f"a model's {growth_bytes:,} bytes do not fit: "
@@ -206,8 +188,8 @@ class Cache:
         """Remove what is missed least, and tell its bytes; 0 if all is needed."""
         for digest, size in self._begun.items():
             if digest not in self._coming and size:
-                for path in (_partial(self.path(digest)), _origin(self.path(digest))):
-                    path.unlink(missing_ok=True)
+                for ending in (_PARTIAL, _ORIGIN):
+                    _beside(self.path(digest), ending).unlink(missing_ok=True)
                 return self._begun.pop(digest)
         for digest, size in self._whole.items():
             if not self._uses[digest] and digest not in self._coming and size:
@@ -216,14 +198,137 @@ class Cache:
         return 0
 
 
-def _partial(path: Path) -> Path:
-    return path.with_name(path.name + PARTIAL)
+class Partial:
+    """The beginning of one model file; `open` takes up and hashes what is there already.
+
+    Not for the event loop: it reads and writes. What a kill leaves is a shorter beginning; what a
+    power failure leaves may be damaged in the middle, which the digest tells in the end.
+
+    `claim` is called before bytes are written, with how many there will be then, and how many in
+    the end (None while that is unknown); it raises NoRoomError where there is no room.
+    """
+
+    def __init__(self, file: Path, claim: Callable[[int, int | None], None]) -> None:
+        self._file, self._claim = file, claim
+        self.path, self._origin = _beside(file, _PARTIAL), _beside(file, _ORIGIN)
+        self._hash = hashlib.sha256()
+        self.received = 0
+        """Bytes that are there."""
+        self._total: int | None = None
+        self._out: io.FileIO
+
+    def open(self) -> Partial:
+        """Take up what is there."""
+        self._out = self.path.open("ab", buffering=0)
+        with self.path.open("rb", buffering=0) as written:
+            while block := written.read(_BLOCK):
+                self._hash.update(block)
+                self.received += len(block)
+        return self
+
+    @property
+    def digest(self) -> str:
+        """Of what is there, as ``sha256:`` and 64 hexadecimal digits."""
+        return f"sha256:{self._hash.hexdigest()}"
+
+    def validator(self, uri: str) -> str | None:
+        """Tell the entity tag under which a server gave the bytes that are there, if it did."""
+        try:
+            origin = json.loads(self._origin.read_bytes())
+            # The URI may hold keys, so that only its hash is kept.
+            return str(origin["etag"]) if origin["uri"] == _hash_of(uri) else None
+        except (OSError, *UNREADABLE, KeyError, TypeError):
+            return None
+
+    def restart(self, uri: str = "", etag: str | None = None) -> None:
+        """Forget what is there: all bytes come anew, from a server that gives them this tag."""
+        self._out.truncate(0)
+        self._hash, self.received = hashlib.sha256(), 0
+        self._origin.unlink(missing_ok=True)
+        if etag is not None:
+            try:
+                self._origin.write_text(json.dumps({"uri": _hash_of(uri), "etag": etag}))
+            except OSError:
+                self._origin.unlink(missing_ok=True)
+
+    def expect(self, total_bytes: int) -> None:
+        """Note how many bytes there will be, and make room; NoRoomError if there is none."""
+        self._total = total_bytes
+        self._claim(self.received, total_bytes)
+
+    def append(self, data: bytes) -> None:
+        """Add the next bytes; StoreError when the disk fails.
+
+        NoRoomError when the store or the disk is full. What is there is removed then, as a full
+        disk keeps everything else on this machine from writing, and the node's own state too.
+        """
+        try:
+            self._claim(self.received + len(data), self._total)
+        except NoRoomError:
+            self.discard()
+            raise
+        view = memoryview(data)
+        try:
+            while view:
+                count = self._out.write(view)
+                self._hash.update(view[:count])
+                self.received += count
+                view = view[count:]
+        except OSError as error:
+            if error.errno not in _FULL:
+                raise StoreError(f"{self.path} cannot be written: {error.strerror}") from None
+            self.discard()
+            raise NoRoomError(
+                f"the disk of {self._file.parent} is full: {error.strerror} "
+                f"after {self.received:,} bytes of a model"
+            ) from None
+
+    def finish(self) -> Path:
+        """Make it the whole file, at once and for good; the caller has compared the digest."""
+        os.fsync(self._out.fileno())
+        self._out.close()
+        self.path.replace(self._file)
+        self._origin.unlink(missing_ok=True)
+        folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+        return self._file
+
+    def discard(self) -> None:
+        """Remove it."""
+        self._out.close()
+        for path in (self.path, self._origin):
+            path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Leave what is there for another time."""
+        if not hasattr(self, "_out"):
+            return  # it could not be opened
+        self._out.close()
+        if self.received == 0:
+            with suppress(OSError):
+                self.discard()
 
 
-def _origin(path: Path) -> Path:
-    return path.with_name(path.name + ORIGIN)
+def lock_folder(folder: Path) -> int:
+    """Hold a folder until what is returned is closed, or the process ends.
+
+    BlockingIOError if another process holds it, any other OSError if nothing can be written there.
+    """
+    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        raise
+    return lock
 
 
-def _free(folder: Path) -> int:
-    disk = os.statvfs(folder)
-    return disk.f_bavail * disk.f_frsize
+def _beside(file: Path, ending: str) -> Path:
+    return file.with_name(file.name + ending)
+
+
+def _hash_of(uri: str) -> str:
+    return hashlib.sha256(uri.encode()).hexdigest()

@@ -1,93 +1,120 @@
-"""Models over HTTPS: redirections, interruptions and servers that are too slow."""
+"""Bytes of a model on their way into a partial file: from a file, or from a server by HTTPS.
+
+Both run in a thread, where waiting, decrypting, hashing and writing keep nobody from being served.
+The standard library's HTTP client is enough for one GET, and gives a place to decide which address
+it connects to; no proxy settings are read.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import http.client
+import os
+import re
 import socket
 import ssl
-from typing import Any, Final
+import stat
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NoReturn
 
-from inferway.live.store.allowed import Allowed, Source, shown
-from inferway.live.store.error import UnavailableError
-from inferway.live.store.partial import Partial
-from inferway.live.store.transfer import CutError, Get
+from inferway.live.errors import UnavailableError
+from inferway.live.store.allowed import Address, Allowed, Source, shown
+from inferway.live.store.cache import Partial
 from inferway.live.threads import run_detached, run_in_thread
 
 HOPS: Final = 5
 """Redirections that are followed."""
-
 TRIES: Final = 5
 """Requests for the rest, one right after the other, while each brings something."""
-
+PATIENCE_S: Final = 30.0
+"""How long any single event of a connection is waited for."""
 LEAST_BYTES: Final = 64 * 1024
-"""What has to come in the time that the store is patient; slower servers are given up."""
+"""Bytes that have to come in that time, the first time with all that precedes them."""
+
+_BLOCK: Final = 1 << 18
+_REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+class _CutError(UnavailableError):
+    """The connection broke; where it had brought something, the rest is asked for again."""
+
+    def __init__(self, sentence: str, again: bool) -> None:
+        super().__init__(sentence)
+        self.again = again
+
+
+async def copy(source: Source, partial: Partial) -> None:
+    """Take what is missing of a file of this machine; StoreError if it does not come."""
+    stopped = threading.Event()
+
+    def work() -> None:
+        if not stat.S_ISREG(Path(source.target).stat().st_mode):
+            raise UnavailableError(f"{shown(source.uri)} is no ordinary file")
+        with Path(source.target).open("rb", buffering=0) as file:
+            size_bytes = os.fstat(file.fileno()).st_size
+            if size_bytes < partial.received:
+                partial.restart()
+            partial.expect(size_bytes)
+            file.seek(partial.received)
+            while not stopped.is_set() and (block := file.read(_BLOCK)):
+                partial.append(block)
+
+    try:
+        await run_in_thread(work, stopped.set)
+    except OSError as error:
+        raise UnavailableError(f"{shown(source.uri)} cannot be read: {error.strerror}") from None
 
 
 async def download(
-    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext, patience_s: float
+    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext
 ) -> None:
     """Take a model, or the rest of it, from a server.
 
-    Every name is resolved once per request, and only what it resolved to is connected to.
-
-    Parameters
-    ----------
-    source
-        Where it is said to be.
-    partial
-        Takes the bytes; what it has is not asked for again.
-    allowed
-        Where it may come from.
-    context
-        Of TLS.
-    patience_s
-        Seconds in which `LEAST_BYTES` have to come, the first time with all that precedes them.
-
-    Raises
-    ------
-    ForbiddenSourceError, UnavailableError, DamagedError, NoRoomError
-        If it does not come; what has come stays in `partial`, if that still is.
+    Every name is resolved once per request, and only what it resolved to is connected to. If the
+    model does not come, the error is a StoreError, and what has come stays in `partial`.
     """
-    tries = 0
-    while True:
+    for tries in range(1, TRIES + 1):
         try:
-            await _follow(source, partial, allowed, context, patience_s)
+            await _follow(source, partial, allowed, context)
             return
-        except CutError as cut:
-            tries += 1
+        except _CutError as cut:
             if not cut.again or tries == TRIES:
                 raise
 
 
 async def _follow(
-    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext, patience_s: float
+    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext
 ) -> None:
     here = source
     for _ in range(HOPS + 1):
-        addresses = allowed.addresses(here, await _resolved(here, patience_s))
-        get = Get(here, source.uri, addresses, partial, context, patience_s)
-        location = await _watched(get, patience_s)
+        get = _Get(here, allowed.addresses(here, await _resolved(here)), partial, context)
+        location = await _watched(get, source.uri)
         if location is None:
             return
         here = allowed.redirected(here, location)
     raise UnavailableError(f"{shown(source.uri)} redirects more than {HOPS} times")
 
 
-async def _resolved(source: Source, patience_s: float) -> list[Any]:
+async def _resolved(source: Source) -> list[Any]:
     try:
         # The loop's own look-up would be waited for when the process ends.
-        async with asyncio.timeout(patience_s):
+        async with asyncio.timeout(PATIENCE_S):
             return await run_detached(
                 socket.getaddrinfo, source.host, source.port, type=socket.SOCK_STREAM
             )
     except TimeoutError:
-        reason = f"no answer for {patience_s:g} s"
+        reason = f"no answer for {PATIENCE_S:g} s"
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or str(error)
     raise UnavailableError(f"the host {source.host} cannot be found: {reason}")
 
 
-async def _watched(get: Get, patience_s: float) -> str | None:
+async def _watched(get: _Get, origin: str) -> str | None:
+    """Run a request in a thread; a server that sends too little is given up."""
     loop = asyncio.get_running_loop()
     timer: asyncio.TimerHandle
     seen = 0
@@ -95,12 +122,145 @@ async def _watched(get: Get, patience_s: float) -> str | None:
     def look() -> None:
         nonlocal seen, timer
         if get.brought - seen < LEAST_BYTES:
-            get.stop(f"in {patience_s:g} s, {get.brought - seen:,} bytes have come, too few")
+            get.stop(f"in {PATIENCE_S:g} s, {get.brought - seen:,} bytes have come, too few")
         seen = get.brought
-        timer = loop.call_later(patience_s, look)
+        timer = loop.call_later(PATIENCE_S, look)
 
-    timer = loop.call_later(patience_s, look)
+    timer = loop.call_later(PATIENCE_S, look)
     try:
-        return await run_in_thread(get.run, get.stop)
+        return await run_in_thread(lambda: get.run(origin), get.stop)
     finally:
         timer.cancel()
+
+
+class _Get(http.client.HTTPSConnection):
+    """One request for a model, or for the rest of it.
+
+    It connects to given addresses only, one after the other until one answers; the certificate must
+    be the host's all the same.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        addresses: Sequence[Address],
+        partial: Partial,
+        context: ssl.SSLContext,
+    ) -> None:
+        super().__init__(source.host, source.port, timeout=PATIENCE_S, context=context)
+        self._source, self._name = source, shown(source.uri)
+        self._addresses, self._partial, self._tls = addresses, partial, context
+        self._open: socket.socket | None = None
+        self._stopped: str | None = None
+        self.brought = 0
+        """Bytes of the model that came."""
+
+    def connect(self) -> None:
+        """Connect to the first address that answers."""
+        failure: OSError = ConnectionError("there is no address to connect to")
+        for family, where in self._addresses:
+            plain = socket.socket(family, socket.SOCK_STREAM)
+            try:
+                self._use(plain)
+                plain.settimeout(PATIENCE_S)
+                plain.connect(where)
+                break
+            except OSError as error:
+                plain.close()
+                failure = error
+        else:
+            raise failure
+        try:
+            self.sock = self._tls.wrap_socket(
+                plain, server_hostname=self.host, do_handshake_on_connect=False
+            )
+        except BaseException:
+            plain.close()
+            raise
+        self._use(self.sock)
+        self.sock.do_handshake()
+
+    def stop(self, reason: str = "it is no longer wanted") -> None:
+        """Wake whoever waits for this connection; from any thread."""
+        self._stopped = self._stopped or reason
+        if self._open is not None:
+            with suppress(OSError):
+                # TLS's own shutdown would let the other thread read on, without TLS.
+                socket.socket.shutdown(self._open, socket.SHUT_RDWR)
+
+    def run(self, origin: str) -> str | None:
+        """Ask, and take what comes; StoreError if it does not come, or not wholly.
+
+        The bytes' entity tag is remembered under `origin`, the URI before any redirection. Returns
+        where the server says that the model is; None when the answer has been taken.
+        """
+        # A compressed body could be anything once it is not.
+        headers = {"Accept-Encoding": "identity", "User-Agent": "inferway"}
+        if self._partial.received:
+            headers["Range"] = f"bytes={self._partial.received}-"
+            # Without a tag the digest alone tells whether both parts are of one file.
+            if (tag := self._partial.validator(origin)) is not None:
+                headers["If-Range"] = tag
+        try:
+            self.request("GET", self._source.target, headers=headers)
+            # Closing the connection leaves an answer open that was to end with it.
+            with self.getresponse() as response:
+                return self._take(response, origin)
+        except ssl.SSLCertVerificationError as error:
+            self._raise(f"the certificate of {self._source.host} is refused", error.verify_message)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            self._raise(f"{self._name} does not come", reason)
+        finally:
+            self.close()
+
+    def _take(self, response: http.client.HTTPResponse, origin: str) -> str | None:
+        partial = self._partial
+        if response.status in _REDIRECTS:
+            location = response.getheader("Location")
+            if not location:
+                raise UnavailableError(f"{self._name} redirects without saying where to")
+            return location
+        if response.getheader("Content-Encoding", "identity").lower() != "identity":
+            raise UnavailableError(
+                f"{self._name} answers with a compressed body, which was not asked for"
+            )
+        total = self._begin(response, origin)
+        if total is not None:
+            partial.expect(total)
+        while self._stopped is None and (block := response.read1(_BLOCK)):
+            partial.append(block)
+            self.brought += len(block)
+        if self._stopped is not None or (total is not None and partial.received < total):
+            self._raise(f"{self._name} breaks off", f"{partial.received:,} bytes are there")
+        return None
+
+    def _begin(self, response: http.client.HTTPResponse, origin: str) -> int | None:
+        """Decide where the answer's bytes belong; returns how many there will be, if known."""
+        partial = self._partial
+        if response.status == 206 and partial.received:
+            match = _RANGE.fullmatch(response.getheader("Content-Range", ""))
+            if match is not None and int(match[1]) == partial.received:
+                return None if match[2] == "*" else int(match[2])
+        if response.status in (206, 416) and partial.received:
+            # What is there is no beginning of what the server has now.
+            partial.restart()
+            raise _CutError(f"{self._name} has no such rest of a model", again=True)
+        if response.status != 200:
+            said = f"{self._name} answers {response.status} {response.reason}"
+            raise UnavailableError(said.rstrip())
+        tag = response.getheader("ETag")
+        # A weak tag promises less than equal bytes (RFC 9110, 13.1.5).
+        strong = tag is not None and tag.startswith('"') and tag.isprintable()
+        partial.restart(origin, tag if strong else None)
+        return response.length
+
+    def _raise(self, what: str, reason: str) -> NoReturn:
+        if self._stopped is not None:
+            raise UnavailableError(f"{what}: {self._stopped}") from None
+        raise _CutError(f"{what}: {reason}", again=self.brought > 0) from None
+
+    def _use(self, opened: socket.socket) -> None:
+        self._open = opened
+        if self._stopped is not None:
+            raise ConnectionAbortedError(self._stopped)

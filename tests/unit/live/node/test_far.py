@@ -110,7 +110,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
             await one.stop(1.0)
         hop.close()
         shelf.close()
-        await store.close()
+        store.close()
 
     async def bounded() -> None:
         async with asyncio.timeout(60):

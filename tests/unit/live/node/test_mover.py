@@ -20,8 +20,7 @@ from inferway.live import ServeError
 from inferway.live.local import zeros
 from inferway.live.node.mover import Mover
 from inferway.live.node.shelf import Pair, Shelf
-from inferway.live.store.shared import Progress
-from inferway.live.store.store import ModelStore
+from inferway.live.store.store import ModelStore, Progress
 from inferway.runtime import Runtime
 
 A, B, C = PAIRS = (("digits", "a"), ("digits", "b"), ("digits", "c"))
@@ -100,7 +99,7 @@ class Node:
 
     async def close(self) -> None:
         self.shelf.close()
-        await self.store.close()
+        self.store.close()
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def bounded() -> None:

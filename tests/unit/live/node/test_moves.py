@@ -112,7 +112,7 @@ class Node:
             for runtime in self.borrowed:
                 runtime.close()
             self.shelf.close()
-            await self.store.close()
+            self.store.close()
 
         asyncio.run(bounded())
 

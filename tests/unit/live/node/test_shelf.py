@@ -53,7 +53,7 @@ class World:
         async def bounded() -> None:
             async with asyncio.timeout(60):
                 await work
-            await self.store.close()
+            self.store.close()
 
         asyncio.run(bounded())
 
@@ -284,7 +284,7 @@ def test_a_source_that_is_not_allowed_is_told(tmp_path: Path) -> None:
     world = World(tmp_path)
 
     async def main() -> None:
-        await world.store.close()
+        world.store.close()
         world.store = ModelStore(
             tmp_path / "store", limit_bytes=1_000_000, allowed=Allowed(schemes=("https",))
         )

@@ -121,7 +121,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
                     await site.stop(1.0)
             world.hops["metro"].close()
             world.shelf.close()
-            await world.store.close()
+            world.store.close()
 
         asyncio.run(bounded())
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from inferway.live.errors import NoRoomError
 from inferway.live.store.cache import Cache
-from inferway.live.store.error import NoRoomError
 
 
 def digest(name: str) -> str:

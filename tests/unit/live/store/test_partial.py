@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from inferway.live.store.error import NoRoomError
-from inferway.live.store.partial import Partial
+from inferway.live.errors import NoRoomError
+from inferway.live.store.cache import Partial
 
 URI = "https://models.test/model?key=secret"
 
@@ -27,11 +27,11 @@ def digest_of(content: bytes) -> str:
 
 
 def test_a_beginning_is_taken_up_with_its_hash_and_tag(tmp_path: Path) -> None:
-    first = Partial(tmp_path / "model", free)
+    first = Partial(tmp_path / "model", free).open()
     first.restart(URI, '"one"')
     first.append(b"abc")
     first.close()
-    second = Partial(tmp_path / "model", free)
+    second = Partial(tmp_path / "model", free).open()
     assert second.received == 3
     assert second.validator(URI) == '"one"'
     assert second.validator("https://elsewhere.test/") is None
@@ -47,7 +47,7 @@ def test_a_beginning_is_taken_up_with_its_hash_and_tag(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_of_a_uri_holds_no_keys(tmp_path: Path) -> None:
-    part = Partial(tmp_path / "model", free)
+    part = Partial(tmp_path / "model", free).open()
     part.restart(URI, '"one"')
     part.append(b"abc")
     part.close()
@@ -55,7 +55,7 @@ def test_what_is_kept_of_a_uri_holds_no_keys(tmp_path: Path) -> None:
 
 
 def test_a_new_start_forgets_bytes_and_tag(tmp_path: Path) -> None:
-    part = Partial(tmp_path / "model", free)
+    part = Partial(tmp_path / "model", free).open()
     part.restart(URI, '"one"')
     part.append(b"abc")
     part.restart(URI)
@@ -69,13 +69,13 @@ def test_a_new_start_forgets_bytes_and_tag(tmp_path: Path) -> None:
 @pytest.mark.parametrize("origin", [b"", b"\xff", b"[]", b"{}", b'{"uri": 1}', b'"x"'])
 def test_a_damaged_note_is_no_tag(tmp_path: Path, origin: bytes) -> None:
     (tmp_path / "model.origin").write_bytes(origin)
-    part = Partial(tmp_path / "model", free)
+    part = Partial(tmp_path / "model", free).open()
     assert part.validator(URI) is None
     part.close()
 
 
 def test_without_room_the_beginning_goes(tmp_path: Path) -> None:
-    part = Partial(tmp_path / "model", full)
+    part = Partial(tmp_path / "model", full).open()
     part.append(b"abc")
     with pytest.raises(NoRoomError, match="full"):
         part.append(b"def")
@@ -84,7 +84,7 @@ def test_without_room_the_beginning_goes(tmp_path: Path) -> None:
 
 
 def test_nothing_received_leaves_nothing(tmp_path: Path) -> None:
-    part = Partial(tmp_path / "model", free)
+    part = Partial(tmp_path / "model", free).open()
     part.restart(URI, '"one"')
     part.close()
     assert list(tmp_path.iterdir()) == []
