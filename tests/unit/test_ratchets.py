@@ -19,7 +19,6 @@ NAMED_TWICE = {
     "Answer": 3,
     "Batch": 2,
     "Clock": 2,
-    "Copy": 2,
     "Counts": 2,
     "Engine": 2,
     "Estimate": 2,
