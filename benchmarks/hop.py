@@ -77,27 +77,27 @@ def serve(kind: str, port: int, stub: int) -> None:
 
 
 async def _stub(port: int, _: int) -> None:
-    from inferway.live.hops.headers import Trail
     from inferway.live.http.listener import Listener
+    from inferway.live.upstream.headers import ResponseHeaders
 
-    trail = Trail("cloud")
+    headers = ResponseHeaders("cloud")
 
     def answer(exchange: Any) -> None:
-        exchange.respond(200, ANSWER, extra=trail.own(b"edge,metro", 1e-3, "tiny", False))
+        exchange.respond(200, ANSWER, extra=headers.own(b"edge,metro", 1e-3, "tiny", False))
 
     await Listener(lambda _method, _target: answer, _broken, hops=True).start("127.0.0.1", port)
     await asyncio.Event().wait()
 
 
 async def _relay(port: int, stub: int) -> None:
-    from inferway.live.hops.hop import Hop
     from inferway.live.http.listener import Listener
-    from inferway.live.node.relay import Relay
+    from inferway.live.node.proxy import Proxy
     from inferway.live.pauses import settle
+    from inferway.live.upstream.upstream import Upstream
 
-    hop = Hop("cloud", "127.0.0.1", stub)
-    relay = Relay("metro", lambda *_: hop)
-    await Listener(relay.find, _broken, hops=True).start("127.0.0.1", port)
+    upstream = Upstream("cloud", "127.0.0.1", stub)
+    proxy = Proxy("metro", lambda *_: upstream)
+    await Listener(proxy.find, _broken, hops=True).start("127.0.0.1", port)
     settle()
     await asyncio.Event().wait()
 
@@ -105,21 +105,21 @@ async def _relay(port: int, stub: int) -> None:
 async def _entry(port: int, stub: int) -> None:
     from inferway.dispatch import Dispatcher
     from inferway.live import Pool, PoolOptions, Site
-    from inferway.live.hops.forwarder import Forwarding
-    from inferway.live.hops.hop import Hop
     from inferway.live.http.limits import Limits
     from inferway.live.http.listener import Listener
     from inferway.live.http.routes import inference_routes
     from inferway.live.pauses import settle
+    from inferway.live.upstream.remote import Forwarding
+    from inferway.live.upstream.upstream import Upstream
     from inferway.protocol import Signature, Tensor
     from inferway.site import Fleet
 
     signature = Signature((Tensor("x", "FP32", (-1, 160)),), (Tensor("y", "FP32", (-1, 10)),))
-    hop = Hop("cloud", "127.0.0.1", stub)
+    upstream = Upstream("cloud", "127.0.0.1", stub)
     names, servers = ("tiny@cloud", "big@cloud"), np.array([64, 16])
     fleet = Fleet(names, np.array([1e3, 5e2]), np.array([0.7, 0.9]), servers)
     runtimes = [
-        Forwarding(hop, "cloud", name.partition("@")[0], ("cloud",))
+        Forwarding(upstream, "cloud", name.partition("@")[0], ("cloud",))
         for name, count in zip(names, servers, strict=True)
         for _ in range(count)
     ]
@@ -138,12 +138,12 @@ def _broken(error: BaseException) -> None:
 
 def forwarded() -> bytes:
     """Write a request as an entry node does."""
-    from inferway.live.hops.headers import hop_head, target_of
     from inferway.live.http.identity import Identity
+    from inferway.live.upstream.headers import forward_head, target_of
 
     lines = Identity(None, None).headers() + b"Content-Type: application/json\r\n"
     target = target_of(TASK, "127.0.0.1", 8003)
-    return hop_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
+    return forward_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
 
 
 @contextmanager

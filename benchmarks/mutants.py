@@ -41,6 +41,7 @@ PATHS = (
     *("dispatch/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/menu.py"),
     *("live/node/mover.py", "live/node/offers.py", "live/node/reconciler.py", "network/offers.py"),
     *("live/node/supply.py", "live/node/heard.py", "live/node/accounts.py", "live/hops/breaker.py"),
+    "live/upstream/breaker.py",
 )
 """The request path and a node's decisions, by the names of several versions."""
 COPIED = ("src", "tests", "examples", "docs", "benchmarks", "deploy", "zoo")

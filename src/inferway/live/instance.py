@@ -1,7 +1,7 @@
 """What a pool has of each of its servers, be it a copy that runs here or another node's.
 
 The contract stands first. Who keeps it: `inferway.live.local.LocalInstance`, which runs a model,
-and `inferway.live.hops.forwarder.RemoteInstance`, which sends requests on. What the failure of a
+and `inferway.live.upstream.remote.RemoteInstance`, which sends requests on. What the failure of a
 run means, for the client who asked and for the instance, is judged here too.
 """
 

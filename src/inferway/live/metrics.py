@@ -16,11 +16,11 @@ from prometheus_client.registry import Collector
 
 from inferway.live.bodies import Bodies
 from inferway.live.guard import Guard
-from inferway.live.hops.forwarder import Forwarding
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
 from inferway.live.site import Site
 from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S
+from inferway.live.upstream.remote import Forwarding
 from inferway.runtime import Fault, RemoteRuntime
 
 _TASK = ["task"]
@@ -70,7 +70,7 @@ class PauseCollector(Collector):
 
 
 class NeighborCollector(Collector):
-    """Reads the counters of the hops that sites forward by."""
+    """Reads the counters of the ways that sites forward by."""
 
     def __init__(self, sites: Sequence[Site]) -> None:
         self._sites = sites
@@ -93,20 +93,20 @@ class NeighborCollector(Collector):
         usable = GaugeMetricFamily(
             "inferway_neighbor_usable", "1 while requests are sent to it, else 0.", labels=_NEIGHBOR
         )
-        hops = {
-            one.hop.name: one.hop
+        upstreams = {
+            one.upstream.name: one.upstream
             for site in self._sites
             for one in site.pool.runtimes
             if isinstance(one, Forwarding)
         }
-        for name, hop in sorted(hops.items()):
-            sent.add_metric([name], hop.sent)
-            counts = {"lost": hop.failures, "error": hop.errors, "hung": hop.hung}
+        for name, upstream in sorted(upstreams.items()):
+            sent.add_metric([name], upstream.sent)
+            counts = {"lost": upstream.failures, "error": upstream.errors, "hung": upstream.hung}
             for fault, count in counts.items():
                 faults.add_metric([name, fault], count)
-            asked.add_metric([name], hop.asked)
-            usable.add_metric([name], float(hop.works))
-        if hops:
+            asked.add_metric([name], upstream.asked)
+            usable.add_metric([name], float(upstream.works))
+        if upstreams:
             yield from (sent, faults, asked, usable)
 
 

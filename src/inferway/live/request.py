@@ -120,8 +120,8 @@ class Request:
         What holds the body and its headers as they came (`inferway.live.http.exchange.Exchange`),
         to be forwarded so; None where the protocol has none that another node understands.
     passed
-        What another node answered to it (`inferway.live.hops.answer.Answer`), to be passed on; None
-        where there is no such answer.
+        What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed
+        on; None where there is no such answer.
     status
         The HTTP status of a failure, where its outcome does not say it; else 0.
     kept_bytes

@@ -11,11 +11,11 @@ from typing import Final, NamedTuple
 from inferway.live.explain import RequestLog
 from inferway.live.headroom import Headroom
 from inferway.live.health import Health
-from inferway.live.hops.headers import Trail
 from inferway.live.pool import Pool
 from inferway.live.predict import Forecast
 from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request
 from inferway.live.stats import Stats
+from inferway.live.upstream.headers import ResponseHeaders
 from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
 from inferway.site import HOLD, REJECT
@@ -46,7 +46,7 @@ class Site:
         self.stats = Stats()
         pool.columns = self.stats.columns(pool.variants)
         options = pool.options
-        self.trail = Trail(options.node) if options.node else None
+        self.response_headers = ResponseHeaders(options.node) if options.node else None
         """What the node says of itself with its answers; None where it is none of a network."""
         self.log = RequestLog()
         self.told: Callable[[str, bool, str], None] | None = None

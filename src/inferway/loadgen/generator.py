@@ -179,7 +179,7 @@ class _Generator:
         while self._next < count and due_s[self._next] <= now:
             request = self._next
             self._next += 1
-            self._pool_of[self._head[request]].send(request)
+            self._pool_of[self._head[request]].submit(request)
             now = time.monotonic() - start
         if self._next < count:
             self._alarm.set(start + due_s[self._next])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import select
 import ssl
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ LONGEST_HEAD: Final = 64 * 1024
 """Bytes of its headers, likewise."""
 FRESH_S: Final = 0.005
 """Connections that have been idle for less are used unasked."""
+_LEAST_SWEEP_S: Final = 0.1
 _JOINED: Final = 64 * 1024
 
 
@@ -243,7 +245,7 @@ class ConnectionPool(ABC):
 
     A call goes out at once on an idle connection, or on one that is opened for it, up to the
     allowed number; only beyond that it waits. Whoever makes a pool of its own says how a call is
-    written and what becomes of it: `write`, `answered`, `broken`, `unreachable`, `full`.
+    written and what becomes of it: `write`, `answered`, `broken`, `unreachable`, `queued`, `full`.
 
     Parameters
     ----------
@@ -261,6 +263,9 @@ class ConnectionPool(ABC):
         That its certificate must hold; None for the host.
     """
 
+    idle_s: float = math.inf
+    """Connections that nothing has used for so long are closed."""
+
     def __init__(
         self,
         host: str,
@@ -273,7 +278,7 @@ class ConnectionPool(ABC):
         server_name: str | None = None,
     ) -> None:
         self.tls = tls
-        self._host, self._port, self._server_name = host, port, server_name or host
+        self.host, self.port, self._server_name = host, port, server_name or host
         self._options: dict[str, Any] = {}
         if tls is not None:
             self._options = {"ssl": tls, "server_hostname": self._server_name}
@@ -282,6 +287,7 @@ class ConnectionPool(ABC):
         self._busy: set[ClientConnection] = set()
         self._waiting: deque[Any] = deque()
         self._opening: set[asyncio.Task[None]] = set()
+        self._sweep: asyncio.TimerHandle | None = None
         self._closed = False
         self.opened = 0
         """Connections made so far."""
@@ -309,21 +315,25 @@ class ConnectionPool(ABC):
     def unreachable(self, call: Any | None, error: OSError) -> None:
         """See to a call for which no connection can be made; None where none waits."""
 
-    def full(self) -> None:  # noqa: B027 - a pool may have nothing to note
+    def queued(self, call: Any) -> None:  # noqa: B027 - a pool may have nothing to note
+        """Note that a call waits for a connection, be it one that is opened for it."""
+
+    def full(self) -> None:  # noqa: B027 - likewise
         """Note that calls wait for one of the connections that there are."""
 
     # What calls go through.
 
-    def send(self, call: Any) -> None:
+    def submit(self, call: Any) -> None:
         """Write a call on an idle connection, or on one that is opened for it."""
-        idle = self._idle
+        idle, now_s = self._idle, monotonic()
         while idle:
             connection = idle.pop()
-            if not connection.stale(monotonic()):
-                self._write(connection, call)
+            if not connection.stale(now_s):
+                self._write(connection, call, now_s)
                 return
             connection.abort()
         self._waiting.append(call)
+        self.queued(call)
         self._open()
 
     def adopt(self, connection: ClientConnection) -> None:
@@ -332,7 +342,7 @@ class ConnectionPool(ABC):
         if self._closed:
             connection.abort()
         elif self._waiting:
-            self._write(connection, self._waiting.popleft())
+            self._write(connection, self._waiting.popleft(), monotonic())
         else:
             self._keep(connection, monotonic())
 
@@ -349,9 +359,8 @@ class ConnectionPool(ABC):
             task.cancel()
         self._opening.clear()
 
-    def _write(self, connection: ClientConnection, call: Any) -> None:
-        connection.call = call
-        connection.since_s = monotonic()
+    def _write(self, connection: ClientConnection, call: Any, now_s: float) -> None:
+        connection.call, connection.since_s = call, now_s
         self._busy.add(connection)
         self.write(connection, call)
 
@@ -369,8 +378,8 @@ class ConnectionPool(ABC):
             async with asyncio.timeout(self._connect_s):
                 _, connection = await self._loop.create_connection(
                     lambda: ClientConnection(self._form, self._take, self._lost),
-                    self._host,
-                    self._port,
+                    self.host,
+                    self.port,
                     **self._options,
                 )
         except (OSError, TimeoutError) as error:
@@ -389,6 +398,18 @@ class ConnectionPool(ABC):
     def _keep(self, connection: ClientConnection, now_s: float) -> None:
         connection.since_s = now_s
         self._idle.append(connection)
+        # One timer for all: one for each connection would cost more than it saves.
+        if self._sweep is None and self.idle_s < math.inf:
+            self._sweep = self._loop.call_later(self.idle_s, self._end_idle)
+
+    def _end_idle(self) -> None:
+        now_s, self._sweep, idle = monotonic(), None, self._idle
+        # Those used last come last.
+        while idle and now_s - idle[0].since_s >= self.idle_s:
+            idle.pop(0).abort()
+        if idle and not self._closed:
+            left_s = idle[0].since_s + self.idle_s - now_s
+            self._sweep = self._loop.call_later(max(_LEAST_SWEEP_S, left_s), self._end_idle)
 
     def _take(self, connection: ClientConnection, answer: Any, keep: bool) -> None:
         call, connection.call = connection.call, None
@@ -399,7 +420,7 @@ class ConnectionPool(ABC):
             if self._waiting:
                 self._open()
         elif self._waiting:
-            self._write(connection, self._waiting.popleft())
+            self._write(connection, self._waiting.popleft(), now_s)
         else:
             self._keep(connection, now_s)
         self.answered(call, answer, sent_s, now_s)
@@ -414,3 +435,17 @@ class ConnectionPool(ABC):
         self.broken(connection, call, wrong)
         if self._waiting and not self._closed:
             self._open()
+
+
+def connect_failure(error: Exception) -> str:
+    """Say in a few words why there is no connection."""
+    match error:
+        case TimeoutError():
+            return "no connection in time"
+        case ConnectionRefusedError():
+            return "connection refused"
+        case ssl.SSLCertVerificationError():
+            return f"its certificate does not pass: {error.verify_message}"
+        case OSError() if error.strerror:
+            return error.strerror
+    return str(error) or type(error).__name__

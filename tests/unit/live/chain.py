@@ -17,13 +17,13 @@ from wire import Wire
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, PoolOptions, Site
 from inferway.live.control.credentials import Credentials, file_name
-from inferway.live.hops.forwarder import Forwarding
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.spans import Spans
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
-from inferway.live.node.relay import Relay
+from inferway.live.node.proxy import Proxy
+from inferway.live.upstream.remote import Forwarding
+from inferway.live.upstream.spans import Spans
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -123,17 +123,17 @@ class Node:
         self.name = name
         self.spans = spans
         self.runtime = Doubles()
-        self.hops: dict[str, Hop] = {}
+        self.upstreams: dict[str, Upstream] = {}
         self.wires: dict[str, Wire] = {}
         self.ways: dict[str, str] = {}
         self.seen: list[tuple[str, str, bool, str]] = []
-        self.relay = Relay(
+        self.proxy = Proxy(
             name,
-            lambda to, been: self.hops.get(self.ways.get(to, to)),
+            lambda to, been: self.upstreams.get(self.ways.get(to, to)),
             passed=lambda *told: self.seen.append(told),
             spans=spans,
         )
-        self.peers = Listener(self.relay.find, self._broken, hops=True)
+        self.peers = Listener(self.proxy.find, self._broken, hops=True)
         self.clients: Listener | None = None
         self._site: Site | None = None
         self.asking: list[Client] = []
@@ -160,7 +160,7 @@ class Node:
         runtimes: list[Any] = [self.runtime]
         for variant, node, neighbor in offers:
             forwarding = Forwarding(
-                self.hops[neighbor], node, variant, (neighbor, node), self.spans
+                self.upstreams[neighbor], node, variant, (neighbor, node), self.spans
             )
             runtimes += [forwarding] * copies
         self._site = Site(
@@ -170,7 +170,7 @@ class Node:
             self._site.trace(self.spans.ended)
         await self.site.start()
         routes = inference_routes([self.site], lambda: True, Limits())
-        self.relay.serve([self.site])
+        self.proxy.serve([self.site])
         self.clients = Listener(routes.find, self._broken)
         await self.clients.start("127.0.0.1", 0)
 
@@ -190,8 +190,8 @@ class Node:
                 listener.abort()
         if self._site is not None:
             await self._site.stop()
-        for hop in self.hops.values():
-            hop.close()
+        for upstream in self.upstreams.values():
+            upstream.close()
         for wire in self.wires.values():
             await wire.close()
         assert self.errors == []
@@ -227,7 +227,7 @@ async def line(
             wire = node.wires[following.name] = Wire(f"127.0.0.1:{port}")
             await wire.open()
             port = wire.port
-        node.hops[following.name] = Hop(
+        node.upstreams[following.name] = Upstream(
             following.name, "127.0.0.1", port, rtt_s=rtt_s, **known, **options
         )
         for beyond in nodes[i + 1 :]:

@@ -102,9 +102,9 @@ class Infer:
             unready = refusal.status == 503
             site.stats.ended(Outcome.UNAVAILABLE if unready else Outcome.INVALID)
             extra = b"Retry-After: 1\r\n" * unready
-            if site.trail is not None:
+            if site.response_headers is not None:
                 took_s = site.now() - received_s
-                extra += site.trail.own(exchange.path, took_s, "", unready)
+                extra += site.response_headers.own(exchange.path, took_s, "", unready)
             exchange.refuse(refusal.status, refusal.reason, extra)
             return None
         request.identity = identity = exchange.name()
@@ -222,16 +222,16 @@ def reply(request: Request) -> None:
         if busy:
             wait_s = min(LONGEST_RETRY_S, request.retry_after_s)
             extra = b"Retry-After: %d\r\n" % max(1, math.ceil(wait_s))
-        if site.trail is not None:
+        if site.response_headers is not None:
             # What has begun to run may have been run, unless whoever ran it said otherwise.
             unserved = busy and (request.unserved or not request.started_s) and not request.lost
             took_s = site.now() - request.received_s
-            extra += site.trail.own(exchange.path, took_s, request.variant, unserved)
+            extra += site.response_headers.own(exchange.path, took_s, request.variant, unserved)
         exchange.refuse(request.status or STATUS[request.outcome], request.reason, extra)
         return
     extra = b""
-    if site.trail is not None:
-        extra = site.trail.own(exchange.path, request.latency_s, request.variant, False)
+    if site.response_headers is not None:
+        extra = site.response_headers.own(exchange.path, request.latency_s, request.variant, False)
     if _is_long(request, wanted):
         # The request has ended, and its place is free; only its answer is still being written.
         beside = exchange.connection.listener.beside
@@ -254,8 +254,8 @@ def _pass_on(exchange: Exchange, site: Site, request: Request) -> None:
     """Send what another node has answered, its body as it came."""
     answer = request.passed
     extra = answer.lines
-    if site.trail is not None:
-        extra = site.trail.passed(answer, exchange.path, site.now() - request.received_s)
+    if site.response_headers is not None:
+        extra = site.response_headers.passed(answer, exchange.path, site.now() - request.received_s)
     exchange.respond(answer.status, answer.body, answer.kind, extra)
 
 

@@ -77,7 +77,7 @@ class Accounts:
             self._served[kind, request.variant] += rows
 
     def came(self, task: str, entry: str, here: bool, variant: str) -> None:
-        """Count a request from a neighbor; as `inferway.live.node.relay.Passed`.
+        """Count a request from a neighbor; as `inferway.live.node.proxy.Passed`.
 
         One that is to be served here is counted, by its rows, when it has `ended`.
         """

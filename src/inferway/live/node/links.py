@@ -1,4 +1,4 @@
-"""A node's links: the hops to its neighbors, and the control plane between them."""
+"""A node's links: the ways to its neighbors, and the control plane between them."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.control.late import LatePlane
 from inferway.live.control.neighbors import neighbors_of
 from inferway.live.errors import ServeError
-from inferway.live.hops.hop import Hop
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.menu import MENU
 from inferway.live.node.position import Position
+from inferway.live.upstream.upstream import Upstream
 from inferway.network.topology import Topology
 from inferway.protocol.address import split
 
 
-def hops_of(
+def upstreams_of(
     position: Position,
     addresses: Mapping[str, Addresses],
     mine: Credentials | None,
     *,
     emulate_rtt: bool,
-) -> dict[str, Hop]:
-    """Make the hops to all neighbors.
+) -> dict[str, Upstream]:
+    """Make the ways to all neighbors.
 
     Parameters
     ----------
@@ -37,19 +37,19 @@ def hops_of(
     mine
         The node's certificate; None for plain connections.
     emulate_rtt
-        Whether hops take the links' round-trip times.
+        Whether they take the links' round-trip times.
 
     Raises
     ------
     ServeError
         For a neighbor without an address.
     """
-    hops = {}
+    upstreams = {}
     for neighbor, rtt_s in position.links_s.items():
         if neighbor not in addresses:
             raise ServeError(f"node {neighbor}, a neighbor, has no address")
         host, port = host_and_port(addresses[neighbor].peer)
-        hops[neighbor] = Hop(
+        upstreams[neighbor] = Upstream(
             neighbor,
             host,
             port,
@@ -57,7 +57,7 @@ def hops_of(
             tls=None if mine is None else mine.client_context(),
             server_name=None if mine is None else file_name(neighbor),
         )
-    return hops
+    return upstreams
 
 
 def plane_of(
@@ -69,7 +69,7 @@ def plane_of(
     listen: str,
     emulate_rtt: bool,
 ) -> ControlPlane:
-    """Make the control plane, which is not open yet, with its own address; else as `hops_of`."""
+    """Make the control plane, not open yet, with its own address; else as `upstreams_of`."""
     node = position.node
     options: dict[str, Any] = {
         "network": _name_of(topology.nodes),

@@ -23,11 +23,11 @@ from typing import Final
 
 from inferway.dispatch.offers import Offer, Own, passed_on
 from inferway.live.control.control import ControlPlane
-from inferway.live.hops.headers import encoded
 from inferway.live.node.heard import Heard, MissedError
 from inferway.live.node.listing import EMPTY, Listing, differ, listed
 from inferway.live.node.telling import RUN_BITS, Ask, packed, unpacked
 from inferway.live.node.told import REFRESH_S, Told
+from inferway.live.upstream.headers import encoded
 from inferway.protocol import Signature
 
 MENU: Final = "menu"

@@ -23,21 +23,19 @@ from inferway.live.applying import is_loopback
 from inferway.live.control.credentials import Credentials
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.spans import Spans
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.node.accounts import Accounts
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.binding import bound
-from inferway.live.node.links import hops_of, host_and_port, plane_of
+from inferway.live.node.links import host_and_port, plane_of, upstreams_of
 from inferway.live.node.menu import Menu
 from inferway.live.node.mover import Mover
 from inferway.live.node.page import Totals, described
 from inferway.live.node.part import rounds_of
 from inferway.live.node.position import position_of
-from inferway.live.node.relay import Relay
+from inferway.live.node.proxy import Proxy
 from inferway.live.node.sections import Sections
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
@@ -52,6 +50,8 @@ from inferway.live.server import Server
 from inferway.live.site import Site
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
+from inferway.live.upstream.spans import Spans
+from inferway.live.upstream.upstream import Upstream
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.placement.deployed import policy_of
@@ -133,7 +133,7 @@ class Node:
             folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
         )
         self._told_after_s = position.reach_s + TOLD_S
-        self.hops = hops_of(position, addresses, mine, emulate_rtt=emulate_rtt)
+        self.upstreams = upstreams_of(position, addresses, mine, emulate_rtt=emulate_rtt)
         self.plane = plane_of(
             topology, position, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
         )
@@ -147,8 +147,8 @@ class Node:
             now=options.now,
         )
         self.plane.on_neighbor(self._neighbor)
-        for neighbor, hop in self.hops.items():
-            hop.watch(partial(self._reached, neighbor))
+        for neighbor, upstream in self.upstreams.items():
+            upstream.watch(partial(self._reached, neighbor))
         self.accounts = Accounts(name, position.types)
         http_host, http_port = host_and_port(here.http)
         admin_host, admin_port = host_and_port(here.admin)
@@ -192,7 +192,7 @@ class Node:
             shelf=self.shelf,
             offers=self.menu.offers,
             signature=self.menu.signature,
-            hops=self.hops,
+            upstreams=self.upstreams,
             ended=self.accounts.ended if self._spans is None else self._ended,
             spans=self._spans,
             now=options.now,
@@ -214,7 +214,7 @@ class Node:
         )
         self._first_moves: asyncio.Task[bool] | None = None
         limits, bodies = self.server.limits, self.server.bodies
-        self.relay = Relay(
+        self.proxy = Proxy(
             name,
             self._next_hop,
             limits=limits,
@@ -222,7 +222,7 @@ class Node:
             spans=self._spans,
             now=options.now,
         )
-        self._peers = Listener(self.relay.find, self._broken, limits, bodies=bodies, hops=True)
+        self._peers = Listener(self.proxy.find, self._broken, limits, bodies=bodies, hops=True)
         self._mine = mine
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
@@ -293,8 +293,8 @@ class Node:
         while self._peers.connections and not self.server.hurried and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
         self._peers.abort()
-        for hop in self.hops.values():
-            hop.close()
+        for upstream in self.upstreams.values():
+            upstream.close()
         await self.plane.close()
         self.shelf.close()
         self.store.close()
@@ -313,8 +313,10 @@ class Node:
         self.server.renew()
         mine = self._mine
         if mine is not None:
-            hops = (hop.tls for hop in self.hops.values() if hop.tls is not None)
-            contexts = [self._peer_tls["ssl"], *hops]
+            secured = (
+                upstream.tls for upstream in self.upstreams.values() if upstream.tls is not None
+            )
+            contexts = [self._peer_tls["ssl"], *secured]
             self.server.again("certs", partial(mine.renew, self.name, contexts))
 
     def run(self, ready: Callable[[Node], None] | None = None) -> None:
@@ -386,9 +388,9 @@ class Node:
         """Say with every answer why it is not what it could be, if so."""
         reason = self.menu.degraded
         for site in self.server.sites:
-            assert site.trail is not None
-            site.trail.degraded = reason
-        self.relay.trail.degraded = reason
+            assert site.response_headers is not None
+            site.response_headers.degraded = reason
+        self.proxy.headers.degraded = reason
         if self._spans is not None:
             self._spans.degraded = reason
 
@@ -403,9 +405,9 @@ class Node:
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         self.log.info("neighbor", neighbor=neighbor, alive=alive)
         if alive:
-            self.hops[neighbor].hasten()
+            self.upstreams[neighbor].hasten()
         else:
-            self.hops[neighbor].lose(f"node {neighbor} does not answer")
+            self.upstreams[neighbor].lose(f"node {neighbor} does not answer")
 
     def _reached(self, neighbor: str, works: bool, reason: str) -> None:
         del reason
@@ -415,9 +417,9 @@ class Node:
     def _broken(self, error: BaseException) -> None:
         self.log.error("a hop failed", exc_info=error)
 
-    def _next_hop(self, destination: str, been: Set[bytes]) -> Hop | None:
+    def _next_hop(self, destination: str, been: Set[bytes]) -> Upstream | None:
         neighbor = self.menu.next_hop(destination, been)
-        return None if neighbor is None else self.hops[neighbor]
+        return None if neighbor is None else self.upstreams[neighbor]
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:
         if self.position.repository:
@@ -450,7 +452,7 @@ class Node:
         # Since the fleet took over nothing has been waited for, so that no request is missed.
         if site is not None and self._sections is not None:
             self._sections.begin(site)
-        self.relay.serve(self.server.sites)
+        self.proxy.serve(self.server.sites)
         self._degrade()
         return site, leaving
 

@@ -56,15 +56,15 @@ def described(node: Node) -> dict[str, Any]:
         "degraded": node.menu.degraded,
         "hops": {
             neighbor: {
-                "usable": hop.works,
-                "reason": hop.reason,
-                "sent": hop.sent,
-                "lost": hop.failures,
-                "errors": hop.errors,
-                "asked": hop.asked,
-                "hung": hop.hung,
+                "usable": upstream.works,
+                "reason": upstream.reason,
+                "sent": upstream.sent,
+                "lost": upstream.failures,
+                "errors": upstream.errors,
+                "asked": upstream.asked,
+                "hung": upstream.hung,
             }
-            for neighbor, hop in node.hops.items()
+            for neighbor, upstream in node.upstreams.items()
         },
         "running": {
             f"{task}/{variant}": copies

@@ -26,9 +26,6 @@ from inferway.dispatch.service_times import carry_over
 from inferway.live.assembly import demand_at
 from inferway.live.errors import ServeError
 from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.hops.forwarder import Forwarding
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.spans import Spans
 from inferway.live.node.balances import Balances
 from inferway.live.node.position import Position
 from inferway.live.node.shelf import Shelf
@@ -36,6 +33,9 @@ from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
+from inferway.live.upstream.remote import Forwarding
+from inferway.live.upstream.spans import Spans
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 from inferway.runtime import Runtime
 from inferway.site.view import WHOLE
@@ -98,7 +98,7 @@ class Sites:
         What the node goes by, of a task.
     signature
         What neighbors say that a task takes and gives; None where none says it.
-    hops
+    upstreams
         By neighbor, for those that may be forwarded to.
     ended
         Told each request that a site has ended, with its task.
@@ -122,7 +122,7 @@ class Sites:
         shelf: Shelf,
         offers: Callable[[str], Iterable[Offer]],
         signature: Callable[[str], Signature | None],
-        hops: Mapping[str, Hop],
+        upstreams: Mapping[str, Upstream],
         ended: Callable[[str, Request], None],
         spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
@@ -132,7 +132,7 @@ class Sites:
         self._deployment, self._position, self._member = deployment, position, member
         self._replace, self._shelf = replace, shelf
         self._signature, self._spans = signature, spans
-        self._offers, self._hops, self._ended, self._now = offers, hops, ended, now
+        self._offers, self._upstreams, self._ended, self._now = offers, upstreams, ended, now
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
         self.by_task: dict[str, Site] = {}
@@ -262,7 +262,7 @@ class Sites:
     def _known(self, task: str) -> list[Offer]:
         """Offers that hold, and others of the last minute to which there is no way now."""
         now_s, heard = self._now(), self._heard.get(task, {})
-        offers = [one for one in self._offers(task) if one.path[0] in self._hops]
+        offers = [one for one in self._offers(task) if one.path[0] in self._upstreams]
         held = {(one.variant, one.node): (one, math.inf) for one in offers}
         gone = {
             key: (one, min(since_s, now_s))
@@ -277,7 +277,7 @@ class Sites:
     ) -> dict[str, float | None]:
         """By class, the round trip that its servers were last told; None where not known."""
         return {
-            name: self._hops[offer.path[0]].round_trip_s(offer.path)
+            name: self._upstreams[offer.path[0]].round_trip_s(offer.path)
             for name, offer in zip(variants, stands_for, strict=True)
             if offer is not None
         }
@@ -353,7 +353,7 @@ class Sites:
                 lent[name]
                 if offer is None
                 else Forwarding(
-                    self._hops[offer.path[0]],
+                    self._upstreams[offer.path[0]],
                     offer.node,
                     offer.variant,
                     offer.path,

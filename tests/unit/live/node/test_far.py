@@ -11,15 +11,15 @@ import pytest
 
 import inferway
 from inferway.dispatch.offers import Offer
-from inferway.live.hops.answer import Answer
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.ways import ENOUGH, FIRST
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import Sites
 from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.store.store import ModelStore
+from inferway.live.upstream.headers import Response
+from inferway.live.upstream.rtt import ENOUGH, FIRST
+from inferway.live.upstream.upstream import Upstream
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.site.transitions import measure
@@ -52,12 +52,12 @@ class _Log:
     info = warning
 
 
-def hear(hop: Hop, rtt_s: float, times: int) -> None:
+def hear(hop: Upstream, rtt_s: float, times: int) -> None:
     """Let the hop have answers that took so long, each asked for when the last had come."""
     for _ in range(times):
         now_s = next(_SECONDS)
-        answer = Answer(200, b"", b"", b"metro", b"small", b"edge,metro", b"0.00")
-        hop._ways.heard(answer, now_s - rtt_s, now_s)
+        answer = Response(200, b"", b"", b"metro", b"small", b"edge,metro", b"0.00")
+        hop._trips.learn(answer, now_s - rtt_s, now_s)
 
 
 def times_of(site: Site, name: str) -> Any:
@@ -75,7 +75,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         shelf = Shelf(deployment, store)
         await shelf.load("digits", "mini")
         offers = [SMALL]
-        hop = Hop("metro", "127.0.0.1", 9)
+        hop = Upstream("metro", "127.0.0.1", 9)
         roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
         sites = Sites(
             deployment,

@@ -17,8 +17,6 @@ import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.errors import ServeError
-from inferway.live.hops.forwarder import RemoteInstance
-from inferway.live.hops.hop import Hop
 from inferway.live.node.position import position_of
 from inferway.live.node.shelf import Shelf
 from inferway.live.node.sites import REMEMBERED_S, Sites
@@ -26,6 +24,8 @@ from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.store.store import ModelStore
+from inferway.live.upstream.remote import RemoteInstance
+from inferway.live.upstream.upstream import Upstream
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
 from inferway.protocol import Signature
@@ -68,7 +68,7 @@ class World:
         self.said: Signature | None = None
         self.later_s = 0.0
         # Nobody listens there: what these tests send stays where it is.
-        self.hops = {"metro": Hop("metro", "127.0.0.1", 9)}
+        self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
         self.ended: list[Request] = []
         self.roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
         self.sites = Sites(
@@ -79,7 +79,7 @@ class World:
             shelf=self.shelf,
             offers=lambda task: [one for one in self.offers if one.task == task],
             signature=lambda task: self.said,
-            hops=self.hops,
+            upstreams=self.upstreams,
             ended=lambda task, request: self.ended.append(request),
             now=lambda: time.monotonic() + self.later_s,
         )
@@ -119,7 +119,7 @@ def run(tmp_path: Path) -> Callable[..., None]:
                 await work(world)
                 for site in await world.roster.all():
                     await site.stop(1.0)
-            world.hops["metro"].close()
+            world.upstreams["metro"].close()
             world.shelf.close()
             world.store.close()
 
@@ -316,7 +316,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         await world.load("mini")
         silent = await Neighbor(_never).start()
-        world.hops["metro"] = Hop("metro", "127.0.0.1", silent.port)
+        world.upstreams["metro"] = Upstream("metro", "127.0.0.1", silent.port)
         world.offers = [METRO]
         await world.sites.run({("digits", "mini"): 1})
         site, before = world.site, world.site.pool
@@ -334,7 +334,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         leaving = site._retiring[before]
         site.cancel(stuck)
         await asyncio.wait_for(leaving, 5.0)
-        world.hops["metro"].close()
+        world.upstreams["metro"].close()
         await silent.stop()
 
     run(work)
@@ -343,7 +343,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
 def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         silent = await Neighbor(_never).start()
-        world.hops["metro"] = Hop("metro", "127.0.0.1", silent.port)
+        world.upstreams["metro"] = Upstream("metro", "127.0.0.1", silent.port)
         await world.load("mini")
         world.offers = [METRO]
         await world.sites.run({("digits", "mini"): 1})
@@ -366,7 +366,7 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
             while world.site.in_flight:
                 await asyncio.sleep(0.01)
         assert there.outcome is Outcome.CANCELED
-        world.hops["metro"].close()
+        world.upstreams["metro"].close()
         await silent.stop()
 
     batch = "{sizes: [1, 2, 4], service: [1 ms, 1.5 ms, 2 ms], min: 1, max: 4}"

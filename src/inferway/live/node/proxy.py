@@ -10,24 +10,6 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.hops.answer import Answer, Failure
-from inferway.live.hops.forwarder import BAD_GATEWAY, MAYBE, complaint, worded
-from inferway.live.hops.headers import (
-    Heading,
-    Trail,
-    body_lines,
-    encoded,
-    heading_of,
-    hop_head,
-    live_head,
-    predicted_line,
-    predicted_of,
-    target_of,
-)
-from inferway.live.hops.hop import Hop, strange_failure
-from inferway.live.hops.patience import patience_s
-from inferway.live.hops.pool import Sending
-from inferway.live.hops.spans import Relayed, Spans
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
@@ -36,6 +18,26 @@ from inferway.live.http.whole import NODE, PATH, PREDICTED
 from inferway.live.intake import Intake
 from inferway.live.keys import ANYBODY
 from inferway.live.site import Site
+from inferway.live.upstream.breaker import time_limit_s
+from inferway.live.upstream.connections import UpstreamCall
+from inferway.live.upstream.headers import (
+    BAD_GATEWAY,
+    MAYBE,
+    ConnectError,
+    ForwardHeaders,
+    Response,
+    ResponseHeaders,
+    body_lines,
+    encoded,
+    forward_head,
+    forward_headers_of,
+    live_head,
+    predicted_line,
+    predicted_of,
+    target_of,
+)
+from inferway.live.upstream.spans import Relayed, Spans
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol.refusal import RefusalError
 
 _BEFORE: Final = b"/v2/models/"
@@ -48,7 +50,7 @@ Passed = Callable[[str, str, bool, str], None]
 that shall answer."""
 
 
-class Relay:
+class Proxy:
     """Answers what neighbors send; its `find` is a listener's.
 
     What was decided at the entry is not decided again: a request goes to the node that it names,
@@ -65,7 +67,7 @@ class Relay:
         Caps on requests.
     passed
         Told of each request that is served or passed on.
-    trail
+    headers
         What this node says with its answers; a new one by default.
     spans
         Made of what is passed on; None makes none.
@@ -76,11 +78,11 @@ class Relay:
     def __init__(
         self,
         node: str,
-        next_hop: Callable[[str, Set[bytes]], Hop | None],
+        next_hop: Callable[[str, Set[bytes]], Upstream | None],
         *,
         limits: Limits | None = None,
         passed: Passed | None = None,
-        trail: Trail | None = None,
+        headers: ResponseHeaders | None = None,
         spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -88,11 +90,11 @@ class Relay:
         self._own = encoded(node)
         self._next_hop, self._passed, self._now = next_hop, passed, now
         self._limits = limits or Limits()
-        self.trail = trail or Trail(node)
+        self.headers = headers or ResponseHeaders(node)
         self._spans = spans
         self._infers: dict[tuple[str, str], Infer] = {}
         self._handlers: dict[bytes, Handler] = {}
-        self._targets: dict[tuple[Hop, str], bytes] = {}
+        self._targets: dict[tuple[Upstream, str], bytes] = {}
         self._routes = Routes(lambda path: f"there is nothing at {path} for neighbors")
         self._routes.read("/v2/health/live", self._live, ANYBODY)
 
@@ -127,28 +129,33 @@ class Relay:
 
     def _take(self, task: str, exchange: Exchange) -> None:
         received_s = self._now()
-        headers = exchange.hop or {}
+        fields = exchange.hop or {}
         try:
-            heading, left_s = heading_of(headers, self._own)
-            said = headers.get(PREDICTED)
+            forward, left_s = forward_headers_of(fields, self._own)
+            said = fields.get(PREDICTED)
             predicted_s = 0.0 if said is None else predicted_of(said)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return
-        exchange.path = heading.path
-        if heading.node == self.node:
-            self._serve(task, exchange, heading, left_s, received_s)
+        exchange.path = forward.path
+        if forward.node == self.node:
+            self._serve(task, exchange, forward, left_s, received_s)
         else:
-            self._send(task, exchange, heading, left_s, predicted_s, received_s)
+            self._send(task, exchange, forward, left_s, predicted_s, received_s)
 
     def _serve(
-        self, task: str, exchange: Exchange, heading: Heading, left_s: float, received_s: float
+        self,
+        task: str,
+        exchange: Exchange,
+        forward: ForwardHeaders,
+        left_s: float,
+        received_s: float,
     ) -> None:
-        infer = self._infers.get((task, heading.variant))
+        infer = self._infers.get((task, forward.variant))
         if infer is None:
-            reason = f"variant {heading.variant!r} of task {task!r} does not run on {self.node} now"
+            reason = f"variant {forward.variant!r} of task {task!r} does not run on {self.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
-            self._tell_refused(self._relayed(task, exchange, heading, received_s))
+            self._tell_refused(self._relayed(task, exchange, forward, received_s))
             return
         request = infer.take(exchange, received_s)
         if request is None:
@@ -157,33 +164,33 @@ class Relay:
         request.deadline_s = request.received_s + left_s
         request.floor = 0.0
         if self._passed is not None:
-            self._passed(task, heading.entry, True, heading.variant)
+            self._passed(task, forward.entry, True, forward.variant)
         infer.site.submit(request)
 
     def _send(
         self,
         task: str,
         exchange: Exchange,
-        heading: Heading,
+        forward: ForwardHeaders,
         left_s: float,
         predicted_s: float,
         received_s: float,
     ) -> None:
         relayed = None
         if self._spans is not None:
-            relayed = self._relayed(task, exchange, heading, received_s)
-        hop = self._next_hop(heading.node, heading.nodes)
+            relayed = self._relayed(task, exchange, forward, received_s)
+        upstream = self._next_hop(forward.node, forward.nodes)
         # Back to where it has been it would only be refused as a loop.
-        if hop is None or encoded(hop.name) in heading.nodes:
-            reason = f"node {self.node} has no way to node {heading.node} now"
+        if upstream is None or encoded(upstream.name) in forward.nodes:
+            reason = f"node {self.node} has no way to node {forward.node} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             self._tell_refused(relayed)
             return
-        target = self._targets.get((hop, task))
+        target = self._targets.get((upstream, task))
         if target is None:
             if len(self._targets) >= _LONGEST_MEMORY:
                 self._targets.clear()
-            target = self._targets[hop, task] = target_of(task, hop.host, hop.port)
+            target = self._targets[upstream, task] = target_of(task, upstream.host, upstream.port)
         carried = exchange.carried
         if relayed is not None:
             carried = relayed.lines + body_lines(exchange)
@@ -200,17 +207,17 @@ class Relay:
         left_s -= self._now() - received_s
         limit_s = math.inf
         if predicted_s > 0.0:
-            limit_s = patience_s(predicted_s, len(body), len(heading.nodes))
+            limit_s = time_limit_s(predicted_s, len(body), len(forward.nodes))
             carried = predicted_line(predicted_s) + carried
-        head = hop_head(target, *heading.address, heading.onward, left_s, carried, len(body))
+        head = forward_head(target, *forward.address, forward.onward, left_s, carried, len(body))
         if self._passed is not None:
-            self._passed(task, heading.entry, False, heading.variant)
-        exchange.withdraw = Sending.cancel
+            self._passed(task, forward.entry, False, forward.variant)
+        exchange.withdraw = UpstreamCall.cancel
         if relayed is not None:
             exchange.withdraw = relayed.withdraw
-            relayed.sent(hop)
-        done = partial(self._answered, exchange, hop.name, received_s, relayed)
-        exchange.request = hop.send(head, body, done, 0.0, limit_s)
+            relayed.sent(upstream.name)
+        done = partial(self._answered, exchange, upstream.name, received_s, relayed)
+        exchange.request = upstream.send(head, body, done, 0.0, limit_s)
 
     def _answered(
         self,
@@ -218,31 +225,32 @@ class Relay:
         neighbor: str,
         received_s: float,
         relayed: Relayed | None,
-        result: Answer | Failure,
+        result: Response | ConnectError,
     ) -> None:
         exchange.request = exchange.withdraw = None
         answered_s = self._now()
-        if not isinstance(result, Failure) and strange_failure(result):
-            result = Failure(f"{complaint(result, neighbor)}, and no node wrote that")
-        if isinstance(result, Failure):
+        if isinstance(result, Response) and result.is_strange_failure:
+            complaint = result.complaint(neighbor)
+            result = ConnectError(f"{complaint}, and no node wrote that")
+        if isinstance(result, ConnectError):
             status = 503 if result.unserved else BAD_GATEWAY
             lost = f"; {MAYBE}" if status == BAD_GATEWAY else ""
             reason = result.reason + lost
             self._refuse(exchange, status, reason, received_s, unserved=result.unserved)
         else:
             if result.status != 200:
-                worded(result, neighbor)
+                result.word(neighbor)
             status = result.status
-            lines = self.trail.passed(result, exchange.path, answered_s - received_s)
+            lines = self.headers.passed(result, exchange.path, answered_s - received_s)
             exchange.respond(status, result.body, result.kind or JSON, lines)
         if relayed is not None:
             relayed.ended(status, result, answered_s)
 
     def _relayed(
-        self, task: str, exchange: Exchange, heading: Heading, received_s: float
+        self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
     ) -> Relayed | None:
         spans = self._spans
-        return None if spans is None else spans.relay(task, exchange, heading, received_s)
+        return None if spans is None else spans.relay(task, exchange, forward, received_s)
 
     def _tell_refused(self, relayed: Relayed | None) -> None:
         if relayed is not None:
@@ -254,22 +262,22 @@ class Relay:
         fields = exchange.hop or {}
         to, exchange.path = fields.get(NODE, b""), fields.get(PATH, b"")
         if to in (b"", self._own):
-            exchange.respond(200, extra=self.trail.own(exchange.path, 0.0, "", False))
+            exchange.respond(200, extra=self.headers.own(exchange.path, 0.0, "", False))
             return
         nodes = exchange.path.split(b",") if exchange.path else []
         name = unquote_to_bytes(to).decode("utf-8", "replace")
-        hop = self._next_hop(name, set(nodes)) if len(nodes) < MAX_HOPS else None
-        if hop is None or self._own in nodes or encoded(hop.name) in nodes:
+        upstream = self._next_hop(name, set(nodes)) if len(nodes) < MAX_HOPS else None
+        if upstream is None or self._own in nodes or encoded(upstream.name) in nodes:
             reason = f"node {self.node} has no way to node {name} now"
             self._refuse(exchange, 503, reason, received_s, unserved=True)
             return
-        head = live_head(hop.at, name, b",".join([*nodes, self._own]))
-        exchange.withdraw = Sending.cancel
-        done = partial(self._answered, exchange, hop.name, received_s, None)
-        exchange.request = hop.ask(head, done)
+        head = live_head(upstream.at, name, b",".join([*nodes, self._own]))
+        exchange.withdraw = UpstreamCall.cancel
+        done = partial(self._answered, exchange, upstream.name, received_s, None)
+        exchange.request = upstream.ask(head, done)
 
     def _refuse(
         self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool
     ) -> None:
-        lines = self.trail.own(exchange.path, self._now() - received_s, "", unserved)
+        lines = self.headers.own(exchange.path, self._now() - received_s, "", unserved)
         exchange.refuse(status, reason, lines + _RETRY * (status == 503))

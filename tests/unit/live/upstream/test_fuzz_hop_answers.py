@@ -12,9 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 from fuzzed import HTTP_TOKENS
 from fuzzing import Course, few_or_many
-from inferway.live.hops.answer import Answer
-from inferway.live.hops.forwarder import complaint
-from inferway.live.hops.headers import Trail
+from inferway.live.upstream.headers import Response, ResponseHeaders
 from inferway.protocol.http1 import ClientConnection
 from mutation import respelled
 
@@ -69,14 +67,14 @@ class Pipe:
 
 def take(raw: bytes, choose: random.Random, pipe: Pipe) -> None:
     """Read an answer as one hop does, and say what it says."""
-    answers: list[Answer] = []
-    trail = Trail("edge")
+    answers: list[Response] = []
+    trail = ResponseHeaders("edge")
 
-    def answered(wire: ClientConnection, answer: Answer, _: bool) -> None:
+    def answered(wire: ClientConnection, answer: Response, _: bool) -> None:
         answers.append(answer)
         wire.call = None
 
-    wire = ClientConnection(Answer, answered, lambda *_: None)
+    wire = ClientConnection(Response, answered, lambda *_: None)
     wire.connection_made(pipe)  # type: ignore[arg-type]
     wire.call = object()
     at = choose.randrange(len(raw) + 1) if choose.random() < 0.5 else len(raw)
@@ -87,7 +85,7 @@ def take(raw: bytes, choose: random.Random, pipe: Pipe) -> None:
     for answer in answers:
         lines = trail.passed(answer, b"edge", 0.01)
         assert b"\n" not in lines.replace(b"\r\n", b"")
-        assert "\n" not in complaint(answer, "cloud")
+        assert "\n" not in answer.complaint("cloud")
 
 
 def answer(choose: random.Random) -> tuple[bytes, random.Random]:

@@ -11,23 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from neighbor import LIMIT_S, Neighbor, Visit, until
 
-from inferway.live.hops import hop as hops
-from inferway.live.hops import ways as estimates
-from inferway.live.hops.answer import Answer, Failure
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.ways import (
+from inferway.live.http.listener import Listener
+from inferway.live.node.proxy import Proxy
+from inferway.live.upstream import rtt as estimates
+from inferway.live.upstream import upstream as upstreams
+from inferway.live.upstream.headers import ConnectError, Response
+from inferway.live.upstream.rtt import (
     ENOUGH,
     FIRST,
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
     SEGMENTS_BYTES,
     WAIT_S,
-    Link,
-    Ways,
+    RoundTrips,
+    RttEstimator,
     differ,
 )
-from inferway.live.http.listener import Listener
-from inferway.live.node.relay import Relay
+from inferway.live.upstream.upstream import Upstream
 
 HEAD = b"POST /v2/models/task/infer HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n"
 
@@ -45,23 +45,23 @@ class Told:
 
     def __init__(self) -> None:
         self.by_s: list[float] = []
-        self.link = Link(lambda _, by_s: self.by_s.append(by_s), 0.0)
+        self.link = RttEstimator(lambda _, by_s: self.by_s.append(by_s), 0.0)
         self.now_s = 0.0
 
     def hear(self, *rtts_s: float) -> list[bool]:
         found = []
         for rtt_s in rtts_s:
             self.now_s += 1.0
-            found.append(self.link.hear(rtt_s, self.now_s - rtt_s, self.now_s))
+            found.append(self.link.sample(rtt_s, self.now_s - rtt_s, self.now_s))
         return found
 
 
 def test_the_first_few_samples_make_the_first_estimate() -> None:
     told = Told()
     told.hear(*[0.006] * (FIRST - 2), 0.5)
-    assert told.link.told_s != told.link.told_s  # not a number
+    assert told.link.rtt_s != told.link.rtt_s  # not a number
     told.hear(0.4)
-    assert told.link.told_s == 0.006
+    assert told.link.rtt_s == 0.006
     assert told.by_s == []
 
 
@@ -73,7 +73,7 @@ def test_a_rise_and_a_fall_take_a_few_samples() -> None:
     assert told.hear(0.31, 0.28) == [False, False]
     assert told.hear(0.006, 0.007, 0.005) == [True] * ENOUGH
     assert told.by_s[1:] == [pytest.approx(-0.294)]
-    assert told.link.told_s == 0.006
+    assert told.link.rtt_s == 0.006
 
 
 def test_noise_and_single_late_answers_move_nothing() -> None:
@@ -91,12 +91,12 @@ def test_what_was_on_its_way_at_a_change_does_not_undo_it(before_s: float, after
     told.hear(*[before_s] * FIRST, *[after_s] * ENOUGH)
     link, now_s = told.link, told.now_s
     for _ in range(10):
-        assert link.hear(before_s, now_s - before_s, now_s)
+        assert link.sample(before_s, now_s - before_s, now_s)
     assert len(told.by_s) == 1
     # Further to the same side it goes at once: the first to come were half late.
     further_s = 2 * after_s if after_s > before_s else after_s / 4
     for _ in range(ENOUGH):
-        link.hear(further_s, now_s - further_s, now_s)
+        link.sample(further_s, now_s - further_s, now_s)
     assert len(told.by_s) == 2
 
 
@@ -106,11 +106,11 @@ def test_it_comes_to_what_stays_and_tells_all_that_it_has_moved(
 ) -> None:
     told = Told()
     told.hear(*samples[:FIRST])
-    first_s = told.link.told_s
+    first_s = told.link.rtt_s
     told.hear(*samples[FIRST:], *[last_s] * (FIRST + ENOUGH))
-    assert not differ(last_s, told.link.told_s)
+    assert not differ(last_s, told.link.rtt_s)
     if first_s == first_s:
-        assert told.link.told_s == pytest.approx(first_s + sum(told.by_s), abs=1e-9)
+        assert told.link.rtt_s == pytest.approx(first_s + sum(told.by_s), abs=1e-9)
 
 
 def test_it_is_asked_soon_after_what_was_unexpected_and_seldom_while_idle() -> None:
@@ -135,15 +135,15 @@ def test_it_is_asked_soon_after_what_was_unexpected_and_seldom_while_idle() -> N
     assert waits(7) == [0.1, 0.2, 0.4, 0.8, WAIT_S, WAIT_S, WAIT_S]
 
 
-def answer(path: str, times_ms: str) -> Answer:
-    return Answer(200, b"", b"", b"cloud", b"tiny", path.encode(), times_ms.encode())
+def answer(path: str, times_ms: str) -> Response:
+    return Response(200, b"", b"", b"cloud", b"tiny", path.encode(), times_ms.encode())
 
 
 class Edge:
     """The ways of `edge`, all of which begin with metro."""
 
     def __init__(self) -> None:
-        self.ways = Ways(lambda: 0.0)
+        self.ways = RoundTrips(lambda: 0.0)
         self.now_s = 0.0
         self.told: dict[tuple[str, ...], list[tuple[float, float]]] = {}
         self.followers: dict[tuple[str, ...], Any] = {}
@@ -158,7 +158,7 @@ class Edge:
         for _ in range(count):
             self.now_s += 1.0
             one = answer(path, times_ms)
-            self.ways.heard(one, self.now_s - took_s, self.now_s)
+            self.ways.learn(one, self.now_s - took_s, self.now_s)
             strayed = strayed or one.strayed
         return strayed
 
@@ -248,11 +248,11 @@ def test_a_way_is_asked_once_for_all_of_its_links() -> None:
     assert edge.ways.due_s == 10.0 + WAIT_S
 
 
-async def ask(hop: Hop, body: bytes) -> None:
+async def ask(hop: Upstream, body: bytes) -> None:
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     hop.send(HEAD % len(body), body, ended.set_result)
     found = await asyncio.wait_for(ended, LIMIT_S)
-    assert isinstance(found, Answer)
+    assert isinstance(found, Response)
 
 
 def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
@@ -265,7 +265,7 @@ def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
 
     async def main() -> None:
         neighbor = await Neighbor(script).start()
-        hop = Hop("metro", "127.0.0.1", neighbor.port, rtt_s=0.1)
+        hop = Upstream("metro", "127.0.0.1", neighbor.port, rtt_s=0.1)
         hop.follow(("metro",), lambda by_s, now_s: None)
         for _ in range(FIRST):
             await ask(hop, bytes(SEGMENTS_BYTES))
@@ -283,25 +283,25 @@ def test_small_requests_are_samples_and_large_ones_are_none(run: Any) -> None:
 
 
 @contextlib.asynccontextmanager
-async def chain() -> AsyncIterator[tuple[Hop, Hop, set[bytes]]]:
+async def chain() -> AsyncIterator[tuple[Upstream, Upstream, set[bytes]]]:
     """The hop from edge to metro, and that from metro to cloud; two nodes that serve nothing.
 
     The set takes the nodes that what metro passes on has come through.
     """
     came: set[bytes] = set()
 
-    def onwards(to: str, been: Set[bytes]) -> Hop | None:
+    def onwards(to: str, been: Set[bytes]) -> Upstream | None:
         came.update(been)
         return onward if to == "cloud" else None
 
     errors: list[BaseException] = []
-    cloud = Listener(Relay("cloud", lambda to, been: None).find, errors.append, hops=True)
+    cloud = Listener(Proxy("cloud", lambda to, been: None).find, errors.append, hops=True)
     await cloud.start("127.0.0.1", 0)
-    onward = Hop("cloud", "127.0.0.1", cloud.port)
-    relay = Relay("metro", onwards)
+    onward = Upstream("cloud", "127.0.0.1", cloud.port)
+    relay = Proxy("metro", onwards)
     metro = Listener(relay.find, errors.append, hops=True)
     await metro.start("127.0.0.1", 0)
-    hop = Hop("metro", "127.0.0.1", metro.port)
+    hop = Upstream("metro", "127.0.0.1", metro.port)
     try:
         yield hop, onward, came
     finally:
@@ -316,7 +316,7 @@ async def chain() -> AsyncIterator[tuple[Hop, Hop, set[bytes]]]:
 def test_ways_that_nobody_uses_are_asked_to_their_end(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hops, "LOOK_S", 0.001)
+    monkeypatch.setattr(upstreams, "LOOK_S", 0.001)
     for name in ("FIRST_WAIT_S", "WAIT_S", "LONGEST_WAIT_S"):
         monkeypatch.setattr(estimates, name, 0.005)
 
@@ -339,13 +339,13 @@ def test_ways_that_nobody_uses_are_asked_to_their_end(
 
 
 def test_nobody_is_asked_for_who_follows_nothing(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hops, "LOOK_S", 0.001)
+    monkeypatch.setattr(upstreams, "LOOK_S", 0.001)
     for name in ("FIRST_WAIT_S", "WAIT_S", "LONGEST_WAIT_S"):
         monkeypatch.setattr(estimates, name, 0.005)
 
     async def main() -> None:
         neighbor = await Neighbor().start()
-        hop = Hop("metro", "127.0.0.1", neighbor.port)
+        hop = Upstream("metro", "127.0.0.1", neighbor.port)
 
         def told(by_s: float, now_s: float) -> None: ...
 
@@ -372,14 +372,14 @@ def test_nobody_is_asked_for_who_follows_nothing(run: Any, monkeypatch: pytest.M
 def test_questions_that_are_lost_count_for_nothing(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(hops, "LOOK_S", 0.001)
+    monkeypatch.setattr(upstreams, "LOOK_S", 0.001)
     for name in ("FIRST_WAIT_S", "WAIT_S", "LONGEST_WAIT_S"):
         monkeypatch.setattr(estimates, name, 0.005)
 
     async def main() -> None:
         neighbor = await Neighbor().start()
         await neighbor.stop()
-        hop = Hop("metro", "127.0.0.1", neighbor.port)
+        hop = Upstream("metro", "127.0.0.1", neighbor.port)
         looked: list[Any] = []
         plain = hop._looked
 
@@ -390,7 +390,7 @@ def test_questions_that_are_lost_count_for_nothing(
         monkeypatch.setattr(hop, "_looked", seen)
         hop.follow(("metro",), lambda by_s, now_s: None)
         await until(lambda: len(looked) >= 3)
-        assert all(isinstance(one, Failure) for one in looked)
+        assert all(isinstance(one, ConnectError) for one in looked)
         assert hop.failures == 0
         assert hop.breaker.closed
         hop.close()

@@ -16,9 +16,8 @@ from chain import BODY, Node, line
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.live import Request
 from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.hops.answer import Answer
-from inferway.live.hops.headers import Trail
 from inferway.live.http import connection
+from inferway.live.upstream.headers import Response, ResponseHeaders
 from inferway.protocol import tensors
 
 
@@ -115,9 +114,9 @@ def test_a_variant_that_has_gone_is_replaced_by_another_class(run: Any) -> None:
 
 def test_nodes_write_what_nodes_read_in_one_step(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     found: list[Any] = []
-    request, answer = connection.whole, Answer.whole
+    request, answer = connection.whole, Response.whole
     monkeypatch.setattr(connection, "whole", lambda data: found.append(request(data)) or found[-1])
-    monkeypatch.setattr(Answer, "whole", lambda data: found.append(answer(data)) or found[-1])
+    monkeypatch.setattr(Response, "whole", lambda data: found.append(answer(data)) or found[-1])
 
     async def main() -> None:
         async with line("edge", "metro", "cloud") as (edge, _, cloud):
@@ -162,7 +161,7 @@ def test_numbers_of_a_forwarded_request_stay_undecoded(
             assert decoded == []
             assert (await client.ask()).headers["inferway-path"] == "edge,cloud"
             assert decoded == ["x"]  # by cloud
-            edge.hops["cloud"].lose("gone")
+            edge.upstreams["cloud"].lose("gone")
             assert (await client.ask()).headers["inferway-path"] == "edge"
             assert decoded == ["x", "x"]
 
@@ -183,9 +182,9 @@ def test_emulated_latencies_add_up_along_the_path(run: Any) -> None:
     run(main())
 
 
-def trail_of(node: Node) -> Trail:
-    assert node.site.trail is not None
-    return node.site.trail
+def trail_of(node: Node) -> ResponseHeaders:
+    assert node.site.response_headers is not None
+    return node.site.response_headers
 
 
 def test_a_degraded_node_says_so(run: Any) -> None:
@@ -193,7 +192,7 @@ def test_a_degraded_node_says_so(run: Any) -> None:
         async with line("edge", "cloud") as (edge, cloud):
             await cloud.serve()
             await edge.serve(("tiny", "cloud", "cloud"))
-            cloud.relay.trail.degraded = "unheard"
+            cloud.proxy.headers.degraded = "unheard"
             trail_of(cloud).degraded = "cloud is short of memory"
             client = await edge.client()
             assert (await client.ask()).headers["inferway-degraded"] == "cloud is short of memory"

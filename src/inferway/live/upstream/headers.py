@@ -9,18 +9,47 @@ whatever a file may name fits.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, NamedTuple
+from http import HTTPStatus
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, unquote
 
+import msgspec
+
 from inferway.deployment.nodes import MAX_HOPS
+from inferway.live.http.exchange import JSON
 from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
 from inferway.protocol.address import joined
+from inferway.protocol.messages import ErrorMessage
 from inferway.protocol.refusal import RefusalError
+from inferway.unreadable import UNREADABLE
 
-if TYPE_CHECKING:
-    from inferway.live.hops.answer import Answer
+TIMES: Final = b"inferway-time-ms"
+DEGRADED: Final = b"inferway-degraded"
+UNSERVED: Final = b"inferway-unserved"
+"""Hop headers of an answer, beside those of a request; in lower case."""
+BAD_GATEWAY: Final = 502
+_STATUSES: Final = frozenset(status.value for status in HTTPStatus)
+MAYBE: Final = "the request may have been run"
+"""What is said where another node had a request and nobody knows what became of it."""
+
+_CARRIED: Final = (
+    (b"vary", b"Vary: %s\r\n"),
+    (b"inference-header-content-length", b"Inference-Header-Content-Length: %s\r\n"),
+    (b"content-encoding", b"Content-Encoding: %s\r\n"),
+    (b"retry-after", b"Retry-After: %s\r\n"),
+)
+"""Lines of an answer that go on as they came."""
+_WORD: Final = rb"([!-~]+)"
+_WHOLE: Final = re.compile(
+    rb"HTTP/1\.1 200 OK\r\nContent-Type: " + _WORD + rb"\r\nContent-Length: ([0-9]{1,9})\r\n"
+    rb"Inferway-Node: " + _WORD + rb"\r\nInferway-Path: " + _WORD + rb"\r\n"
+    rb"Inferway-Time-Ms: " + _WORD + rb"\r\nInferway-Variant: " + _WORD + rb"\r\n"
+    rb"((?:Vary: " + _WORD + rb"\r\n)?(?:Inference-Header-Content-Length: " + _WORD + rb"\r\n)?"
+    rb"(?:Content-Encoding: " + _WORD + rb"\r\n)?)\r\n"
+)
 
 
 @lru_cache(4096)
@@ -29,7 +58,13 @@ def encoded(name: str) -> bytes:
     return quote(name).encode()
 
 
-class Heading(NamedTuple):
+@lru_cache(4096)
+def decoded(name: bytes) -> str:
+    """Read a node's or a variant's name, as a header has it."""
+    return unquote(name.decode("latin-1"))
+
+
+class ForwardHeaders(NamedTuple):
     """What a neighbor asks with a request.
 
     Attributes
@@ -57,7 +92,7 @@ class Heading(NamedTuple):
     entry: str
 
 
-def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, float]:
+def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[ForwardHeaders, float]:
     """Read the hop headers of a request.
 
     Parameters
@@ -69,7 +104,7 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, flo
 
     Returns
     -------
-    Heading
+    ForwardHeaders
         What is asked.
     float
         Seconds until the deadline, when the request was sent; inf without one.
@@ -88,13 +123,13 @@ def heading_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Heading, flo
             "a request between nodes needs the headers Inferway-Node, Inferway-Variant and "
             "Inferway-Path; clients have a port of their own",
         )
-    heading = _heading(node, variant, path, own)
+    forward = _forward_headers(node, variant, path, own)
     if deadline is None:
-        return heading, math.inf
-    return heading, _seconds("Inferway-Deadline-Ms", deadline)
+        return forward, math.inf
+    return forward, _seconds("Inferway-Deadline-Ms", deadline)
 
 
-def predicted_of(said: bytes) -> float:
+def predicted_of(value: bytes) -> float:
     """Read how long a request was predicted to take, s, as `PREDICTED` has it.
 
     Raises
@@ -102,41 +137,42 @@ def predicted_of(said: bytes) -> float:
     RefusalError
         400 where it is malformed.
     """
-    return _seconds("Inferway-Predicted-Ms", said)
+    return _seconds("Inferway-Predicted-Ms", value)
 
 
-def _seconds(name: str, said: bytes) -> float:
+def _seconds(name: str, value: bytes) -> float:
     try:
-        found_s = float(said) / 1e3
+        seconds = float(value) / 1e3
     except ValueError:
-        found_s = math.nan
-    if math.isnan(found_s):
-        raise RefusalError(400, f"{name} is {_text(said[:32])!r}, expected a number")
-    return found_s
+        seconds = math.nan
+    if math.isnan(seconds):
+        raise RefusalError(400, f"{name} is {decoded(value[:32])!r}, expected a number")
+    return seconds
 
 
 # Between two nodes the same few come again and again.
 @lru_cache(1024)
-def _heading(node: bytes, variant: bytes, path: bytes, own: bytes) -> Heading:
+def _forward_headers(node: bytes, variant: bytes, path: bytes, own: bytes) -> ForwardHeaders:
     nodes = path.split(b",")
     if own in nodes:
-        raise RefusalError(508, f"the request has come back to node {_text(own)}: {_text(path)}")
+        came = f"{decoded(own)}: {decoded(path)}"
+        raise RefusalError(508, f"the request has come back to node {came}")
     if len(nodes) > MAX_HOPS:
         raise RefusalError(
             508, f"the request has come through {len(nodes)} nodes, the limit is {MAX_HOPS}"
         )
-    return Heading(
-        _text(node),
-        _text(variant),
+    return ForwardHeaders(
+        decoded(node),
+        decoded(variant),
         (node, variant),
         path,
         b"%s,%s" % (path, own),
         frozenset(nodes),
-        _text(nodes[0]),
+        decoded(nodes[0]),
     )
 
 
-def hop_head(
+def forward_head(
     target: bytes, to: bytes, variant: bytes, path: bytes, left_s: float, carried: bytes, size: int
 ) -> bytes:
     """Write the head of a request to a neighbor.
@@ -144,7 +180,7 @@ def hop_head(
     Parameters
     ----------
     target
-        Path of the task's `infer`, and the Host line.
+        Path of the task's `infer`, and the Host line (`target_of`).
     to, variant
         Who shall answer, encoded.
     path
@@ -195,7 +231,7 @@ def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:
 
 
 def target_of(task: str, host: str, port: int) -> bytes:
-    """Write what `hop_head` begins with."""
+    """Write what `forward_head` begins with."""
     at = joined(host, port)
     return f"/v2/models/{quote(task, safe='')}/infer HTTP/1.1\r\nHost: {at}\r\n".encode()
 
@@ -214,7 +250,129 @@ def body_lines(exchange: Any) -> bytes:
     return lines
 
 
-class Trail:
+class Response:
+    """A neighbor's answer, its body undecoded.
+
+    Attributes
+    ----------
+    status, kind, body
+        Status code, Content-Type and body.
+    lines
+        Header lines that go on as they came.
+    json_length
+        Value of Inference-Header-Content-Length; None without it.
+    retry_after
+        Value of Retry-After; empty without it.
+    node, variant, path, times, degraded
+        Values of the hop headers; empty without them.
+    unserved
+        Whether the request has certainly not been run.
+    strayed
+        Whether a link on its way took otherwise than is known of it: what it took says little of
+        the next.
+    """
+
+    lines = degraded = retry_after = b""
+    unserved = strayed = False
+    json_length: bytes | None = None
+
+    def __init__(
+        self,
+        status: int,
+        kind: bytes,
+        body: bytes,
+        node: bytes,
+        variant: bytes,
+        path: bytes,
+        times: bytes,
+    ) -> None:
+        self.status, self.kind, self.body = status, kind, body
+        self.node, self.variant, self.path, self.times = node, variant, path, times
+
+    @classmethod
+    def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Response:
+        """Make an answer of its headers, by name in lower case."""
+        named = [headers.get(name, b"") for name in (NODE, VARIANT, PATH, TIMES)]
+        answer = cls(status, headers.get(b"content-type", b""), body, *named)
+        answer.degraded = headers.get(DEGRADED, b"")
+        answer.unserved = headers.get(UNSERVED) == b"1"
+        answer.json_length = headers.get(b"inference-header-content-length")
+        answer.retry_after = headers.get(b"retry-after", b"")
+        answer.lines = b"".join(line % headers[name] for name, line in _CARRIED if name in headers)
+        return answer
+
+    @classmethod
+    def whole(cls, data: bytes) -> Response | None:
+        """Make an answer of what has come, where that is one and nothing else.
+
+        It has to be exactly as a node writes it that has answered and has nothing to add; None
+        leaves everything else to the parser.
+        """
+        match = _WHOLE.match(data)
+        if match is None:
+            return None
+        kind, size, node, path, times, variant, lines, _, json_length, _ = match.groups()
+        end = match.end()
+        if len(data) - end != int(size):
+            return None
+        answer = cls(200, kind, data[end:], node, variant, path, times)
+        answer.lines, answer.json_length = lines, json_length
+        return answer
+
+    @property
+    def said(self) -> str:
+        """What it says that is wrong; empty where it says nothing."""
+        try:
+            return msgspec.json.decode(self.body, type=ErrorMessage).error
+        except UNREADABLE:
+            return ""
+
+    @property
+    def is_strange_failure(self) -> bool:
+        """Whether it says that something failed, and no node has written it.
+
+        What is refused for want of room or of time is no failure.
+        """
+        return not self.node and (
+            (self.status >= 500 and self.status not in (503, 504)) or 200 < self.status < 400
+        )
+
+    def complaint(self, neighbor: str) -> str:
+        """Say in a sentence that a neighbor refused, or failed, and what it says itself."""
+        who, said = self.node.decode("latin-1") or neighbor, self.said
+        return f"node {who} answered {self.status}" + (f": {said}" if said else "")
+
+    def word(self, neighbor: str) -> str:
+        """Put a refusal of this neighbor's into a sentence, its body where that holds none."""
+        reason = self.complaint(neighbor)
+        if not self.said:
+            self.body, self.kind = msgspec.json.encode({"error": reason}), JSON
+            self.json_length = None
+            self.lines = b"Retry-After: %s\r\n" % self.retry_after if self.retry_after else b""
+        if self.status not in _STATUSES:
+            self.status = 400 if 400 <= self.status < 500 else BAD_GATEWAY
+        return reason
+
+
+class ConnectError(NamedTuple):
+    """Why there is no answer.
+
+    Attributes
+    ----------
+    reason
+        In a sentence.
+    unserved
+        Whether the request has certainly not been run: it never went out.
+    late
+        Whether it was taken back, as it took too long.
+    """
+
+    reason: str
+    unserved: bool = False
+    late: bool = False
+
+
+class ResponseHeaders:
     """What a node says of itself with each answer.
 
     Parameters
@@ -229,8 +387,6 @@ class Trail:
     degraded
         In a sentence, why answers are not what they could be; empty while they are.
     """
-
-    __slots__ = ("degraded", "node")
 
     def __init__(self, node: str) -> None:
         self.node = encoded(node)
@@ -261,16 +417,8 @@ class Trail:
             lines += b"Inferway-Unserved: 1\r\n"
         return lines + self._degraded(b"")
 
-    def passed(self, answer: Answer, path: bytes, took_s: float) -> bytes:
-        """Lines of an answer that another node made.
-
-        Parameters
-        ----------
-        answer
-            As it came.
-        path, took_s
-            As `own` has them.
-        """
+    def passed(self, answer: Response, path: bytes, took_s: float) -> bytes:
+        """Lines of an answer that another node made; `path` and `took_s` as `own` has them."""
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
         lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
@@ -291,8 +439,3 @@ class Trail:
         # Of several nodes' sentences the nearest to the client's is told.
         said = quote(self.degraded, safe=" !'()*,/:;=").encode() if self.degraded else others
         return b"Inferway-Degraded: %s\r\n" % said if said else b""
-
-
-@lru_cache(4096)
-def _text(name: bytes) -> str:
-    return unquote(name.decode("latin-1"))

@@ -13,9 +13,9 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Pool, PoolOptions, Site
-from inferway.live.hops.forwarder import Forwarding
-from inferway.live.hops.hop import Hop
 from inferway.live.retries import RetryBudget
+from inferway.live.upstream.remote import Forwarding
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol.inference import encode
 from inferway.site import Fleet
 
@@ -62,7 +62,7 @@ def doubled(visit: Visit) -> bytes:
     )
 
 
-def site_at(hop: Hop, **options: Any) -> Site:
+def site_at(hop: Upstream, **options: Any) -> Site:
     """`tiny` here (.7), and of cloud through metro `tiny` (.8, two servers) and `big` (.9)."""
     fleet = Fleet(
         ("tiny", "tiny@cloud", "big@cloud"),
@@ -86,15 +86,15 @@ def site_at(hop: Hop, **options: Any) -> Site:
     )
 
 
-async def begin(script: Any, **options: Any) -> tuple[Neighbor, Hop, Site]:
+async def begin(script: Any, **options: Any) -> tuple[Neighbor, Upstream, Site]:
     neighbor = await Neighbor(script).start()
-    hop = Hop("metro", "127.0.0.1", neighbor.port)
+    hop = Upstream("metro", "127.0.0.1", neighbor.port)
     site = site_at(hop, **options)
     await site.start()
     return neighbor, hop, site
 
 
-async def end(neighbor: Neighbor, hop: Hop, site: Site) -> None:
+async def end(neighbor: Neighbor, hop: Upstream, site: Site) -> None:
     await site.stop()
     hop.close()
     await neighbor.stop()

@@ -12,16 +12,15 @@ from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
 
-from inferway.live.hops.answer import Answer
-from inferway.live.hops.headers import encoded
+from inferway.live.upstream.headers import Response, encoded
 
 NOISE: Final = 0.25
 NOISE_S: Final = 2e-3
-"""A round trip that is off by no more than this share, or this time, is as it was told."""
+"""A round trip that is off by no more than this share, or this time, is as estimated."""
 FIRST: Final = 5
-"""Samples of which the median is what is told first."""
+"""Samples of which the median is the first estimate."""
 ENOUGH: Final = 3
-"""Samples in a row beyond the noise, all to the same side, of which the median is told next."""
+"""Samples in a row beyond the noise, all to the same side, of which the median is the next."""
 FIRST_WAIT_S: Final = 0.1
 WAIT_S: Final = 1.0
 LONGEST_WAIT_S: Final = 8.0
@@ -35,8 +34,8 @@ _LONGEST_MEMORY: Final = 1024
 _LEAST_S: Final = 1e-5
 _MORE: Final = 1.0 + NOISE
 
-Told = Callable[[float, float], None]
-"""Told by how many seconds a way takes longer than was last told, and how long it takes now."""
+OnChange = Callable[[float, float], None]
+"""Called with how many seconds longer than before a way takes, and how long it takes now."""
 
 
 def differ(one_s: float, other_s: float) -> bool:
@@ -44,7 +43,7 @@ def differ(one_s: float, other_s: float) -> bool:
     return abs(one_s - other_s) > max(NOISE_S, NOISE * other_s)
 
 
-class Link:
+class RttEstimator:
     """Estimates the round trip of one link.
 
     It follows what has moved for good, up or down, after a few samples; single ones that are late
@@ -53,38 +52,25 @@ class Link:
     Parameters
     ----------
     changed
-        Called with this link and the difference, s, when another round trip is told.
+        Called with this link and the difference, s, when the estimate moves.
     since_s
         When it began to be of use, on the clock of samples.
 
     Attributes
     ----------
-    told_s
+    rtt_s
         The estimate, s; NaN before there is one.
     low_s, high_s
-        What is between these is as told, s.
+        What is between these is as estimated, s.
     odd
         Samples in a row that were not.
     since_s
         When it was sampled or asked last, or began to be of use.
     """
 
-    __slots__ = (
-        "_changed",
-        "_changed_s",
-        "_least_s",
-        "_rose",
-        "_wait_s",
-        "high_s",
-        "low_s",
-        "odd",
-        "since_s",
-        "told_s",
-    )
-
-    def __init__(self, changed: Callable[[Link, float], None], since_s: float) -> None:
+    def __init__(self, changed: Callable[[RttEstimator, float], None], since_s: float) -> None:
         self._changed = changed
-        self.told_s = math.nan
+        self.rtt_s = math.nan
         # Everything is beyond these.
         self.low_s, self.high_s = math.inf, -math.inf
         self.odd: list[float] = []
@@ -97,7 +83,7 @@ class Link:
         """When it is to be asked, where there is no sample before."""
         return self.since_s + self._wait_s
 
-    def hear(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
+    def sample(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
         """Take a sample into account.
 
         Parameters
@@ -110,7 +96,7 @@ class Link:
         Returns
         -------
         bool
-            Whether it was beyond the noise of what had been told.
+            Whether it was beyond the noise of the estimate.
         """
         self.since_s = now_s
         if self.low_s <= rtt_s <= self.high_s:
@@ -121,54 +107,54 @@ class Link:
 
     def asked(self, now_s: float, used: bool) -> None:
         """Note that it is asked now; `used` says whether requests go over it."""
-        # Before anything was told, it differs from nothing.
-        usual = not used and self.told_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
+        # Before there is an estimate, it differs from nothing.
+        usual = not used and self.rtt_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
         most_s = LONGEST_WAIT_S if usual else WAIT_S
         self.since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
 
     def _beyond(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
         odd = self.odd
-        if math.isnan(self.told_s):
+        if math.isnan(self.rtt_s):
             odd.append(rtt_s)
             if len(odd) >= FIRST:
-                self._tell(median(odd))
+                self._settle(median(odd))
             return False
-        up = rtt_s > self.told_s
+        up = rtt_s > self.rtt_s
         # What was on its way at the last change is late, or early, as everything was before it.
         if sent_s < self._changed_s and up != self._rose:
             return True
-        if odd and (odd[0] > self.told_s) != up:
+        if odd and (odd[0] > self.rtt_s) != up:
             odd.clear()
         odd.append(rtt_s)
         self._wait_s = FIRST_WAIT_S
         if len(odd) >= ENOUGH:
-            before_s = self.told_s
-            self._tell(median(odd))
+            before_s = self.rtt_s
+            self._settle(median(odd))
             self._changed_s, self._rose = now_s, up
-            self._changed(self, self.told_s - before_s)
+            self._changed(self, self.rtt_s - before_s)
         return True
 
-    def _tell(self, rtt_s: float) -> None:
-        self.told_s = rtt_s
+    def _settle(self, rtt_s: float) -> None:
+        self.rtt_s = rtt_s
         noise_s = max(NOISE_S, NOISE * rtt_s)
         self.low_s, self.high_s = rtt_s - noise_s, rtt_s + noise_s
         self._least_s = min(self._least_s, rtt_s)
         self.odd.clear()
 
 
-class _Way(NamedTuple):
+class _Path(NamedTuple):
     """Links of a way, and who wants to know of it, in the order in which they came."""
 
-    links: tuple[Link, ...]
-    followers: dict[Told, None]
+    links: tuple[RttEstimator, ...]
+    followers: dict[OnChange, None]
 
     @property
     def round_trip_s(self) -> float:
-        """As told, s; NaN where a link is not known."""
-        return sum(link.told_s for link in self.links)
+        """As estimated, s; NaN where a link is not known."""
+        return sum(link.rtt_s for link in self.links)
 
 
-class Ways:
+class RoundTrips:
     """The links on the ways that begin with one hop.
 
     Only those are kept that somebody follows; what else is passed on teaches nothing.
@@ -187,20 +173,19 @@ class Ways:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self.followed = False
-        self._links: dict[tuple[bytes, bytes], Link] = {}
-        self._behind: dict[bytes, tuple[Link, ...]] = {}
-        self._ways: dict[tuple[str, ...], _Way] = {}
+        self._links: dict[tuple[bytes, bytes], RttEstimator] = {}
+        self._behind: dict[bytes, tuple[RttEstimator, ...]] = {}
+        self._ways: dict[tuple[str, ...], _Path] = {}
 
-    def follow(self, path: tuple[str, ...], told: Told) -> None:
-        """Have somebody told when a way takes longer, or less.
+    def follow(self, path: tuple[str, ...], changed: OnChange) -> None:
+        """Call somebody when a way takes longer, or less.
 
         Parameters
         ----------
         path
             From the neighbor to the last node, both included.
-        told
-            Called with the difference, s, and with the round trip of the whole way as it is told
-            now, s.
+        changed
+            Called with the difference, s, and with the round trip of the whole way from now on, s.
         """
         if path not in self._ways:
             if len(self._links) >= _LONGEST_MEMORY:
@@ -208,16 +193,16 @@ class Ways:
             links = []
             for pair in _pairs([encoded(node) for node in path]):
                 if pair not in self._links:
-                    self._links[pair] = Link(self._turned, self._now())
+                    self._links[pair] = RttEstimator(self._turned, self._now())
                     self._behind.clear()
                 links.append(self._links[pair])
-            self._ways[path] = _Way(tuple(links), {})
-        self._ways[path].followers[told] = None
+            self._ways[path] = _Path(tuple(links), {})
+        self._ways[path].followers[changed] = None
         self.followed = True
 
-    def unfollow(self, path: tuple[str, ...], told: Told) -> None:
+    def unfollow(self, path: tuple[str, ...], changed: OnChange) -> None:
         """Tell somebody no more. What is known of the links stays."""
-        del self._ways[path].followers[told]
+        del self._ways[path].followers[changed]
         if not self._ways[path].followers:
             del self._ways[path]
         self.followed = bool(self._ways)
@@ -229,14 +214,14 @@ class Ways:
         self._behind.clear()
 
     def round_trip_s(self, path: tuple[str, ...]) -> float | None:
-        """Round trip of a way as it was told last, s; None where that of a link is not known."""
+        """Round trip of a way as estimated, s; None where that of a link is not known."""
         pairs = _pairs([encoded(node) for node in path])
         links = [self._links[pair] for pair in pairs if pair in self._links]
-        whole_s = sum(link.told_s for link in links)
+        whole_s = sum(link.rtt_s for link in links)
         return whole_s if len(links) == len(path) and math.isfinite(whole_s) else None
 
-    def heard(self, answer: Answer, sent_s: float, now_s: float, more_s: float = 0.0) -> None:
-        """Learn from an answer; note there whether the way took otherwise than was told.
+    def learn(self, answer: Response, sent_s: float, now_s: float, more_s: float = 0.0) -> None:
+        """Learn from an answer; note there whether the way took otherwise than estimated.
 
         Parameters
         ----------
@@ -264,7 +249,7 @@ class Ways:
             # Nearly all end here: each request pays for it.
             if link.low_s <= rtt_s <= link.high_s and not link.odd:
                 link.since_s = now_s
-            elif link.hear(max(_LEAST_S, rtt_s), sent_s, now_s):
+            elif link.sample(max(_LEAST_S, rtt_s), sent_s, now_s):
                 answer.strayed = True
 
     def due(self, now_s: float) -> list[tuple[str, ...]]:
@@ -291,20 +276,20 @@ class Ways:
         links = {link for way in self._ways.values() for link in way.links}
         return min((link.due_s for link in links), default=math.inf)
 
-    def _turned(self, link: Link, by_s: float) -> None:
+    def _turned(self, link: RttEstimator, by_s: float) -> None:
         for way in tuple(self._ways.values()):
             if link not in way.links:
                 continue
             rtt_s = way.round_trip_s
-            least_s = link.told_s if math.isnan(rtt_s) else rtt_s
-            for told in tuple(way.followers):
-                told(by_s, least_s)
+            least_s = link.rtt_s if math.isnan(rtt_s) else rtt_s
+            for changed in tuple(way.followers):
+                changed(by_s, least_s)
 
-    def _find(self, answer: Answer) -> tuple[Link, ...]:
+    def _find(self, answer: Response) -> tuple[RttEstimator, ...]:
         # The path begins at the entry; as many nodes as say a time are on the way from here.
         names = answer.path.split(b",")[-1 - answer.times.count(b",") :]
         found = [self._links.get(pair) for pair in _pairs(names)]
-        links: tuple[Link, ...] = ()
+        links: tuple[RttEstimator, ...] = ()
         if None not in found:
             links = tuple(link for link in found if link is not None)
         if len(self._behind) >= _LONGEST_MEMORY:

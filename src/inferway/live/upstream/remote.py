@@ -3,37 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
-import msgspec
-
-from inferway.live.hops.answer import Answer, Failure
-from inferway.live.hops.headers import body_lines, encoded, hop_head, predicted_line, target_of
-from inferway.live.hops.hop import Hop, strange_failure
-from inferway.live.hops.patience import patience_s
-from inferway.live.hops.pool import Sending
-from inferway.live.hops.ways import differ
-from inferway.live.http.exchange import JSON
 from inferway.live.instance import RETRY_S, Events, PoolTerms, RemoteTarget
 from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request, outcome_of
 from inferway.live.threads import run_detached
+from inferway.live.upstream.breaker import time_limit_s
+from inferway.live.upstream.connections import UpstreamCall
+from inferway.live.upstream.headers import (
+    BAD_GATEWAY,
+    MAYBE,
+    ConnectError,
+    Response,
+    body_lines,
+    encoded,
+    forward_head,
+    predicted_line,
+    target_of,
+)
+from inferway.live.upstream.rtt import differ
+from inferway.live.upstream.spans import Spans
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol.inference import AnswerError, content_lines, decode, encode
-from inferway.protocol.messages import ErrorMessage
-from inferway.unreadable import UNREADABLE
-
-if TYPE_CHECKING:
-    from inferway.live.hops.spans import Spans
-
-BAD_GATEWAY: Final = 502
-_KNOWN: Final = frozenset(status.value for status in HTTPStatus)
-MAYBE: Final = "the request may have been run"
-"""What is said where another node had a request and nobody knows what became of it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,8 +39,8 @@ class Forwarding(RemoteTarget):
 
     Attributes
     ----------
-    hop
-        To the neighbor that offered it. Whoever made it closes it.
+    upstream
+        The neighbor that offered it. Whoever made it closes it.
     node, variant
         Who answers.
     path
@@ -54,7 +51,7 @@ class Forwarding(RemoteTarget):
         Round trip of the path that predicted times count on, s; None where that is not known.
     """
 
-    hop: Hop
+    upstream: Upstream
     node: str
     variant: str
     path: tuple[str, ...] = ()
@@ -70,47 +67,35 @@ class RemoteInstance:
     """Has one request at a time on its way; the others wait, in their order.
 
     It lives on the event loop. A request that came over HTTP goes on as it came, its body
-    undecoded, and so does its answer; others are written as binary tensors.
-
-    Parameters
-    ----------
-    name
-        For messages.
-    forwarding
-        Where to.
-    terms
-        Of the pool. Where late requests are served, what is sent does not carry what is left of
-        its deadline.
+    undecoded, and so does its answer; others are written as binary tensors. Where late requests
+    are served, what is sent does not carry what is left of its deadline.
     """
 
     cold = False
 
     def __init__(self, name: str, forwarding: Forwarding, terms: PoolTerms) -> None:
-        self.name, self.forwarding = name, forwarding
-        self._hop, self._spans, self._task = forwarding.hop, forwarding.spans, terms.task
-        self._signature = terms.signature
+        self.name, self.forwarding, self._terms = name, forwarding, terms
+        self._upstream, self._spans = forwarding.upstream, forwarding.spans
         self._drop_late, self._now = terms.drop_late, terms.now
-        self._earn = terms.budget.earn
-        self._node = terms.node
-        self._target = target_of(terms.task, self._hop.host, self._hop.port)
+        self._target = target_of(terms.task, self._upstream.host, self._upstream.port)
         self._to, self._variant = encoded(forwarding.node), encoded(forwarding.variant)
         self._path = encoded(terms.node)
-        self._relayed = forwarding.node != self._hop.name
+        self._relayed = forwarding.node != self._upstream.name
         self._waiting: deque[Job] = deque()
         self._job: Job | None = None
-        self._sending: Sending | None = None
+        self._call: UpstreamCall | None = None
         self._drained: threading.Event | None = None
         self._slower: Callable[[float, float], None] | None = None
         self._finished: Callable[[Job], None]
         self.resting = False
-        """Whether the hop is of no use now; kept by the pool."""
+        """Whether the neighbor is of no use now; kept by the pool."""
         self.complaint = ""
         self.proven = False
 
     @property
-    def group(self) -> Hop:
+    def group(self) -> Upstream:
         """The way to the neighbor: all servers behind it fail together."""
-        return self._hop
+        return self._upstream
 
     async def start(self, events: Events) -> None:
         """Begin, and have the pool told from now on when the way takes longer than it did, or less.
@@ -123,10 +108,10 @@ class RemoteInstance:
             return
         path, counted_s = self.forwarding.path, self.forwarding.rtt_s
         self._slower = slower = partial(events.slower, self)
-        rtt_s = self._hop.round_trip_s(path)
+        rtt_s = self._upstream.round_trip_s(path)
         if rtt_s is not None and counted_s is not None and differ(rtt_s, counted_s):
             slower(rtt_s - counted_s, rtt_s)
-        self._hop.follow(path, slower, me=self._node)
+        self._upstream.follow(path, slower, me=self._terms.node)
 
     def put(self, job: Job) -> None:
         """Take a request, or a batch of one."""
@@ -145,22 +130,21 @@ class RemoteInstance:
     def abort(self, job: Job) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
         job.abandoned = True
-        if job is not self._job or self._sending is None or self._sending.ended:
+        if job is not self._job or self._call is None or self._call.ended:
             return
-        self._sending.cancel()
+        self._call.cancel()
         # Whoever stops it is in the middle of something; it is told afterwards.
-        asyncio.get_running_loop().call_soon(
-            self._ended, job, Failure("the client went during the service")
-        )
+        failure = ConnectError("the client went during the service")
+        asyncio.get_running_loop().call_soon(self._ended, job, failure)
 
     def probe(self, told: Callable[[str], None]) -> None:
-        """Say how the hop is; it probes its neighbor itself."""
-        told(self._hop.reason)
+        """Say how the way is; it probes its neighbor itself."""
+        told(self._upstream.reason)
 
     async def close(self, limit_s: float) -> bool:
         """Take no more; what is on its way, and what waits, still ends."""
         if self._slower is not None:
-            self._hop.unfollow(self.forwarding.path, self._slower)
+            self._upstream.unfollow(self.forwarding.path, self._slower)
             self._slower = None
         if self._job is None and not self._waiting:
             return True
@@ -178,38 +162,42 @@ class RemoteInstance:
         job.started_s = started_s
         carried, body, size = self._written(request, started_s)
         # A late request that is served all the same must not be refused further up for that.
-        left_s = request.deadline_s - started_s if self._drop_late else float("inf")
+        left_s = request.deadline_s - started_s if self._drop_late else math.inf
         predicted_s = request.predicted_s
         if self._relayed and predicted_s > 0.0:
             carried = predicted_line(predicted_s) + carried
-        head = hop_head(self._target, self._to, self._variant, self._path, left_s, carried, size)
-        self._earn()
-        limit_s = patience_s(predicted_s, size)
-        self._sending = self._hop.send(head, body, partial(self._ended, job), predicted_s, limit_s)
+        head = forward_head(
+            self._target, self._to, self._variant, self._path, left_s, carried, size
+        )
+        self._terms.budget.earn()
+        limit_s = time_limit_s(predicted_s, size)
+        done = partial(self._ended, job)
+        self._call = self._upstream.send(head, body, done, predicted_s, limit_s)
 
     def _written(self, request: Request, started_s: float) -> tuple[bytes, Any, int]:
         """Header lines, body and its size."""
         identity = request.identity
         if self._spans is not None:
-            lines = self._spans.forward(self._task, request, self.forwarding, started_s)
+            to = (self._upstream.name, self.forwarding.node, self.forwarding.variant)
+            lines = self._spans.forward(self._terms.task, request, to, started_s)
         else:
             lines = b"" if identity is None else identity.onward()
         exchange = request.raw
         if exchange is not None:
             body = exchange.body
             return lines + body_lines(exchange), body, len(body)
-        asked = [(tensor, request.inputs[tensor.name]) for tensor in self._signature.inputs]
-        parts, json_length = encode(asked, self._signature.outputs, binary=True)
-        lines += content_lines(json_length)
-        return lines, parts, sum(map(len, parts))
+        signature = self._terms.signature
+        asked = [(tensor, request.inputs[tensor.name]) for tensor in signature.inputs]
+        parts, json_length = encode(asked, signature.outputs, binary=True)
+        return lines + content_lines(json_length), parts, sum(map(len, parts))
 
-    def _ended(self, job: Job, result: Answer | Failure) -> None:
+    def _ended(self, job: Job, result: Response | ConnectError) -> None:
         if job is not self._job:
             return  # it has been given up
-        self._sending = None
+        self._call = None
         job.service_s = self._now() - job.started_s
         request = job.members[0] if isinstance(job, Batch) else job
-        if isinstance(result, Failure):
+        if isinstance(result, ConnectError):
             self._fail(job, request, result)
         elif result.status == 200:
             self._take(job, request, result)
@@ -222,36 +210,33 @@ class RemoteInstance:
         if self._spans is not None:
             self._spans.forwarded(job.members[0] if isinstance(job, Batch) else job, job.outcome)
         self._finished(job)
-        self._next()
+        if self._job is None and self._waiting and not self.resting:
+            self._begin(self._waiting.popleft())
         if self._drained is not None and self._job is None:
             self._drained.set()
 
-    def _next(self) -> None:
-        if self._job is None and self._waiting and not self.resting:
-            self._begin(self._waiting.popleft())
-
-    def _take(self, job: Job, request: Request, answer: Answer) -> None:
+    def _take(self, job: Job, request: Request, answer: Response) -> None:
         job.outcome = Outcome.ANSWERED
         request.passed = answer
         if request.raw is not None:
             return
         try:
             length = None if answer.json_length is None else int(answer.json_length)
-            job.outputs = decode(self._signature, request.rows, answer.body, length)
+            job.outputs = decode(self._terms.signature, request.rows, answer.body, length)
         except ValueError as error:
             job.outcome, request.passed, request.status = Outcome.FAILED, None, BAD_GATEWAY
             wrong = f"the remote server's answer {error}" if type(error) is AnswerError else error
             job.reason = f"the answer of node {self.forwarding.node} is wrong: {wrong}"
 
-    def _refuse(self, job: Job, request: Request, answer: Answer) -> None:
-        if strange_failure(answer):
+    def _refuse(self, job: Job, request: Request, answer: Response) -> None:
+        if answer.is_strange_failure:
             # Nobody knows how far the request had come when something on the way failed.
-            failure = Failure(f"{complaint(answer, self._hop.name)}, and no node wrote that")
-            self._fail(job, request, failure)
+            complaint = answer.complaint(self._upstream.name)
+            self._fail(job, request, ConnectError(f"{complaint}, and no node wrote that"))
             return
         status = answer.status
         job.outcome = outcome_of(status)
-        job.reason = worded(answer, self._hop.name)
+        job.reason = answer.word(self._upstream.name)
         if status == BAD_GATEWAY:  # a node on the way has lost it
             request.lost = True
         elif request.lost:  # it may have been run before it came to whoever refuses it now
@@ -262,7 +247,7 @@ class RemoteInstance:
             job.retry_after_s = float(after) if after.isdigit() else RETRY_S
         request.passed = answer
 
-    def _fail(self, job: Job, request: Request, failure: Failure) -> None:
+    def _fail(self, job: Job, request: Request, failure: ConnectError) -> None:
         job.reason, job.unserved = failure.reason, failure.unserved
         if failure.unserved:
             job.outcome, job.retry_after_s = Outcome.UNAVAILABLE, RETRY_S
@@ -270,36 +255,3 @@ class RemoteInstance:
             job.outcome, request.status = Outcome.FAILED, BAD_GATEWAY
             job.reason = f"{failure.reason}; {MAYBE}"
             request.lost = True
-
-
-def worded(answer: Answer, neighbor: str) -> str:
-    """Put a refusal into a sentence, which becomes its body where that holds none.
-
-    Parameters
-    ----------
-    answer
-        As it came.
-    neighbor
-        Who sent it.
-    """
-    reason = complaint(answer, neighbor)
-    if not _said(answer):
-        answer.body, answer.kind = msgspec.json.encode({"error": reason}), JSON
-        answer.json_length = None
-        answer.lines = b"Retry-After: %s\r\n" % answer.retry_after if answer.retry_after else b""
-    if answer.status not in _KNOWN:
-        answer.status = 400 if 400 <= answer.status < 500 else BAD_GATEWAY
-    return reason
-
-
-def complaint(answer: Answer, neighbor: str) -> str:
-    """Say in a sentence that a neighbor refused, or failed, and what it says itself."""
-    who, said = answer.node.decode("latin-1") or neighbor, _said(answer)
-    return f"node {who} answered {answer.status}" + (f": {said}" if said else "")
-
-
-def _said(answer: Answer) -> str:
-    try:
-        return msgspec.json.decode(answer.body, type=ErrorMessage).error
-    except UNREADABLE:
-        return ""

@@ -15,9 +15,9 @@ from neighbor import Neighbor, Visit
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, PoolOptions, Site
-from inferway.live.hops.forwarder import Forwarding
-from inferway.live.hops.hop import Hop
-from inferway.live.hops.ways import ENOUGH, FIRST
+from inferway.live.upstream.remote import Forwarding
+from inferway.live.upstream.rtt import ENOUGH, FIRST
+from inferway.live.upstream.upstream import Upstream
 from inferway.site import Fleet
 
 OWN, METRO, CLOUD = slice(0, 1), slice(1, 5), slice(5, 9)
@@ -33,7 +33,7 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 
 async def double(visit: Visit) -> None:
-    """Answer as metro does, which took no time, or as cloud, where it took 5 ms of 25."""
+    """Response as metro does, which took no time, or as cloud, where it took 5 ms of 25."""
     there = visit.headers["inferway-node"] == "cloud"
     body = msgspec.json.encode(
         {
@@ -54,7 +54,7 @@ async def double(visit: Visit) -> None:
     )
 
 
-def site_at(hop: Hop, rtt_s: float | None = None) -> Site:
+def site_at(hop: Upstream, rtt_s: float | None = None) -> Site:
     """The node's own server, four virtual ones of metro's, and four of cloud's through metro."""
     fleet = Fleet(
         ("tiny", "tiny@metro", "tiny@cloud"),
@@ -72,9 +72,9 @@ def site_at(hop: Hop, rtt_s: float | None = None) -> Site:
 
 
 @asynccontextmanager
-async def begun() -> AsyncIterator[tuple[Hop, Site]]:
+async def begun() -> AsyncIterator[tuple[Upstream, Site]]:
     neighbor = await Neighbor(double).start()
-    hop = Hop("metro", "127.0.0.1", neighbor.port)
+    hop = Upstream("metro", "127.0.0.1", neighbor.port)
     site = site_at(hop)
     await site.start()
     try:

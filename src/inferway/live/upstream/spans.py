@@ -8,27 +8,23 @@ has none passes on what it was told. The client's `tracestate` goes along.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
-from urllib.parse import unquote
+from typing import Any, Final
 
-from inferway.live.hops.answer import Answer, Failure
-from inferway.live.hops.pool import Sending
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.identity import Identity
 from inferway.live.request import Outcome, Request, outcome_of
 from inferway.live.tracing import AGAIN, RECEIVE, REPLY, RUN, Begun, Stretch, Tracer, stretches_of
-
-if TYPE_CHECKING:
-    from inferway.live.hops.forwarder import Forwarding
-    from inferway.live.hops.headers import Heading
-    from inferway.live.hops.hop import Hop
+from inferway.live.upstream.connections import UpstreamCall
+from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
 
 _SAMPLED: Final = b"01"
+_TO: Final = ("inferway.neighbor", "inferway.node", "inferway.variant")
+"""Attributes of a forward."""
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 """Of a forward: the other node, or the way to it, is at fault."""
 
 
-class _Way:
+class _Forwarded:
     """A sampled request that has been forwarded, and may be so again."""
 
     __slots__ = ("before", "begun", "started_s", "stretches", "to")
@@ -62,10 +58,10 @@ class Spans:
     def __init__(self, tracer: Tracer, node: str) -> None:
         self._tracer, self._node = tracer, node
         self.degraded = ""
-        self._ways: dict[Request, _Way] = {}
+        self._forwards: dict[Request, _Forwarded] = {}
 
     def forward(
-        self, task: str, request: Request, forwarding: Forwarding, started_s: float
+        self, task: str, request: Request, to: tuple[str, str, str], started_s: float
     ) -> bytes:
         """Begin a forward; header lines that say who the request is.
 
@@ -73,30 +69,26 @@ class Spans:
         ----------
         task, request
             What is forwarded.
-        forwarding
-            Where to.
+        to
+            The neighbor that it is sent to, and the node and the variant that shall answer.
         started_s
             When it left the queue here.
         """
         identity = request.identity or Identity(None, None)
-        way = self._ways.get(request)
+        way = self._forwards.get(request)
         if way is None:
             begun = self._tracer.begin(f"infer {task}", identity)
             if begun is None:
                 return identity.onward()
-            way = self._ways[request] = _Way(begun)
+            way = self._forwards[request] = _Forwarded(begun)
         way.before, way.started_s = request.before, started_s
-        way.to = {
-            "inferway.neighbor": forwarding.hop.name,
-            "inferway.node": forwarding.node,
-            "inferway.variant": forwarding.variant,
-        }
+        way.to = dict(zip(_TO, to, strict=True))
         number = way.begun.number(RUN + AGAIN * len(way.stretches))
         return identity.onward(b"%016x" % number, _SAMPLED)
 
     def forwarded(self, request: Request, outcome: Outcome | None) -> None:
         """End a forward: an answer has come, or none will."""
-        way = self._ways.get(request)
+        way = self._forwards.get(request)
         if way is None or way.to is None:
             return
         if request.abandoned:
@@ -118,7 +110,7 @@ class Spans:
 
     def ended(self, task: str, request: Request) -> None:
         """Make the spans of a request that a site has ended just now."""
-        way = self._ways.pop(request, None)
+        way = self._forwards.pop(request, None)
         if way is not None:
             begun, stretches = way.begun, way.stretches
             if request.before is not way.before:  # decided on again since
@@ -133,25 +125,25 @@ class Spans:
         self._tracer.tell(begun, task, request, stretches, more)
 
     def relay(
-        self, task: str, exchange: Exchange, heading: Heading, received_s: float
+        self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
     ) -> Relayed | None:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
         identity = Identity(exchange.given_id, exchange.traceparent, exchange.tracestate)
         begun = self._tracer.begin(f"relay {task}", identity)
         if begun is None:
             return None
-        return Relayed(self, begun, identity, task, heading, received_s)
+        return Relayed(self, begun, identity, task, forward, received_s)
 
     def now(self) -> float:
         """Tell the time, s."""
         return self._tracer.now()
 
-    def _whereabouts(self, answer: Answer | None, came: bytes) -> dict[str, Any]:
+    def _whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
         """Who answered and by which nodes, as the hop headers of the answer say it."""
         degraded = self.degraded
         if answer is not None and answer.path:
-            node, path = _text(answer.node), answer.path
-            degraded = degraded or _text(answer.degraded)
+            node, path = decoded(answer.node), answer.path
+            degraded = degraded or decoded(answer.degraded)
             names = _names(path)
         else:
             node, names = self._node, (*_names(came), self._node)
@@ -172,7 +164,7 @@ class Relayed:
         The span of the whole.
     identity
         The request's names.
-    task, heading
+    task, forward
         What is asked, and of whom.
     received_s
         When it was whole, s.
@@ -183,42 +175,30 @@ class Relayed:
         Header lines for the next node.
     """
 
-    __slots__ = (
-        "_begun",
-        "_heading",
-        "_hop",
-        "_id",
-        "_received_s",
-        "_sent_s",
-        "_spans",
-        "_task",
-        "lines",
-    )
-
     def __init__(
         self,
         spans: Spans,
         begun: Begun,
         identity: Identity,
         task: str,
-        heading: Heading,
+        forward: ForwardHeaders,
         received_s: float,
     ) -> None:
         self._spans, self._begun, self._id = spans, begun, identity.id
-        self._task, self._heading, self._received_s = task, heading, received_s
-        self._hop, self._sent_s = "", 0.0
+        self._task, self._forward, self._received_s = task, forward, received_s
+        self._neighbor, self._sent_s = "", 0.0
         self.lines = identity.onward(b"%016x" % begun.number(RUN), _SAMPLED)
 
-    def sent(self, hop: Hop) -> None:
+    def sent(self, neighbor: str) -> None:
         """It goes to the next node now."""
-        self._hop, self._sent_s = hop.name, self._spans.now()
+        self._neighbor, self._sent_s = neighbor, self._spans.now()
 
-    def withdraw(self, sending: Sending) -> None:
+    def withdraw(self, call: UpstreamCall) -> None:
         """Whoever sent it waits no more."""
-        sending.cancel()
+        call.cancel()
         self._tell("canceled", None, self._spans.now())
 
-    def ended(self, status: int, result: Answer | Failure | None, answered_s: float) -> None:
+    def ended(self, status: int, result: Response | ConnectError | None, answered_s: float) -> None:
         """Its answer has been handed on.
 
         Parameters
@@ -231,37 +211,29 @@ class Relayed:
             When that came, s.
         """
         outcome = outcome_of(status).name.lower()
-        self._tell(outcome, result if isinstance(result, Answer) else None, answered_s)
+        self._tell(outcome, result if isinstance(result, Response) else None, answered_s)
 
-    def _tell(self, outcome: str, answer: Answer | None, answered_s: float) -> None:
-        begun, now_s, heading = self._begun, self._spans.now(), self._heading
+    def _tell(self, outcome: str, answer: Response | None, answered_s: float) -> None:
+        begun, now_s, forward = self._begun, self._spans.now(), self._forward
         failed = outcome == "failed"
         attributes = {
             "inferway.task": self._task,
             "inferway.request_id": self._id.decode("latin-1"),
             "inferway.outcome": outcome,
-            "inferway.variant": heading.variant,
-            **self._spans._whereabouts(answer, heading.path),
+            "inferway.variant": forward.variant,
+            **self._spans._whereabouts(answer, forward.path),
         }
         name = f"relay {self._task}"
         begun.tell(name, self._received_s, now_s, attributes=attributes, failed=failed)
         begun.tell("receive", self._received_s, self._sent_s or now_s, RECEIVE)
         if not self._sent_s:
             return
-        to = {
-            "inferway.neighbor": self._hop,
-            "inferway.node": heading.node,
-            "inferway.variant": heading.variant,
-            "inferway.outcome": outcome,
-        }
+        to = dict(zip(_TO, (self._neighbor, forward.node, forward.variant), strict=True))
+        to["inferway.outcome"] = outcome
         wrong = failed or outcome == "unavailable"
         begun.tell("forward", self._sent_s, answered_s, RUN, to, failed=wrong, forward=True)
         begun.tell("reply", answered_s, now_s, REPLY)
 
 
-def _text(name: bytes) -> str:
-    return unquote(name.decode("latin-1"))
-
-
 def _names(path: bytes) -> tuple[str, ...]:
-    return tuple(map(_text, path.split(b","))) if path else ()
+    return tuple(map(decoded, path.split(b","))) if path else ()

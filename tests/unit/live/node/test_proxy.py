@@ -13,12 +13,12 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
-from inferway.live.hops.headers import Trail, encoded, heading_of
-from inferway.live.hops.hop import Hop
 from inferway.live.http.listener import Listener
-from inferway.live.node.relay import Relay
+from inferway.live.node.proxy import Proxy
 from inferway.live.pool import Pool, PoolOptions
 from inferway.live.site import Site
+from inferway.live.upstream.headers import ResponseHeaders, encoded, forward_headers_of
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.refusal import RefusalError
 from inferway.runtime import NullRuntime
@@ -40,7 +40,7 @@ class Peer:
     """A connection to a relay's port, and the relay's way onwards."""
 
     def __init__(
-        self, neighbor: Neighbor, hop: Hop, reader: Any, writer: Any, seen: list[Any]
+        self, neighbor: Neighbor, hop: Upstream, reader: Any, writer: Any, seen: list[Any]
     ) -> None:
         self.neighbor, self.hop, self.seen = neighbor, hop, seen
         self.reader, self.writer = reader, writer
@@ -68,9 +68,9 @@ class Peer:
 async def metro(script: Any = None) -> AsyncIterator[Peer]:
     """A node that serves nothing and knows one way, to `cloud`, but back to `café`."""
     neighbor = await Neighbor(script).start()
-    hop = Hop("cloud", "127.0.0.1", neighbor.port)
+    hop = Upstream("cloud", "127.0.0.1", neighbor.port)
     seen: list[Any] = []
-    relay = Relay(
+    relay = Proxy(
         "metro",
         lambda to, been: hop if to == "cloud" and b"caf%C3%A9" not in been else None,
         passed=lambda *told: seen.append(told),
@@ -244,12 +244,12 @@ def test_a_sender_that_goes_takes_its_request_back(run: Any) -> None:
 
 def test_names_of_any_kind_fit_into_headers() -> None:
     strange = "a,b c/ü"
-    trail = Trail(strange)
+    trail = ResponseHeaders(strange)
     trail.degraded = "node x is away: ü"
     lines = trail.own(b"edge", 0.001, strange, unserved=False).decode("ascii")
     assert f"Inferway-Path: edge,{encoded(strange).decode()}\r\n" in lines
     assert "Inferway-Degraded: node x is away: %C3%BC\r\n" in lines
-    heading, left_s = heading_of(
+    heading, left_s = forward_headers_of(
         {
             b"inferway-node": encoded(strange),
             b"inferway-variant": encoded(strange),
@@ -260,7 +260,7 @@ def test_names_of_any_kind_fit_into_headers() -> None:
     assert (heading.node, heading.variant, heading.entry) == (strange,) * 3
     assert left_s == math.inf
     with pytest.raises(RefusalError, match="has come back"):
-        heading_of(
+        forward_headers_of(
             {
                 b"inferway-node": b"x",
                 b"inferway-variant": b"y",
@@ -280,7 +280,7 @@ def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
             Pool(task, signature, dispatcher, [NullRuntime(signature)], PoolOptions(node="metro"))
         )
 
-    relay = Relay("metro", lambda to, been: None)
+    relay = Proxy("metro", lambda to, been: None)
     one, other, again = site("one"), site("other"), site("other")
     relay.serve([one, other])
     before = dict(relay._infers)

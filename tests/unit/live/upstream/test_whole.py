@@ -11,13 +11,18 @@ import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
 from inferway.live.bodies import Bodies
-from inferway.live.hops.answer import Answer
-from inferway.live.hops.headers import Trail, hop_head, predicted_line, target_of
-from inferway.live.hops.hop import Hop
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.whole import whole
+from inferway.live.upstream.headers import (
+    Response,
+    ResponseHeaders,
+    forward_head,
+    predicted_line,
+    target_of,
+)
+from inferway.live.upstream.upstream import Upstream
 
 BODY = b'{"inputs": []}\r\n\r\n\x00\xff'
 NAMES = b"X-Request-Id: mine\r\ntraceparent: 00-1-2-01\r\n"
@@ -51,7 +56,7 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
 
 def written(carried: bytes = NAMES, left_s: float = math.inf, body: bytes = BODY) -> bytes:
     target = target_of("task", "::1", 8003)
-    return hop_head(target, b"cloud", b"ti%20ny", b"edge,m", left_s, carried, len(body)) + body
+    return forward_head(target, b"cloud", b"ti%20ny", b"edge,m", left_s, carried, len(body)) + body
 
 
 ODD = {
@@ -196,7 +201,7 @@ def test_limits_hold_for_what_comes_whole(run: Any, limits: Limits, status: byte
 
 
 def answered(extra: bytes = b"", kind: bytes = JSON, body: bytes = BODY) -> bytes:
-    lines = Trail("cloud").own(b"edge,metro", 1e-3, "ti ny", unserved=False)
+    lines = ResponseHeaders("cloud").own(b"edge,metro", 1e-3, "ti ny", unserved=False)
     return b"HTTP/1.1 200 OK\r\nContent-Type: %s\r\nContent-Length: %d\r\n%s%s\r\n%s" % (
         kind,
         len(body),
@@ -206,8 +211,14 @@ def answered(extra: bytes = b"", kind: bytes = JSON, body: bytes = BODY) -> byte
     )
 
 
-def fields(answer: Answer) -> list[Any]:
-    return [getattr(answer, name) for name in Answer.__slots__]
+FIELDS = (
+    *("status", "kind", "body", "lines", "json_length", "retry_after", "node", "variant"),
+    *("path", "times", "degraded", "unserved", "strayed"),
+)
+
+
+def fields(answer: Response) -> list[Any]:
+    return [getattr(answer, name) for name in FIELDS]
 
 
 @pytest.mark.parametrize(
@@ -232,13 +243,13 @@ def test_an_answer_that_is_whole_is_what_it_is_in_pieces(run: Any, raw: bytes, p
             first, *others = pieces.pop(0)
             visit.answer(first)
             for piece in others:
-                (wire,) = hop._pool._busy
+                (wire,) = hop._busy
                 while not wire.begun:
                     await asyncio.sleep(0.001)
                 visit.answer(piece)
 
         neighbor = await Neighbor(script).start()
-        hop = Hop("metro", "127.0.0.1", neighbor.port)
+        hop = Upstream("metro", "127.0.0.1", neighbor.port)
         found = []
         for _ in range(2):
             ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -246,9 +257,9 @@ def test_an_answer_that_is_whole_is_what_it_is_in_pieces(run: Any, raw: bytes, p
             found.append(await asyncio.wait_for(ended, LIMIT_S))
         assert fields(found[0]) == fields(found[1])
         assert hop.opened == (2 if b"Connection: close" in raw else 1)
-        assert (Answer.whole(raw) is not None) is plain
-        assert Answer.whole(raw[:-1]) is None
-        assert Answer.whole(raw + b"x") is None
+        assert (Response.whole(raw) is not None) is plain
+        assert Response.whole(raw[:-1]) is None
+        assert Response.whole(raw + b"x") is None
         hop.close()
         await neighbor.stop()
 
@@ -257,12 +268,12 @@ def test_an_answer_that_is_whole_is_what_it_is_in_pieces(run: Any, raw: bytes, p
 
 def test_what_a_node_passes_on_is_still_whole() -> None:
     line = b"Inference-Header-Content-Length: 3\r\n"
-    answer = Answer.whole(answered(line))
+    answer = Response.whole(answered(line))
     assert answer is not None
-    lines = Trail("metro").passed(answer, b"edge", 2e-3)
+    lines = ResponseHeaders("metro").passed(answer, b"edge", 2e-3)
     assert lines.endswith(b"Inferway-Variant: ti%20ny\r\n" + line)
     again = b"HTTP/1.1 200 OK\r\nContent-Type: x/y\r\nContent-Length: 0\r\n" + lines + b"\r\n"
-    assert Answer.whole(again) is not None
+    assert Response.whole(again) is not None
 
 
 _HOST = b"Host: [::1]:8003\r\n"

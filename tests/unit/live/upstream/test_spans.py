@@ -10,8 +10,8 @@ import pytest
 import uvloop
 from chain import line
 
-from inferway.live.hops.spans import Spans
 from inferway.live.http.identity import Identity
+from inferway.live.upstream.spans import Spans
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -132,7 +132,7 @@ def test_a_way_that_a_relay_does_not_have_is_told(run: Any) -> None:
         async with line("edge", "metro", "cloud", spans=told.spans) as (edge, metro, _):
             await edge.serve(("big", "cloud", "metro"))
             metro.ways.clear()
-            metro.hops.pop("cloud").close()
+            metro.upstreams.pop("cloud").close()
             answer = await (await edge.client()).ask(variant="big")
             assert answer.status == 503
 

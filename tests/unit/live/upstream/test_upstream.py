@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, OK, Neighbor, Visit, until
 
-from inferway.live.hops import inquiry
-from inferway.live.hops.answer import Answer, Failure
-from inferway.live.hops.hop import Hop
+from inferway.live.upstream import connections
+from inferway.live.upstream.headers import ConnectError, Response
+from inferway.live.upstream.upstream import Upstream
 
 HEAD = b"POST /v2/models/task/infer HTTP/1.1\r\nHost: test\r\nContent-Length: 4\r\n\r\n"
 BODY = b"\x00\xffab"
@@ -24,21 +24,21 @@ def run() -> Callable[[Coroutine[Any, Any, None]], None]:
     return to_its_end
 
 
-def ask(hop: Hop, body: bytes | list[bytes] = BODY) -> tuple[Any, asyncio.Future[Any]]:
+def ask(hop: Upstream, body: bytes | list[bytes] = BODY) -> tuple[Any, asyncio.Future[Any]]:
     ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
     return hop.send(HEAD, body, ended.set_result), ended
 
 
-async def result(ended: asyncio.Future[Any]) -> Answer | Failure:
-    found: Answer | Failure = await asyncio.wait_for(ended, LIMIT_S)
+async def result(ended: asyncio.Future[Any]) -> Response | ConnectError:
+    found: Response | ConnectError = await asyncio.wait_for(ended, LIMIT_S)
     return found
 
 
-def hop_to(neighbor: Neighbor, **options: Any) -> Hop:
-    return Hop("metro", "127.0.0.1", neighbor.port, **options)
+def hop_to(neighbor: Neighbor, **options: Any) -> Upstream:
+    return Upstream("metro", "127.0.0.1", neighbor.port, **options)
 
 
-async def end(hop: Hop, neighbor: Neighbor) -> None:
+async def end(hop: Upstream, neighbor: Neighbor) -> None:
     hop.close()
     await neighbor.stop()
 
@@ -58,7 +58,7 @@ def test_bytes_go_out_and_come_back_as_they_are_and_connections_are_kept(run: An
         hop = hop_to(neighbor)
         for body in (BODY, [BODY[:1], BODY[1:]]):
             answer = await result(ask(hop, body)[1])
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, Response)
             assert (answer.status, answer.kind, answer.body) == (200, b"x/y", BODY)
             assert (answer.node, answer.variant) == (b"cloud", b"tiny")
             assert (answer.path, answer.times) == (b"edge,metro,cloud", b"2.00,1.00")
@@ -104,7 +104,7 @@ def test_half_of_an_emulated_latency_passes_on_each_way(run: Any) -> None:
         neighbor = await Neighbor(script).start()
         hop = hop_to(neighbor, rtt_s=0.06)
         begun_s = time.monotonic()
-        assert isinstance(await result(ask(hop)[1]), Answer)
+        assert isinstance(await result(ask(hop)[1]), Response)
         ended_s = time.monotonic()
         assert came[0] - begun_s >= 0.029
         assert ended_s - came[0] >= 0.029
@@ -129,7 +129,7 @@ def test_a_canceled_request_closes_its_connection_and_no_other(run: Any) -> None
         first.cancel()
         first.cancel()
         go.set()
-        assert isinstance(await result(alive), Answer)
+        assert isinstance(await result(alive), Response)
         await until(lambda: neighbor.ended == 1)
         assert not dead.done()
         assert hop.breaker.closed
@@ -167,7 +167,7 @@ def test_a_connection_that_ends_early_is_told_and_nothing_is_sent_again(
         neighbor = await Neighbor(script).start()
         hop = hop_to(neighbor)
         failure = await result(ask(hop)[1])
-        assert isinstance(failure, Failure)
+        assert isinstance(failure, ConnectError)
         assert said in failure.reason
         assert "metro" in failure.reason
         assert not failure.unserved
@@ -185,22 +185,24 @@ def test_an_idle_connection_that_was_closed_is_not_used(run: Any) -> None:
         await result(ask(hop)[1])
         await neighbor.stop()
         await neighbor.start()
-        assert isinstance(await result(ask(hop)[1]), Answer)
+        assert isinstance(await result(ask(hop)[1]), Response)
         assert hop.opened == 2
         await end(hop, neighbor)
 
     run(main())
 
 
-def test_no_answer_in_time_is_told(run: Any) -> None:
+def test_no_answer_in_time_is_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "LONGEST_S", 0.1)
+
     async def script(visit: Visit) -> None:
         await asyncio.sleep(LIMIT_S)
 
     async def main() -> None:
         neighbor = await Neighbor(script).start()
-        hop = hop_to(neighbor, patience_s=0.1)
+        hop = hop_to(neighbor)
         failure = await result(ask(hop)[1])
-        assert isinstance(failure, Failure)
+        assert isinstance(failure, ConnectError)
         assert failure.late
         assert not failure.unserved
         assert "within 0.1 s" in failure.reason
@@ -219,13 +221,13 @@ def test_a_refused_connection_opens_the_breaker_until_a_probe_is_answered(run: A
         begun = [ask(hop)[1] for _ in range(3)]
         for ended in begun:
             failure = await result(ended)
-            assert isinstance(failure, Failure)
+            assert isinstance(failure, ConnectError)
             assert failure.unserved
             assert failure.reason == "node metro cannot be reached: connection refused"
         assert told == [(False, "node metro cannot be reached: connection refused")]
         assert not hop.breaker.closed
         failure = await result(ask(hop)[1])
-        assert isinstance(failure, Failure)
+        assert isinstance(failure, ConnectError)
         assert failure.unserved
         assert hop.sent == 3  # nothing was even tried
         await neighbor.start()
@@ -233,7 +235,7 @@ def test_a_refused_connection_opens_the_breaker_until_a_probe_is_answered(run: A
         assert told[1] == (True, "")
         assert neighbor.probes == 1
         assert neighbor.visits == []
-        assert isinstance(await result(ask(hop)[1]), Answer)
+        assert isinstance(await result(ask(hop)[1]), Response)
         await end(hop, neighbor)
 
     run(main())
@@ -242,7 +244,7 @@ def test_a_refused_connection_opens_the_breaker_until_a_probe_is_answered(run: A
 def test_one_that_is_said_to_be_back_is_asked_at_once(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiry, "LIMIT_S", 60.0)
+    monkeypatch.setattr(connections, "ALIVE_S", 60.0)
 
     async def main() -> None:
         neighbor = await Neighbor().start()
@@ -273,7 +275,7 @@ def test_a_neighbor_known_to_be_gone_fails_what_waits_for_it(run: Any) -> None:
         await until(lambda: len(neighbor.visits) == 1)
         hop.lose("node metro is not alive")
         failure = await result(ended)
-        assert failure == Failure("node metro is not alive")
+        assert failure == ConnectError("node metro is not alive")
         assert not hop.breaker.closed
         await until(lambda: hop.breaker.closed)  # it does answer probes
         await end(hop, neighbor)
@@ -284,7 +286,7 @@ def test_a_neighbor_known_to_be_gone_fails_what_waits_for_it(run: Any) -> None:
 def test_a_probe_that_is_not_answered_is_given_up(
     run: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inquiry, "LIMIT_S", 0.05)
+    monkeypatch.setattr(connections, "ALIVE_S", 0.05)
 
     async def main() -> None:
         neighbor = await Neighbor().start()

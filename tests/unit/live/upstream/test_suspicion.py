@@ -4,11 +4,11 @@ import math
 
 import pytest
 
-from inferway.live.hops.suspicion import (
-    FIRST_WAIT_S,
-    LEAST_S,
-    LONGEST_WAIT_S,
-    MOST_S,
+from inferway.live.upstream.breaker import (
+    ASK_FIRST_WAIT_S,
+    ASK_LONGEST_WAIT_S,
+    SUSPECT_LEAST_S,
+    SUSPECT_MOST_S,
     Suspicion,
     suspect_after_s,
 )
@@ -16,7 +16,14 @@ from inferway.live.hops.suspicion import (
 
 @pytest.mark.parametrize(
     ("predicted_s", "after_s"),
-    [(0.0, LEAST_S), (0.01, LEAST_S), (0.1, 0.4), (0.25, 1.0), (10.0, MOST_S), (math.inf, MOST_S)],
+    [
+        (0.0, SUSPECT_LEAST_S),
+        (0.01, SUSPECT_LEAST_S),
+        (0.1, 0.4),
+        (0.25, 1.0),
+        (10.0, SUSPECT_MOST_S),
+        (math.inf, SUSPECT_MOST_S),
+    ],
 )
 def test_a_request_may_be_out_for_four_times_its_prediction(
     predicted_s: float, after_s: float
@@ -36,11 +43,11 @@ def test_a_slow_neighbor_is_asked_after_growing_waits_and_anew_when_nothing_was_
         while not suspicion.asks(now_s, 10.0):
             now_s += 1 / 64
         waits.append(now_s - begun_s)
-    assert waits == [FIRST_WAIT_S, 2 * FIRST_WAIT_S, *[LONGEST_WAIT_S] * 4]
+    assert waits == [ASK_FIRST_WAIT_S, 2 * ASK_FIRST_WAIT_S, *[ASK_LONGEST_WAIT_S] * 4]
     assert not suspicion.asks(20.0, 20.1)
     assert suspicion.asks(20.2, 20.1)
     suspicion.cleared(20.2)
-    assert suspicion.asks(20.2 + FIRST_WAIT_S, 20.1)
+    assert suspicion.asks(20.2 + ASK_FIRST_WAIT_S, 20.1)
 
 
 def test_one_that_was_not_cleared_is_asked_again_at_once() -> None:

@@ -2,13 +2,13 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.hops.breaker import (
+from inferway.live.retries import RetryBudget
+from inferway.live.upstream.breaker import (
     FAILURES,
     FIRST_WAIT_S,
     LONGEST_WAIT_S,
-    Breaker,
+    CircuitBreaker,
 )
-from inferway.live.retries import RetryBudget
 
 
 class Clock:
@@ -19,7 +19,7 @@ class Clock:
 
 
 def test_failures_in_a_row_open_it_and_an_answer_in_between_does_not() -> None:
-    breaker = Breaker(Clock())
+    breaker = CircuitBreaker(Clock())
     for _ in range(FAILURES - 1):
         assert not breaker.failed()
     assert not breaker.succeeded()
@@ -34,14 +34,14 @@ def test_failures_in_a_row_open_it_and_an_answer_in_between_does_not() -> None:
 
 
 def test_one_certain_failure_opens_it() -> None:
-    breaker = Breaker(Clock())
+    breaker = CircuitBreaker(Clock())
     assert breaker.failed(certain=True)
     assert not breaker.allows()
 
 
 def test_half_open_lets_one_probe_through_at_a_time() -> None:
     clock = Clock()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     breaker.failed(certain=True)
     clock.now_s += FIRST_WAIT_S
     assert breaker.allows()
@@ -55,7 +55,7 @@ def test_half_open_lets_one_probe_through_at_a_time() -> None:
 
 def test_waits_between_probes_double_up_to_the_longest_and_begin_anew() -> None:
     clock = Clock()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     breaker.failed(certain=True)
     waits = []
     for _ in range(8):
@@ -91,7 +91,7 @@ def test_what_is_saved_up_is_bounded() -> None:
 
 def test_on_trial_a_success_closes_it_and_a_failure_opens_it_for_longer() -> None:
     clock = Clock()
-    breaker = Breaker(clock)
+    breaker = CircuitBreaker(clock)
     breaker.failed(certain=True)
     for i in range(1, 4):
         clock.now_s = breaker.due_s

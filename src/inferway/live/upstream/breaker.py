@@ -1,0 +1,193 @@
+"""When a neighbor is asked less, or nothing: pure rules, to which times come in.
+
+A circuit breaker opens after failures and closes again after a probe. A neighbor that hangs as a
+whole is found out by questions on a connection of their own (`Suspicion`). One whose health is well
+and whose answers do not come, or never end, has its requests taken back (`time_limit_s`).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import Final
+
+FAILURES: Final = 3
+"""Failures in a row that open a breaker."""
+FIRST_WAIT_S: Final = 0.1
+LONGEST_WAIT_S: Final = 2.0
+"""Waits before a half-open probe: these two and doublings in between. A neighbor that is back must
+not stay unused for long."""
+
+SUSPECT_FACTOR: Final = 4.0
+SUSPECT_LEAST_S: Final = 0.25
+"""A request that is out for longer than both, so many times what was predicted and this time, makes
+its neighbor suspect."""
+SUSPECT_MOST_S: Final = 1.25
+"""However long was predicted, a request that is out for longer does: asking is cheap, and within
+2 s it is to be known whether a neighbor hangs."""
+ASK_FIRST_WAIT_S: Final = 0.25
+ASK_LONGEST_WAIT_S: Final = 1.0
+"""Between two questions to a neighbor that lives and stays slow: these two and doublings in
+between."""
+
+LIMIT_FACTOR: Final = 8.0
+LIMIT_LEAST_S: Final = 2.0
+"""A neighbor has a request for so many times what was predicted, and at least this time: what was
+to take less than 250 ms has 3 s in all, in which it is taken back, looked for once in 0.1 s, and
+answered by another."""
+BYTE_S: Final = 4e-6
+"""And for so long per byte of the request (2 Mbit/s): what a slow link takes to carry it is in no
+prediction before it has been learned. An answer has none, for one that drips quickly and never ends
+cannot be told from a long one."""
+SHARE: Final = 0.8
+LEAST_SHARE: Final = 0.4
+"""Of what the entry waits, each node on the way waits for this share of the one before it, down to
+the second: the one before whoever does not answer finds it out first, and nobody else is blamed."""
+TRIAL: Final = 0.25
+"""Share of it for the one request that shows whether a neighbor works: until then it did not."""
+
+
+class CircuitBreaker:
+    """Closed while a neighbor answers, open after failures, half open for one probe at a time.
+
+    One that answers its probes and fails at requests would be asked again and again: where that
+    may be, a probe's answer puts it on trial, and one request shows whether it works.
+
+    Parameters
+    ----------
+    now
+        The clock, seconds.
+    """
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self.now = now
+        self._strikes = 0
+        self._wait_s = FIRST_WAIT_S
+        self.closed = True
+        """Whether requests may go."""
+        self.trial = False
+        """Whether one request may, where it is not closed."""
+        self.due_s = math.inf
+        """When the next probe may go, on the clock; inf while closed."""
+        self.opened = self.tried = 0
+        """How often it has opened, and how often it was on trial."""
+
+    def allows(self) -> bool:
+        """Whether a request may go now; where it is open, one may as a probe when that is due."""
+        if self.closed:
+            return True
+        if self.now() < self.due_s:
+            return False
+        # Whoever asked has the probe: nobody else has it before this one could have failed.
+        self.due_s = self.now() + self._wait_s
+        return True
+
+    def succeeded(self) -> bool:
+        """Take an answer into account; whether that has closed it."""
+        self._strikes = 0
+        if self.closed:
+            return False
+        self.closed, self.trial = True, False
+        self.due_s, self._wait_s = math.inf, FIRST_WAIT_S
+        return True
+
+    def probed(self) -> None:
+        """Put it on trial, as its probe has been answered: the next request decides."""
+        self.trial, self.due_s = True, math.inf
+        self.tried += 1
+
+    def failed(self, *, certain: bool = False) -> bool:
+        """Take a failure into account; whether that has opened it.
+
+        Parameters
+        ----------
+        certain
+            Whether the neighbor is certainly of no use now, as one that refuses a connection is.
+        """
+        if not self.closed:
+            self.trial = False
+            self._wait_s = min(LONGEST_WAIT_S, 2.0 * self._wait_s)
+            self.due_s = self.now() + self._wait_s
+            return False
+        self._strikes += 1
+        if self._strikes < FAILURES and not certain:
+            return False
+        self.closed, self._strikes = False, 0
+        self.opened += 1
+        self.due_s = self.now() + self._wait_s
+        return True
+
+
+class Suspicion:
+    """Decides when to ask one neighbor whether it lives because a request is out for too long.
+
+    One that lives is slow, and is asked again after growing waits; one that does not say that it
+    lives is left out.
+
+    Attributes
+    ----------
+    asked
+        How often it was asked.
+    """
+
+    def __init__(self) -> None:
+        self._due_s, self._wait_s = 0.0, ASK_FIRST_WAIT_S
+        self.asked = 0
+
+    def asks(self, now_s: float, overdue_s: float) -> bool:
+        """Whether to ask now.
+
+        Parameters
+        ----------
+        now_s
+            The time.
+        overdue_s
+            When the first of the requests that are out should have been answered at the latest;
+            inf where none is out.
+        """
+        if overdue_s > now_s:
+            # Nothing is late: the next that is finds a neighbor that was asked of nothing.
+            self._wait_s = ASK_FIRST_WAIT_S
+            return False
+        if now_s < self._due_s:
+            return False
+        self.asked += 1
+        return True
+
+    def cleared(self, now_s: float) -> None:
+        """Take into account that it lives: it is slow, and asked again a little later."""
+        self._due_s = now_s + self._wait_s
+        self._wait_s = min(ASK_LONGEST_WAIT_S, 2.0 * self._wait_s)
+
+
+def suspect_after_s(predicted_s: float) -> float:
+    """Tell how long a request may be out before its neighbor is suspect.
+
+    Parameters
+    ----------
+    predicted_s
+        From here and back, the queue there included; 0 where nothing is known.
+    """
+    return min(max(SUSPECT_FACTOR * predicted_s, SUSPECT_LEAST_S), SUSPECT_MOST_S)
+
+
+def time_limit_s(predicted_s: float, size: int, nodes: int = 0) -> float:
+    """Tell how long a neighbor may have a request before it is taken back.
+
+    Parameters
+    ----------
+    predicted_s
+        How long the entry node predicted it to take, the queue and the way included; 0 where
+        nothing is known.
+    size
+        Bytes of its body.
+    nodes
+        That it has come through before this one.
+    """
+    if predicted_s <= 0.0:
+        return math.inf
+    limit_s = max(LIMIT_FACTOR * predicted_s, LIMIT_LEAST_S)
+    if nodes:
+        limit_s *= max(SHARE**nodes, LEAST_SHARE)
+    return limit_s + BYTE_S * size
