@@ -85,7 +85,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
             shelf=shelf,
             offers=lambda task: offers,
             signature=lambda task: None,
-            hops={"metro": hop},
+            upstreams={"metro": hop},
             ended=lambda task, request: None,
         )
         await sites.run({("digits", "mini"): 1})
