@@ -81,7 +81,7 @@ CIRCLES = (
     ),
     (
         "inferway.twin.comparison",
-        "inferway.twin.network_result",
+        "inferway.twin.result",
         "inferway.twin.result",
     ),
 )

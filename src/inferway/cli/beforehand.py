@@ -17,7 +17,7 @@ def compile_(
     code, another version of Numba or another processor compiles again.
     """
     from inferway.site.cache import cache_root
-    from inferway.twin.beforehand import compile_beforehand
+    from inferway.twin.simulation import compile_beforehand
 
     deployment = opened(file, policy)
     with terminal.compiling(not json):

@@ -163,9 +163,9 @@ PLACEMENT: Final[Mapping[str, Row]] = {
         hindsight=True,
     ),
     "static-greedy": Row("placement.static_greedy:StaticGreedy", "PlainPlacement", hindsight=True),
-    "olag": Row("placement.olag:Olag", "PlainPlacement"),
-    "olag-literal": Row("placement.olag:OlagLiteral", "PlainPlacement"),
-    "greedy": Row("placement.greedy:Greedy", "PlainPlacement"),
+    "olag": Row("placement.counters:Olag", "PlainPlacement"),
+    "olag-literal": Row("placement.counters:OlagLiteral", "PlainPlacement"),
+    "greedy": Row("placement.counters:Greedy", "PlainPlacement"),
     "exact": Row("placement.exact:Exact", "PlainPlacement", hindsight=True),
     "repository-only": Row("placement.repository_only:RepositoryOnly", "PlainPlacement"),
 }

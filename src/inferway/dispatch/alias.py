@@ -1,7 +1,7 @@
 """Alias: each request to a server at random, by probabilities that a scheduler sets.
 
 [Tan24], Sec. 3.1.4, with the alias method that it names: one look-up whatever the number of
-servers (`inferway.dispatch.alias_table`). A request drawn for a full server is lost, as in the
+servers (`inferway.dispatch.alias`). A request drawn for a full server is lost, as in the
 paper. Departures: one drawn for a server that has failed is drawn again among the others, and one
 that may not use every server, since its deadline, pin or floor forbids some, is drawn among those
 that it may.
@@ -16,7 +16,6 @@ from pydantic import AfterValidator, Field
 
 from inferway.deployment.quantities import Ratio, refuse
 from inferway.deployment.section import Name
-from inferway.dispatch.alias_table import tabulate
 from inferway.site import REJECT, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints
@@ -29,6 +28,50 @@ def _sum_to_one(given: dict[str, float]) -> dict[str, float]:
     if abs(sum(given.values()) - 1.0) > _ROUNDING:
         raise refuse(f"sum to {sum(given.values()):.6g}, not to 1")
     return given
+
+
+@jit
+def tabulate(probabilities: Floats, threshold: Floats, other: Ints) -> None:
+    """Write the table of a distribution over n indices.
+
+    A uniform number u in [0, n) stands for index i = floor(u) where u - i < threshold[i], and
+    else for other[i].
+
+    Parameters
+    ----------
+    probabilities
+        (n,) at least 0, with a sum above 0; they are divided by it.
+    threshold, other
+        (n,) the table to write.
+    """
+    n = probabilities.size
+    total = 0.0
+    for i in range(n):
+        total += probabilities[i]
+    for i in range(n):
+        threshold[i] = probabilities[i] * n / total
+        other[i] = i
+    rich = _next_rich(threshold, 0)
+    for first in range(n):
+        if threshold[first] >= 1.0:
+            continue
+        poor = first
+        while rich < n:
+            other[poor] = rich
+            threshold[rich] -= 1.0 - threshold[poor]
+            if threshold[rich] >= 1.0:
+                break
+            # It has become poor itself: its turn comes, or has been and it is filled now.
+            poor, rich = rich, _next_rich(threshold, rich + 1)
+            if poor > first:
+                break
+
+
+@jit
+def _next_rich(threshold: Floats, start: int) -> int:
+    while start < threshold.size and threshold[start] <= 1.0:
+        start += 1
+    return start
 
 
 class Alias(NamedTuple):

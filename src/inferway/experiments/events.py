@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from inferway.network import Topology
-    from inferway.twin.network_result import NetworkResult
+    from inferway.twin.result import NetworkResult
 
 
 def tables(result: NetworkResult) -> list[RenderableType]:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from inferway.experiments.curves import Curve
     from inferway.network import Topology
-    from inferway.twin.network_result import NetworkResult, PartResult
+    from inferway.twin.result import NetworkResult, PartResult
 
 Float = NDArray[np.float64]
 

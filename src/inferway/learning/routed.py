@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numba
 import numpy as np
 
-from inferway.dispatch.alias_table import tabulate
+from inferway.dispatch.alias import tabulate
 from inferway.learning.arrays import Servers, SiteArrays, lent
 from inferway.learning.arrivals import PHASES, next_event
 from inferway.site.compiled import jit

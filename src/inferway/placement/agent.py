@@ -18,9 +18,18 @@ from typing import Any, Literal
 
 import numpy as np
 
-from inferway.placement.arrays import Allocation, Float
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.crossing import Crossing, NodeData
-from inferway.placement.infida import InfidaState, begin, learn_all, left_for, room_at, round_one
+from inferway.placement.infida import (
+    InfidaState,
+    Refresh,
+    begin,
+    learn_all,
+    left_for,
+    refresh_of,
+    room_at,
+    round_one,
+)
 from inferway.placement.messages import (
     Floor,
     Letter,
@@ -31,7 +40,6 @@ from inferway.placement.messages import (
     decode,
     encode,
 )
-from inferway.placement.refresh import Refresh, refresh_of
 
 
 class Agent:

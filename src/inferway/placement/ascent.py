@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from inferway.placement.arrays import Float, Mask
+from inferway.placement.contract import Float, Mask
 from inferway.placement.layout import Layout
 from inferway.site.compiled import jit
 

@@ -10,8 +10,72 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float
+
+Float = NDArray[np.float64]
+Index = NDArray[np.int32]
+Offset = NDArray[np.int64]
+Hops = NDArray[np.int16]
+Mask = NDArray[np.bool_]
+Allocation = NDArray[np.uint8]
+"""(P,) 1 where a useful pair's model is on its node."""
+
+
+def batch_of(network: DeliveryNetwork, requests: ArrayLike) -> Float:
+    """(R,) requests of each type in a slot; ValueError if they are not that."""
+    types = len(network.options.first) - 1
+    return _counts(requests, (types,), "requests", "one number per request type")
+
+
+def batches_of(network: DeliveryNetwork, batches: ArrayLike) -> Float:
+    """(T, R) requests of each type in each slot, T > 0; ValueError if they are not that."""
+    types = len(network.options.first) - 1
+    slots = np.shape(batches)[0] if np.ndim(batches) == 2 else 0
+    if not slots:
+        raise ValueError(
+            f"batches have the shape {np.shape(batches)}: a row of {types} types per slot is needed"
+        )
+    return _counts(batches, (slots, types), "batches", "a row per slot, a column per request type")
+
+
+def load_of(network: DeliveryNetwork, load: ArrayLike) -> Float:
+    """(O,) requests that each option served; ValueError if they are not that."""
+    return _counts(load, (len(network.options.pair),), "loads", "one number per service option")
+
+
+def fractional_of(network: DeliveryNetwork, allocation: ArrayLike) -> Float:
+    """(P,) a fractional or integral allocation; ValueError if it is not that."""
+    shape = (len(network.pairs.node),)
+    found = _counts(allocation, shape, "allocation", "one number per useful pair")
+    if found.size and found.max() > 1:
+        raise ValueError(f"an allocation lies between 0 and 1, but one number is {found.max():.6g}")
+    return found
+
+
+def integral_of(network: DeliveryNetwork, allocation: ArrayLike) -> Allocation:
+    """(P,) an integral allocation; ValueError if it is not that."""
+    given = np.asarray(allocation)
+    pairs = len(network.pairs.node)
+    if given.dtype == np.uint8 and given.shape == (pairs,) and (not pairs or given.max() <= 1):
+        return np.ascontiguousarray(given)  # what policies hold: a large one is not copied
+    found = fractional_of(network, allocation)
+    exact = found.astype(np.uint8)
+    if not np.array_equal(found, exact):
+        raise ValueError("an integral allocation holds only 0 and 1")
+    return exact
+
+
+def _counts(values: ArrayLike, shape: tuple[int, ...], name: str, meaning: str) -> Float:
+    found = np.ascontiguousarray(values, np.float64)
+    if found.shape != shape:
+        raise ValueError(f"{name} have the shape {found.shape}, not {shape}: {meaning}")
+    # A number that is none compares as false.
+    if found.size and not (found.min() >= 0 and found.max() < np.inf):
+        raise ValueError(f"{name} hold a negative number or one that is not finite")
+    return found
 
 
 class Observation(NamedTuple):
@@ -42,6 +106,17 @@ class Policy(Protocol):
 
     def step(self, observation: Observation) -> Allocation:
         """Take in a slot and return the next one's allocation."""
+
+
+class Static:
+    """A policy whose allocation never changes: whoever derives from it sets `allocation`."""
+
+    allocation: Allocation
+    fractional: Float | None = None
+
+    def step(self, observation: Observation) -> Allocation:
+        """Return the same allocation, whatever happened."""
+        return self.allocation
 
 
 class NamedPolicy(Policy, Protocol):

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferway.placement.agent import resume
-from inferway.placement.arrays import Allocation, Float
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.counters import Counting, choose, options_by_pair
 from inferway.placement.crossing import NodeData
 from inferway.placement.infida import InfidaState

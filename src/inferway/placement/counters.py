@@ -19,46 +19,39 @@ replaced. Counters carry over from slot to slot, or start at 0 in each (`carry`)
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float, Hops, Offset, batch_of, load_of
-from inferway.placement.contract import Observation
+from inferway.placement.contract import (
+    Allocation,
+    Float,
+    Hops,
+    Observation,
+    Offset,
+    batch_of,
+    load_of,
+)
 from inferway.placement.layout import Layout, layout_of
 from inferway.site.compiled import entry
 
 
 class Counting:
-    """Counters of all nodes, and the allocations that follow from them.
+    """Counters of all nodes, and the allocations that follow from them."""
 
-    Parameters
-    ----------
-    network
-        The inference delivery network.
-    counters
-        ``reaching`` or ``forwarded``, see above.
-    carry
-        Whether counters keep what a slot left in them.
-    equal
-        Whether models that gain as much as the chosen one lose what it serves.
-    """
+    forwarded = False
+    """What is counted, see above."""
+    carry = True
+    """Counters keep what a slot left in them."""
+    equal = False
+    """Models that gain as much as the chosen one lose what it serves."""
+    fractional = None
 
-    def __init__(
-        self,
-        network: DeliveryNetwork,
-        *,
-        counters: Literal["reaching", "forwarded"],
-        carry: bool,
-        equal: bool,
-    ) -> None:
+    def __init__(self, network: DeliveryNetwork) -> None:
         self.network = network
         self._layout = layout_of(network)
-        self.forwarded = counters == "forwarded"
-        self.carry = carry
-        self.equal = equal
         options = network.options
         self._by_pair, self._ranges = options_by_pair(options.pair, len(network.pairs.node))
         last = np.repeat(options.cost[options.first[1:] - 1], np.diff(options.first))
@@ -67,25 +60,19 @@ class Counting:
         self._type = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
         self.count: Float = np.zeros(len(options.pair))
         """(O,) the counters."""
-        self._allocation = (network.pairs.pinned > 0).astype(np.uint8)
+        self.allocation: Allocation = (network.pairs.pinned > 0).astype(np.uint8)
 
-    @property
-    def allocation(self) -> Allocation:
-        """(P,) the allocation that holds now."""
-        return self._allocation
-
-    @property
-    def fractional(self) -> None:
-        """None: there is no fractional state."""
-        return
+    @classmethod
+    def build(
+        cls, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
+    ) -> Self:
+        """Make the policy, which draws nothing and needs no `batches`."""
+        return cls(network)
 
     def step(self, observation: Observation) -> Allocation:
         """Count a slot's requests, and choose every node's models anew.
 
-        Raises
-        ------
-        ValueError
-            For arrays of another shape or with impossible numbers.
+        ValueError for arrays of another shape or with impossible numbers.
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)
@@ -100,9 +87,9 @@ class Counting:
             self.gain,
             self.count,
             self.equal,
-            self._allocation,
+            self.allocation,
         )
-        return self._allocation
+        return self.allocation
 
 
 def options_by_pair(
@@ -194,3 +181,29 @@ def _weight(
         o = by_pair[i]
         total += gain[o] * min(count[o], layout.capacity[p])
     return total / layout.size[p]
+
+
+class Greedy(Counting):
+    """The conference's greedy heuristic ([SiSalem21], Sec. VI), by what was forwarded.
+
+    Its counters "keep track of the number of times a request is forwarded upstream": taken
+    literally, as here, a node credits no model that it has.
+    """
+
+    forwarded = True
+
+
+class Olag(Counting):
+    """OLAG, the online load-aware greedy heuristic of [SiSalem23], Sec. VI: the strong reading.
+
+    Departures from the text's letter: once a model is chosen, what it serves is subtracted from the
+    counters of models of equal gain too, which its replicas are (the text says lower gain: then a
+    model that serves all is bought again, as often as it fits); counters start at 0 in each slot;
+    and they count the requests that reach a node, not those that it forwards.
+    """
+
+    carry, equal = False, True
+
+
+class OlagLiteral(Counting):
+    """OLAG by the text's ``<``, its counters carried over; they count what reaches a node, too."""

@@ -23,7 +23,7 @@ from typing import Final
 
 import numpy as np
 
-from inferway.placement.arrays import Allocation, Float, Index, Mask, Offset
+from inferway.placement.contract import Allocation, Float, Index, Mask, Offset
 from inferway.placement.heap import sink
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Float, Offset
+from inferway.placement.contract import Float, Offset
 from inferway.placement.layout import Layout, layout_of
 
 

@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Allocation, Float, Static
 from inferway.placement.hindsight import horizon_of, needed
 from inferway.placement.program import Program, program_of
 
@@ -149,16 +148,14 @@ def _allocation(
     return chosen
 
 
-class Exact:
-    """The best static allocation, as a policy.
-
-    Parameters and errors as for `best_static`.
-    """
+class Exact(Static):
+    """The best static allocation, as a policy; errors as for `best_static`."""
 
     def __init__(
         self, network: DeliveryNetwork, batches: Float, *, time_limit_s: float = 60.0
     ) -> None:
         self.optimum = best_static(network, batches, time_limit_s=time_limit_s)
+        self.allocation = self.optimum.allocation
 
     @classmethod
     def build(
@@ -170,20 +167,4 @@ class Exact:
         time_limit_s: float = 60.0,
     ) -> Exact:
         """Make the policy, which draws nothing; ValueError without `batches`."""
-        del seed
         return cls(network, needed(batches, "exact"), time_limit_s=time_limit_s)
-
-    @property
-    def allocation(self) -> Allocation:
-        """(P,) the static allocation."""
-        return self.optimum.allocation
-
-    @property
-    def fractional(self) -> None:
-        """None: there is no fractional state."""
-        return
-
-    def step(self, observation: Observation) -> Allocation:
-        """Return the same allocation, whatever happened."""
-        del observation
-        return self.optimum.allocation

@@ -9,8 +9,7 @@ import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import Agent
-from inferway.placement.arrays import Allocation, Float, batch_of, load_of
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.crossing import data_of
 from inferway.placement.messages import Letter
 from inferway.site.draw import uniform

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Float, Index, Offset, batch_of, fractional_of, load_of
+from inferway.placement.contract import Float, Index, Offset, batch_of, fractional_of, load_of
 from inferway.site.compiled import entry, jit
 
 

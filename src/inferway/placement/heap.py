@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from inferway.placement.arrays import Float, Index
+from inferway.placement.contract import Float, Index
 from inferway.site.compiled import jit
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float, batches_of
+from inferway.placement.contract import Allocation, Float, batches_of
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve
 

@@ -7,6 +7,7 @@ computation; `inferway.placement.agent` runs the same kernels at each node alone
 
 from __future__ import annotations
 
+import math
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
@@ -14,15 +15,44 @@ from pydantic import Field
 
 from inferway.deployment.quantities import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float, batch_of, load_of
 from inferway.placement.ascent import RATE, ascend, initial, steepness
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.coupling import Scratch, couple_node, scratch_for
 from inferway.placement.gain import contribution
 from inferway.placement.layout import Layout, layout_of
-from inferway.placement.refresh import Refresh, refresh_of
 from inferway.placement.rounding import fill_node, round_node, word
 from inferway.site.compiled import entry, jit
+
+
+class Refresh(NamedTuple):
+    """A period in slots that goes from `start` to `target` over `stretch` slots, linearly."""
+
+    start: float = 1.0
+    target: float = 1.0
+    stretch: float = 0.0
+
+    def period(self, slot: int) -> float:
+        """Slots between two changes of the integral allocation, at a slot counted from 0."""
+        done = 1.0 if self.stretch <= 0 else min(1.0, slot / self.stretch)
+        return self.start + (self.target - self.start) * done
+
+    def due(self, slot: int, last: int) -> bool:
+        """Whether the allocation may change after `slot`, having changed last after `last`."""
+        return slot - last >= int(self.period(slot))
+
+
+def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
+    """Read a refresh period: slots, or (first period, last one, slots that the change takes).
+
+    Raises
+    ------
+    ValueError
+        For a period below one slot.
+    """
+    found = Refresh(value, value) if isinstance(value, int) else Refresh(*value)
+    if min(found.start, found.target) < 1 or found.stretch < 0:
+        raise ValueError(f"a refresh period is one slot or more, not {value}")
+    return found
 
 
 class InfidaState(NamedTuple):
@@ -361,3 +391,39 @@ def _coupled_at(
         scratch,
         x,
     )
+
+
+PSI = 1.0 - 1.0 / math.e
+"""The share of the best static gain that INFIDA is held to."""
+
+
+def regret_constant(network: DeliveryNetwork) -> float:
+    """A of ``(1 - 1/e)-regret <= A sqrt(T)``, in the unit of the options' costs times requests.
+
+    After Lemmas F.2, F.3 and F.5: with R request types, the greatest capacity L, the greatest cost
+    difference D to a repository, sizes s between their least and greatest, and budgets b,
+
+        A = PSI R L D / s_min sqrt(s_max V M) sqrt(2 sum_v b_v log(S_v / b_v)),
+
+    where S_v is what all models take together and b_v at most that. Nodes whose allocation is fixed
+    are left out of the sum, and all models are counted, useful or not. The bound is for the worst
+    adversary and loose by orders of magnitude; it is shown for its shape.
+
+    Raises
+    ------
+    ValueError
+        Where placement has nothing to decide.
+    """
+    layout, options = layout_of(network), network.options
+    free = layout.free
+    if not free.any():
+        raise ValueError("no pair is left to placement, so there is no regret to bound")
+    last = options.cost[options.first[1:] - 1]
+    difference = float((last - options.cost[options.first[:-1]]).max())
+    size, capacity = layout.size[free], layout.capacity[free]
+    budget = np.minimum(layout.budget, layout.total)
+    spent = budget[budget > 0]
+    spread = float(spent @ np.log(layout.total[budget > 0] / spent))
+    models = len(network.nodes) * len(network.models.task)
+    lipschitz = len(last) * float(capacity.max()) * difference / float(size.min())
+    return PSI * lipschitz * math.sqrt(float(size.max()) * models) * math.sqrt(2.0 * spread)

@@ -13,9 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float
 from inferway.placement.ascent import initial
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Allocation, Float, Static
 from inferway.placement.hindsight import Horizon, average_gain, horizon_of, needed
 from inferway.placement.infida import couple_all, learn_node, round_all, subgradient_of_loads
 from inferway.placement.layout import Layout, layout_of
@@ -23,28 +22,12 @@ from inferway.placement.serving import fill
 from inferway.site.compiled import entry
 
 
-class InfidaOffline:
+class InfidaOffline(Static):
     """A static allocation, by INFIDA on the whole horizon.
 
-    Parameters
-    ----------
-    network
-        The inference delivery network.
-    batches
-        (T, R) requests of each type in each slot.
-    seed
-        Of the rounding.
-    iterations
-        Mirror steps, the paper's T-tilde.
-    learning_rate
-        The constant eta; tunes itself if not given.
-    draws
-        Roundings of which the best is kept.
-
-    Raises
-    ------
-    ValueError
-        For batches of another shape, or numbers that are not positive.
+    It takes (T, R) requests of each type and slot, `iterations` mirror steps (the paper's T-tilde)
+    at a constant learning rate eta or one that tunes itself, and `draws` roundings of which the
+    best is kept. ValueError for batches of another shape, or numbers that are not positive.
     """
 
     def __init__(
@@ -63,10 +46,10 @@ class InfidaOffline:
             raise ValueError(f"the learning rate must be positive, not {learning_rate}")
         horizon = horizon_of(network, batches)
         layout = layout_of(network)
-        self._average = np.zeros(len(network.pairs.node))
+        self.fractional = average = np.zeros(len(network.pairs.node))
         rate = 0.0 if learning_rate is None else float(learning_rate)
-        _climb(layout, horizon, rate, seed, iterations, self._average)
-        self._allocation = _best(network, layout, horizon, self._average, seed, draws)
+        _climb(layout, horizon, rate, seed, iterations, average)
+        self.allocation = _best(network, layout, horizon, average, seed, draws)
 
     @classmethod
     def build(
@@ -88,21 +71,6 @@ class InfidaOffline:
             learning_rate=learning_rate,
             draws=draws,
         )
-
-    @property
-    def allocation(self) -> Allocation:
-        """(P,) the static allocation."""
-        return self._allocation
-
-    @property
-    def fractional(self) -> Float:
-        """(P,) the averaged fractional allocation."""
-        return self._average
-
-    def step(self, observation: Observation) -> Allocation:
-        """Return the same allocation, whatever happened."""
-        del observation
-        return self._allocation
 
 
 def _best(

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Float
+from inferway.placement.contract import Float
 
 
 class Layout(NamedTuple):

@@ -15,7 +15,7 @@ import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.agent import Agent
-from inferway.placement.arrays import Allocation, Float
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.counted import Counted, Counters, without_fractions
 from inferway.placement.counters import Counting
 from inferway.placement.crossing import NodeData, data_of

@@ -17,8 +17,7 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.deployed import deployed
-from inferway.placement.arrays import Allocation, Float
-from inferway.placement.contract import Observation, Policy
+from inferway.placement.contract import Allocation, Float, Observation, Policy
 from inferway.placement.exact import Exact, relaxation
 from inferway.placement.gain import minimal
 from inferway.placement.hindsight import Horizon, average_gain, horizon_of

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Float, Offset, load_of
+from inferway.placement.contract import Float, Offset, load_of
 from inferway.placement.gain import cost, minimal, room
 from inferway.placement.hindsight import Horizon
 from inferway.placement.layout import layout_of

@@ -16,7 +16,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from inferway.placement.arrays import Float
+from inferway.placement.contract import Float
 from inferway.site.compiled import entry
 
 

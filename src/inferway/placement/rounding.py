@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from inferway.placement.arrays import Allocation, Float, Mask
+from inferway.placement.contract import Allocation, Float, Mask
 from inferway.placement.projection import checked
 from inferway.site.compiled import entry, jit
 from inferway.site.draw import uniform

@@ -16,30 +16,17 @@ from typing import Literal
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation, Float, Mask
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Allocation, Float, Mask, Static
 from inferway.placement.hindsight import Horizon, TaskView, horizon_of, needed, task_views
 from inferway.placement.layout import layout_of
 from inferway.placement.serving import fill
 from inferway.site.compiled import entry, jit
 
 
-class StaticGreedy:
-    """A static allocation by cost-benefit greedy.
+class StaticGreedy(Static):
+    """A static allocation by cost-benefit greedy, for (T, R) requests of each type and slot.
 
-    Parameters
-    ----------
-    network
-        The inference delivery network.
-    batches
-        (T, R) requests of each type in each slot.
-    stop
-        When to stop, see above.
-
-    Raises
-    ------
-    ValueError
-        For batches of another shape or an unknown `stop`.
+    ValueError for batches of another shape or an unknown `stop`.
     """
 
     def __init__(
@@ -52,7 +39,7 @@ class StaticGreedy:
         if stop not in ("no-gain", "all-served"):
             raise ValueError(f"static greedy stops at no-gain or all-served, not at {stop!r}")
         horizon = horizon_of(network, batches)
-        self._allocation = _greedy(network, horizon, stop == "all-served")
+        self.allocation = _greedy(network, horizon, stop == "all-served")
 
     @classmethod
     def build(
@@ -64,23 +51,7 @@ class StaticGreedy:
         stop: Literal["no-gain", "all-served"] = "no-gain",
     ) -> StaticGreedy:
         """Make the policy, which draws nothing; ValueError without `batches`."""
-        del seed
         return cls(network, needed(batches, "static-greedy"), stop=stop)
-
-    @property
-    def allocation(self) -> Allocation:
-        """(P,) the static allocation."""
-        return self._allocation
-
-    @property
-    def fractional(self) -> None:
-        """None: there is no fractional state."""
-        return
-
-    def step(self, observation: Observation) -> Allocation:
-        """Return the same allocation, whatever happened."""
-        del observation
-        return self._allocation
 
 
 def _greedy(network: DeliveryNetwork, horizon: Horizon, until_served: bool) -> Allocation:

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
 
 from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Float
-from inferway.placement.contract import NamedPolicy, Policy
+from inferway.network.demand import Demand
+from inferway.placement.contract import Float, NamedPolicy, Policy
+from inferway.placement.written import WRITTEN, lists_instances
 from inferway.policies.registry import policy_class as find
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
 
 POLICIES = PLACEMENT
 
@@ -55,3 +62,27 @@ def build_policy(
         return found.build(network, seed=seed, batches=batches, **options)
     except TypeError as error:
         raise ValueError(f"placement policy {name}: {error}") from error
+
+
+DEFAULT_POLICY = "infida"
+
+
+def policy_of(deployment: Deployment, policy: str | None = None) -> str:
+    """Name the placement policy that runs: the one asked for, the file's, or INFIDA.
+
+    A file that lists `instances` and no `placement` says what runs itself: ``written``.
+    """
+    if policy is not None:
+        return policy
+    if deployment.placement is not None:
+        return deployment.placement.policy
+    return WRITTEN if lists_instances(deployment) else DEFAULT_POLICY
+
+
+def expected_batches(demand: Demand, slots: int) -> Float:
+    """(T, R) mean requests of each type and slot: what policies in hindsight are given.
+
+    The counts themselves differ in every slot by chance; their means repeat, and repeated slots are
+    evaluated once.
+    """
+    return np.array([demand.expected(slot) for slot in range(slots)])

@@ -9,8 +9,7 @@ import numpy as np
 
 from inferway.deployment.quantities import SIZE
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.arrays import Allocation
-from inferway.placement.contract import Observation
+from inferway.placement.contract import Static
 from inferway.placement.layout import layout_of
 
 if TYPE_CHECKING:
@@ -27,24 +26,14 @@ def lists_instances(deployment: Deployment) -> bool:
     )
 
 
-class Written:
-    """What the file lists, always.
+class Written(Static):
+    """The instances that the file lists; those that no request type can use are passed over.
 
-    Parameters
-    ----------
-    deployment
-        A file with `network`.
-    network
-        Its delivery network. Instances that no request type can use are passed over.
-
-    Raises
-    ------
-    ValueError
-        Where a node's instances exceed its budget.
+    ValueError where a node's instances exceed its budget.
     """
 
     def __init__(self, deployment: Deployment, network: DeliveryNetwork) -> None:
-        self._allocation = (network.pairs.pinned > 0).astype(np.uint8)
+        self.allocation = (network.pairs.pinned > 0).astype(np.uint8)
         pairs, models = network.pairs, network.models
         index = {name: node for node, name in enumerate(network.nodes)}
         for node in deployment.nodes.values():
@@ -55,9 +44,9 @@ class Written:
             for task, variant, count in _named(network, node.instances):
                 model = pairs.model[here]
                 own = here[(models.task[model] == task) & (models.variant[model] == variant)]
-                self._allocation[own[:count]] = 1
+                self.allocation[own[:count]] = 1
         layout = layout_of(network)
-        decided = np.where(layout.free, self._allocation * pairs.size, 0.0)
+        decided = np.where(layout.free, self.allocation * pairs.size, 0.0)
         used = np.bincount(pairs.node, decided, len(network.nodes))
         over = np.flatnonzero(used > layout.budget * (1 + 1e-12))
         if over.size:
@@ -66,21 +55,6 @@ class Written:
                 f"node {network.nodes[place]}: its instances take {SIZE.write(used[place])}, more "
                 f"than its budget leaves for them, {SIZE.write(layout.budget[place])}"
             )
-
-    @property
-    def allocation(self) -> Allocation:
-        """(P,) the allocation."""
-        return self._allocation
-
-    @property
-    def fractional(self) -> None:
-        """None: there is no fractional state."""
-        return
-
-    def step(self, observation: Observation) -> Allocation:
-        """Return the same allocation, whatever happened."""
-        del observation
-        return self._allocation
 
 
 def _named(

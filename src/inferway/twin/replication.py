@@ -13,7 +13,7 @@ import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.view import Floats, Ints
-from inferway.twin.engine import CrowdedError, Engine, GeneralEngine, Kind, engine_of
+from inferway.twin.engine import CrowdedError, Engine, Kind, engine_of
 from inferway.twin.kernel.state import Records
 from inferway.twin.kernel.tally import Tally
 from inferway.twin.scenario import Scenario
@@ -145,8 +145,7 @@ def replicate(
         if blocks:
             blocks[-1] = tuple(np.add(blocks[-1], _sums(engine, scenario) - before))
         _check(engine)
-    if isinstance(engine, GeneralEngine):
-        engine.hand_over()
+    engine.hand_over()
     return Outcome(
         tally=engine.tally,
         queries=done,

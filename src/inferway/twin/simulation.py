@@ -12,6 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from inferway.dispatch.deployed import dispatcher_of
+from inferway.site.compiled import Compilation, watched
 from inferway.twin.comparison import Comparison, measured, simulated
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.replication import Outcome, replicate
@@ -22,8 +24,9 @@ from inferway.twin.trace import Trace, calibrated, departures, replayed, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.twin.network_result import NetworkResult
     from inferway.twin.records import RecordFile
+    from inferway.twin.result import NetworkResult
+
 
 QUERIES = 1_000_000
 _OF_A_TRACE = 16
@@ -222,7 +225,7 @@ def _networked(
 ) -> Result:
     """Run in a thread, so that Ctrl-C ends it where all sums are whole."""
     # Imported here: a site needs neither networks nor placement.
-    from inferway.placement.deployed import policy_of
+    from inferway.placement.table import policy_of
 
     name = policy_of(deployment, settings["policy"])
     given = {key: value for key, value in moves.items() if value is not None}
@@ -413,3 +416,30 @@ def _record_file(file: Path, scenario: Scenario) -> RecordFile:
     from inferway.twin.records import RecordFile
 
     return RecordFile(file, scenario.fleet)
+
+
+def compile_beforehand(deployment: Deployment) -> list[Compilation]:
+    """Compile what the deployment's policies need in the live server and in the twin.
+
+    Returns
+    -------
+    list of Compilation
+        In the order in which they were made; none where all was in the cache.
+
+    Raises
+    ------
+    ValueError
+        Where a policy does not compile, or the file lacks what its policy needs.
+    """
+    made: list[Compilation] = []
+    with watched(done=made.append):
+        if deployment.network is not None:
+            if deployment.workload:
+                for events in (False, True):
+                    simulate(deployment, slots=1, events=events)
+            return made
+        for task in deployment.tasks:
+            dispatcher_of(deployment, task)
+            if task in deployment.workload:
+                run(scenario_of(deployment, task), queries=1, warmup=0, workers=1)
+    return made

@@ -19,17 +19,14 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.deployed import deployed
-from inferway.placement.account import spent, tally
-from inferway.placement.arrays import Allocation
-from inferway.placement.bound import PSI, regret_constant
-from inferway.placement.contract import Observation, Policy
-from inferway.placement.deployed import expected_batches, policy_of
+from inferway.placement.contract import Allocation, Observation, Policy
 from inferway.placement.exact import best_static
 from inferway.placement.gain import minimal
-from inferway.placement.serving import serve
-from inferway.placement.table import build_policy
+from inferway.placement.infida import PSI, regret_constant
+from inferway.placement.serving import serve, spent, tally
+from inferway.placement.table import build_policy, expected_batches, policy_of
 from inferway.placement.written import WRITTEN, Written
-from inferway.twin.network_result import Float, NetworkResult, PartResult, Regret
+from inferway.twin.result import Float, NetworkResult, PartResult, Regret
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

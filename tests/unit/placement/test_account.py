@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from inferway.placement import serve
-from inferway.placement.account import spent, tally
+from inferway.placement.serving import spent, tally
 
 
 def test_sums_are_those_of_the_options() -> None:

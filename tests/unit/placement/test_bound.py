@@ -8,7 +8,7 @@ import naive_placement as naive
 import numpy as np
 import pytest
 
-from inferway.placement.bound import PSI, regret_constant
+from inferway.placement.infida import PSI, regret_constant
 
 
 def test_it_is_appendix_gs() -> None:

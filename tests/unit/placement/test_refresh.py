@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.placement.refresh import Refresh, refresh_of
+from inferway.placement.infida import Refresh, refresh_of
 
 
 def slots(refresh: Refresh, count: int) -> list[int]:

@@ -20,7 +20,7 @@ ENTRIES = {
     "dispatcher": ("inferway.dispatch.entries", "inferway.dispatch.tad"),
     "twin": ("inferway.twin.kernel.general", "inferway.dispatch.priced"),
     "sites": ("inferway.learning.arrays", "inferway.learning.routed"),
-    "placement": ("inferway.placement.infida", "inferway.placement.account"),
+    "placement": ("inferway.placement.infida", "inferway.placement.serving"),
 }
 
 

@@ -7,7 +7,7 @@ from collections import deque
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.twin.kernel.waiting import empty_waiting, enlarged, pop, push
+from inferway.twin.kernel.state import empty_waiting, enlarged, pop, push
 
 push_ = getattr(push, "py_func", push)
 pop_ = getattr(pop, "py_func", pop)

@@ -54,7 +54,7 @@ from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.deployed import topology_of
 from inferway.network.members import members_of
-from inferway.placement.deployed import policy_of
+from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
 from inferway.runtime.allocator import give_back
 

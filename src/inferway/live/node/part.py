@@ -15,8 +15,8 @@ from inferway.live.node.post import Post
 from inferway.live.node.rounds import Rounds
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState
-from inferway.placement.deployed import expected_batches, policy_of
 from inferway.placement.local import LocalPolicy, local_policy
+from inferway.placement.table import expected_batches, policy_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

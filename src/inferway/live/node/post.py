@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.placement.agent import Agent
-from inferway.placement.arrays import Float
+from inferway.placement.contract import Float
 from inferway.placement.crossing import Crossing
 from inferway.placement.messages import (
     Floor,

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from inferway.deployment import Deployment
-    from inferway.twin.network_result import NetworkResult
+    from inferway.twin.result import NetworkResult
 
 REPOSITORY: Final = "repository"
 """The policy that places nothing; its gain is what serving and forwarding cost."""

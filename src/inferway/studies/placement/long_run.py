@@ -13,8 +13,8 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.results import Results
 from inferway.network import DeliveryNetwork
 from inferway.placement import Observation, Policy, build_policy, gain, potential
-from inferway.placement.arrays import Allocation, Float
-from inferway.placement.deployed import expected_batches
+from inferway.placement.contract import Allocation, Float
+from inferway.placement.table import expected_batches
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import scenario
 from inferway.studies.placement.trial import summary

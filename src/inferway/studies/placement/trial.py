@@ -12,10 +12,10 @@ from inferway.experiments.grid import grid
 from inferway.experiments.runner import Point
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
-from inferway.placement.deployed import expected_batches
+from inferway.placement.table import expected_batches
 from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
-from inferway.twin.network_result import NetworkResult
+from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",

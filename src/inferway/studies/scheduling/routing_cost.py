@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.dispatch.alias_table import tabulate
+from inferway.dispatch.alias import tabulate
 from inferway.experiments.claim import Claim
 from inferway.experiments.grid import grid
 from inferway.experiments.results import Results

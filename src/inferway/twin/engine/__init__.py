@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inferway.twin.engine.face import CrowdedError, Engine
+from inferway.twin.engine.engine import CrowdedError, Engine
 from inferway.twin.engine.general import GeneralEngine
 from inferway.twin.engine.kind import KINDS, Kind, kinds_of
 from inferway.twin.engine.markov import MarkovEngine

@@ -11,9 +11,8 @@ from inferway.deployment import Batch
 from inferway.dispatch.steps import Binding
 from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.view import Site
-from inferway.twin.engine.apparatus import Apparatus, charge
+from inferway.twin.engine.engine import Engine
 from inferway.twin.engine.kind import Kind
-from inferway.twin.engine.outages import outages_of, schedule
 from inferway.twin.kernel import futures, general
 from inferway.twin.kernel.laws import laws
 from inferway.twin.kernel.state import (
@@ -28,16 +27,17 @@ from inferway.twin.kernel.state import (
     UNCOUNTED,
     UNLIMITED,
     Counts,
+    Outages,
     Records,
     Rules,
     Times,
     World,
     empty_records,
     empty_serving,
+    empty_waiting,
+    enlarged,
 )
-from inferway.twin.kernel.tally import empty_tally
 from inferway.twin.kernel.upkeep import deeper
-from inferway.twin.kernel.waiting import empty_waiting, enlarged
 from inferway.twin.scenario import Scenario
 from inferway.workload import PhaseCourse, stream
 
@@ -47,7 +47,7 @@ _PLACES = 64
 """Places of the view at a server without a buffer limit, to begin with."""
 
 
-class GeneralEngine(Apparatus):
+class GeneralEngine(Engine):
     """See `inferway.twin.kernel.general`."""
 
     def __init__(
@@ -180,7 +180,7 @@ class GeneralEngine(Apparatus):
 
     def count_anew(self) -> None:
         """Forget what was counted."""
-        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self.tally = self.fresh_tally()
         self.world = self.world._replace(tally=self.tally)
         self.world.since_s[0] = self.now_s
         self.world.counts[UNCOUNTED] = self.present
@@ -195,7 +195,7 @@ class GeneralEngine(Apparatus):
         while True:
             began_s = self.now_s
             ended, at = self.call(general.run, self.world, times_s, phases, at, until_s)
-            charge(self.tally, self.site, self.now_s - began_s)
+            self.charge(began_s)
             if ended == ROOM:
                 self.check_room(len(self.world.waiting.next))
                 self.world = self.world._replace(
@@ -232,3 +232,34 @@ def _check_filled(variants: Sequence[str], batches: Sequence[Batch | None], plac
                 f"{variant} waits for {batch.min} requests to form a batch, and a server holds "
                 f"{places} at most; lower its `min` or give servers more places"
             )
+
+
+def outages_of(scenario: Scenario) -> tuple[Outages, list[tuple[float, int]]]:
+    """Failures by server, and the set changes as (time, index)."""
+    fleet = scenario.fleet
+    every_s, for_s = np.full(fleet.servers, np.inf), np.full(fleet.servers, np.inf)
+    for variant, failure in scenario.failures.items():
+        k = fleet.variants.index(variant)
+        every_s[fleet.first[k] : fleet.first[k + 1]] = failure.every_s
+        for_s[fleet.first[k] : fleet.first[k + 1]] = failure.for_s
+    server, change, times = [], [], []
+    for outage in scenario.outages:
+        first = int(fleet.first[fleet.variants.index(outage.variant)])
+        for one in range(first, first + outage.count):
+            for sign, at_s in ((1, outage.at_s), (-1, outage.at_s + outage.for_s)):
+                server.append(one)
+                change.append(sign)
+                times.append(at_s)
+    outages = Outages(every_s, for_s, np.array(server, np.int64), np.array(change, np.int64))
+    return outages, [(at_s, index) for index, at_s in enumerate(times)]
+
+
+def schedule(world: World, changes: list[tuple[float, int]]) -> None:
+    """Put the first random failure of each server, and the set changes, into the future."""
+    servers = len(world.outages.every_s)
+    random = np.random.default_rng(int(world.states[2]))
+    for server in np.flatnonzero(np.isfinite(world.outages.every_s)):
+        at_s = float(random.exponential(world.outages.every_s[server]))
+        futures.put_in_heap(world.future, 0, servers + int(server), at_s)
+    for at_s, index in changes:
+        futures.put_in_heap(world.future, 0, 2 * servers + index, at_s)

@@ -8,18 +8,16 @@ import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.site.view import Site
-from inferway.twin.engine.apparatus import Apparatus, charge
+from inferway.twin.engine.engine import Engine
 from inferway.twin.engine.kind import Kind
 from inferway.twin.kernel import markov
 from inferway.twin.kernel.markov import Chain
-from inferway.twin.kernel.state import BROKEN, ROOM, empty_serving
-from inferway.twin.kernel.tally import empty_tally
-from inferway.twin.kernel.waiting import empty_waiting, enlarged
+from inferway.twin.kernel.state import BROKEN, ROOM, empty_serving, empty_waiting, enlarged
 from inferway.twin.scenario import Scenario
 from inferway.workload.phases import spans
 
 
-class MarkovEngine(Apparatus):
+class MarkovEngine(Engine):
     """See `inferway.twin.kernel.markov`."""
 
     kind: Kind = "markov"
@@ -60,15 +58,15 @@ class MarkovEngine(Apparatus):
     @property
     def uncounted(self) -> int:
         """Those of them that do not count."""
-        found = 0
         serving, waiting = self._chain.serving, self._chain.waiting
+        phases = []
         for server in np.flatnonzero(self.site.queue):
-            found += int(serving.phase[server] < 0)
+            phases.append(serving.phase[server])
             entry = waiting.first[server]
             for _ in range(1, self.site.queue[server]):
-                found += int(waiting.phase[entry] < 0)
+                phases.append(waiting.phase[entry])
                 entry = waiting.next[entry]
-        return found
+        return sum(int(phase < 0) for phase in phases)
 
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
         """Run on; see `Engine.advance`."""
@@ -88,12 +86,9 @@ class MarkovEngine(Apparatus):
         """Run until the site is empty."""
         self._step(0.0, 0, np.inf, 1)
 
-    def reroute(self) -> None:
-        """Nothing: where there is a scheduler, another kind of engine runs."""
-
     def count_anew(self) -> None:
         """Forget what was counted."""
-        self.tally = empty_tally(len(self.phases), len(self.scenario.fleet.rate))
+        self.tally = self.fresh_tally()
         self._chain = self._chain._replace(tally=self.tally)
         self._counted_s = self.now_s
 
@@ -110,7 +105,7 @@ class MarkovEngine(Apparatus):
                 self.places,
                 self._counted_s,
             )
-            charge(self.tally, self.site, self.now_s - began_s)
+            self.charge(began_s)
             if ended == BROKEN:
                 raise self.no_server()
             if ended != ROOM:

@@ -45,10 +45,11 @@ from inferway.twin.kernel.state import (
     TROUBLE,
     UNCOUNTED,
     World,
+    pop,
+    push,
 )
 from inferway.twin.kernel.tally import LENGTHS, bucket
 from inferway.twin.kernel.upkeep import begin, depth, enter, exit_, foreseen
-from inferway.twin.kernel.waiting import pop, push
 
 
 def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tuple[int, int]:

@@ -25,9 +25,8 @@ from inferway.site.view import (
     Site,
 )
 from inferway.twin.kernel.chance import exponential, step, unit, word
-from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving
+from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving, Waiting, pop, push
 from inferway.twin.kernel.tally import LENGTHS, Tally, bucket
-from inferway.twin.kernel.waiting import Waiting, pop, push
 
 
 class Chain(NamedTuple):

@@ -23,11 +23,9 @@ from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.deployed import DEFAULT_ALPHA, deployed
-from inferway.placement.account import spent
-from inferway.placement.arrays import Float
-from inferway.placement.contract import Observation, Policy
+from inferway.placement.contract import Float, Observation, Policy
 from inferway.placement.gain import minimal
-from inferway.placement.serving import serve
+from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
 from inferway.twin.network.exchange import LOOK_S, Exchange
 from inferway.twin.network.ledger import Ledger

@@ -7,13 +7,13 @@ from collections import defaultdict
 
 import numpy as np
 
-from inferway.placement.arrays import Float
+from inferway.placement.contract import Float
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.local import loads_of, variants_of
 from inferway.twin.network.result import EventResult
 from inferway.twin.network.site import Request
 from inferway.twin.network.terrain import Terrain
-from inferway.twin.network_result import PartResult
+from inferway.twin.result import PartResult
 
 
 class Quantiles:

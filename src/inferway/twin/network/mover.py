@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from inferway.placement.arrays import Allocation, Float
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.moves import Load, next_move
 from inferway.twin.network.exchange import After
 from inferway.twin.network.site import Site

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferway.twin.network_result import Float, NetworkResult
-from inferway.twin.result import finite
+from inferway.twin.result import Float, NetworkResult, finite
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.offers import Offer, Own, fleet_at, lasting_classes
-from inferway.placement.arrays import Allocation
+from inferway.placement.contract import Allocation
 from inferway.twin.network.services import ServiceTimes
 from inferway.twin.network.site import Site
 from inferway.twin.network.terrain import Terrain
