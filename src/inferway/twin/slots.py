@@ -45,6 +45,9 @@ def simulate_slots(
 ) -> NetworkResult:
     """Run a deployment's placement policy on its network.
 
+    DeploymentError where the file has no network, or one that cannot be used. ValueError for a
+    number of slots that is not positive, an unknown policy or option.
+
     Parameters
     ----------
     deployment
@@ -65,13 +68,6 @@ def simulate_slots(
         Called with the number of slots done.
     options
         The policy's own, over those of the file.
-
-    Raises
-    ------
-    DeploymentError
-        Where the file has no network, or one that cannot be used.
-    ValueError
-        For a number of slots that is not positive, an unknown policy or option.
     """
     if slots < 1:
         raise ValueError(f"the twin runs one slot or more, not {slots}")
@@ -123,10 +119,7 @@ def run_slots(
 ) -> NetworkResult:
     """Run a policy; see `simulate_slots` and `NetworkResult`.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        Where `stop` was set before the first slot.
+    KeyboardInterrupt where `stop` was set before the first slot.
     """
     ledger = _Ledger(network, slots)
     least = minimal(network).astype(np.uint8)
@@ -270,10 +263,7 @@ def regret_of(
 ) -> Regret:
     """Compare a run with the best static allocation for the mean requests, served as the run was.
 
-    Raises
-    ------
-    RuntimeError
-        Where the solver finds no allocation within the time.
+    RuntimeError where the solver finds no allocation within the time.
     """
     optimum = best_static(
         network, expected_batches(demand, result.slots), time_limit_s=time_limit_s
