@@ -79,11 +79,6 @@ CIRCLES = (
         "inferway.live.node.node",
         "inferway.live.node.page",
     ),
-    (
-        "inferway.twin.comparison",
-        "inferway.twin.result",
-        "inferway.twin.result",
-    ),
 )
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from inferway.experiments.sweep import Sweep
     from inferway.twin import TaskResult
-    from inferway.twin.comparison import Comparison, Numbers
+    from inferway.twin.result import Comparison, Numbers
 
 MOST_ROWS = 60
 """Points of a sweep that are shown; its files hold all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +15,6 @@ from inferway.site.view import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
-    from inferway.twin.comparison import Comparison
-
 
 @dataclass(frozen=True)
 class Estimate:
@@ -26,7 +25,7 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | None]:
         """Both by name."""
-        return {"mean": finite(self.mean), "stderr": finite(self.stderr)}
+        return finite_values(vars(self))
 
 
 @dataclass(frozen=True)
@@ -50,12 +49,8 @@ class ClassResult:
         seen = np.flatnonzero(self.queue_lengths > 0)
         lengths = self.queue_lengths[: seen[-1] + 1] if len(seen) else self.queue_lengths[:1]
         return {
-            "share": finite(self.share),
-            "utilization": finite(self.utilization),
-            "response_time_s": finite(self.response_time_s),
-            "p50": finite(self.p50_s),
-            "p95": finite(self.p95_s),
-            "p99": finite(self.p99_s),
+            **finites(self, "share utilization response_time_s"),
+            **percentiles(self),
             "queue_lengths": [float(f"{share:.6g}") for share in lengths],
         }
 
@@ -86,20 +81,11 @@ class PhaseResult:
         return {
             "accuracy_target": self.accuracy_target,
             "rate_per_s": self.rate_per_s,
-            "response_time_s": {
-                "mean": finite(self.response_time_s),
-                "p50": finite(self.p50_s),
-                "p95": finite(self.p95_s),
-                "p99": finite(self.p99_s),
-            },
+            "response_time_s": {"mean": finite(self.response_time_s)} | percentiles(self),
             "accuracy": finite(self.accuracy),
-            "shares": {name: finite(share) for name, share in self.shares.items()},
-            "dispatched": {name: finite(share) for name, share in self.dispatched.items()},
-            "rejected": finite(self.rejected),
-            "dropped": finite(self.dropped),
-            "late": finite(self.late),
-            "goodput": finite(self.goodput),
-            "violation_ratio": finite(self.violation_ratio),
+            "shares": finite_values(self.shares),
+            "dispatched": finite_values(self.dispatched),
+            **finites(self, "rejected dropped late goodput violation_ratio"),
             "queries": self.queries,
         }
 
@@ -116,6 +102,102 @@ class Series:
     """Mean accuracy of what was dispatched since the sample before."""
     running_accuracy: Floats
     """The same since the start."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """What is compared: of the live server, or of a simulation."""
+
+    mean_s: float
+    """Response time of the answers."""
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    accuracy: float
+    """Of the answers, by the profiles of their variants."""
+    rejected: float
+    """Refused at once, over requests."""
+    dropped: float
+    """Left without an answer later, over requests."""
+    shares: dict[str, float]
+    """Of the answers, by variant."""
+    queries: int
+
+    def to_json(self) -> dict[str, Any]:
+        """By name."""
+        return {
+            "response_time_s": {"mean": finite(self.mean_s)} | percentiles(self),
+            **finites(self, "accuracy rejected dropped"),
+            "shares": finite_values(self.shares),
+            "queries": self.queries,
+        }
+
+
+@dataclass(frozen=True)
+class Error:
+    """How far a simulation is from the live server."""
+
+    mean: float
+    """Relative: 0.1 is a mean that is a tenth too long."""
+    p95: float
+    """Relative."""
+    accuracy: float
+    """Difference; 0.005 is half a point."""
+
+    def to_json(self) -> dict[str, Any]:
+        """By name."""
+        return finite_values(vars(self))
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One recording of a task.
+
+    Attributes
+    ----------
+    live
+        Response times go from dispatch to answer; to read a request before that is not recorded.
+    twin
+        With service times measured in the recording.
+    profiled
+        With those of the file.
+    notes
+        What of the recording the twin cannot follow.
+    """
+
+    live: Numbers
+    twin: Numbers
+    profiled: Numbers
+    notes: tuple[str, ...] = ()
+
+    @property
+    def error(self) -> Error:
+        """Of the twin."""
+        return error(self.twin, self.live)
+
+    @property
+    def profiled_error(self) -> Error:
+        """Of the twin by profiles."""
+        return error(self.profiled, self.live)
+
+    def to_json(self) -> dict[str, Any]:
+        """As `inferway simulate FILE --trace DIR --json` prints it under ``tasks.NAME.trace``."""
+        return {
+            "live": self.live.to_json(),
+            "twin": self.twin.to_json(),
+            "profiled": self.profiled.to_json(),
+            "error": {**self.error.to_json(), "profiled": self.profiled_error.to_json()},
+            "notes": list(self.notes),
+        }
+
+
+def error(simulated: Numbers, live: Numbers) -> Error:
+    """How far `simulated` is from `live`."""
+    return Error(
+        mean=simulated.mean_s / live.mean_s - 1.0,
+        p95=simulated.p95_s / live.p95_s - 1.0,
+        accuracy=simulated.accuracy - live.accuracy,
+    )
 
 
 @dataclass(frozen=True)
@@ -172,24 +254,18 @@ class TaskResult:
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it under ``tasks.NAME``."""
         found = {
-            "response_time_s": self.response_time_s.to_json()
-            | {"p50": finite(self.p50_s), "p95": finite(self.p95_s), "p99": finite(self.p99_s)},
+            "response_time_s": self.response_time_s.to_json() | percentiles(self),
             "accuracy": self.accuracy.to_json(),
             "accuracy_target": self.accuracy_target,
             "balance": self.balance,
-            "shares": {name: finite(share) for name, share in self.shares.items()},
-            "dispatched": {name: finite(share) for name, share in self.dispatched.items()},
-            "rejected": finite(self.rejected),
-            "dropped": finite(self.dropped),
-            "late": finite(self.late),
-            "goodput": finite(self.goodput),
-            "violation_ratio": finite(self.violation_ratio),
+            "shares": finite_values(self.shares),
+            "dispatched": finite_values(self.dispatched),
+            **finites(self, "rejected dropped late goodput violation_ratio"),
             "queries": self.queries,
             "queries_per_cpu_s": finite(self.queries_per_cpu_s),
             "phases": [phase.to_json() for phase in self.phases],
             "classes": {name: one.to_json() for name, one in self.classes.items()},
-            "in_system": finite(self.in_system),
-            "rate_per_s": finite(self.rate_per_s),
+            **finites(self, "in_system rate_per_s"),
             "stable": self.stable,
             "complete": self.complete,
             "notes": list(self.notes),
@@ -223,15 +299,7 @@ class PartResult:
 
     def to_json(self) -> dict[str, float | None]:
         """By name, without what does not apply."""
-        numbers = {
-            "share": self.share,
-            "latency_s": self.latency_s,
-            "inaccuracy": self.inaccuracy,
-            "ntag_ms": self.ntag_ms,
-            "mu_bytes_per_slot": self.mu_bytes_per_slot,
-            "used": self.used,
-        }
-        return {name: finite(value) for name, value in numbers.items() if value is not None}
+        return finite_values({name: of for name, of in vars(self).items() if of is not None})
 
 
 @dataclass(frozen=True)
@@ -251,13 +319,7 @@ class Regret:
 
     def to_json(self) -> dict[str, float | None]:
         """By name."""
-        numbers = {
-            "plain": self.plain,
-            "discounted": self.discounted,
-            "bound": self.bound,
-            "optimality_gap": self.gap,
-        }
-        return {name: finite(value) for name, value in numbers.items()}
+        return finites(self, "plain discounted bound") | {"optimality_gap": finite(self.gap)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -320,10 +382,7 @@ class NetworkResult:
         """By name, as `inferway simulate FILE --json` prints it."""
         found: dict[str, Any] = {
             "policy": self.policy,
-            "ntag_ms": finite(self.ntag_ms),
-            "mu_bytes_per_slot": finite(self.mu_bytes_per_slot),
-            "latency_s": finite(self.latency_s),
-            "inaccuracy": finite(self.inaccuracy),
+            **finites(self, "ntag_ms mu_bytes_per_slot latency_s inaccuracy"),
             "slots": self.slots,
             "slot_s": self.slot_s,
             "cpu_s_per_slot": finite(self.cpu_s_per_slot),
@@ -387,3 +446,18 @@ class Result:
 def finite(value: float) -> float | None:
     """A number that JSON can hold, or None."""
     return float(value) if np.isfinite(value) else None
+
+
+def finite_values(numbers: Mapping[str, float]) -> dict[str, float | None]:
+    """Numbers by name, as JSON can hold them."""
+    return {name: finite(number) for name, number in numbers.items()}
+
+
+def finites(result: Any, names: str) -> dict[str, float | None]:
+    """Attributes of a result, as JSON can hold them; names with blanks between."""
+    return {name: finite(getattr(result, name)) for name in names.split()}
+
+
+def percentiles(result: Any) -> dict[str, float | None]:
+    """Percentiles of the response time that a result has, s."""
+    return {name: finite(getattr(result, f"{name}_s")) for name in ("p50", "p95", "p99")}

@@ -14,13 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
-from inferway.twin.comparison import Comparison, measured, simulated
 from inferway.twin.engine import Kind, engine_of
 from inferway.twin.replication import Outcome, replicate
-from inferway.twin.result import Result, TaskResult
+from inferway.twin.result import Comparison, Result, TaskResult
 from inferway.twin.scenario import Scenario, scenario_of
 from inferway.twin.summary import summarize
-from inferway.twin.trace import Trace, calibrated, departures, replayed, traces
+from inferway.twin.trace import Trace, calibrated, departures, measured, replayed, simulated, traces
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment

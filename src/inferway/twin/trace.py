@@ -24,6 +24,7 @@ from inferway.dispatch.batching import rule_of
 from inferway.dispatch.recording import ARRIVE, BEGIN, FINISH, MARK, WITHDRAW
 from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
 from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
+from inferway.twin.result import Numbers, TaskResult
 from inferway.twin.scenario import Scenario, scenario_of
 
 if TYPE_CHECKING:
@@ -156,6 +157,50 @@ def traces(folder: Path) -> dict[str, Trace]:
         if one.task not in found or len(one.arrived_s) > len(found[one.task].arrived_s):
             found[one.task] = one
     return found
+
+
+def measured(trace: Trace) -> Numbers:
+    """What the live server did.
+
+    Raises
+    ------
+    ValueError
+        Where it answered nothing.
+    """
+    answered, taken_by = trace.answered, trace.taken_by
+    if not answered.any():
+        raise ValueError(
+            f"the recording of task {trace.task} has {len(answered)} requests and no answer"
+        )
+    response_s = (trace.left_s - trace.arrived_s)[answered]
+    p50_s, p95_s, p99_s = np.quantile(response_s, (0.5, 0.95, 0.99)).tolist()
+    by = np.bincount(taken_by[answered], minlength=len(trace.variants)) / answered.sum()
+    return Numbers(
+        mean_s=float(response_s.mean()),
+        p50_s=p50_s,
+        p95_s=p95_s,
+        p99_s=p99_s,
+        accuracy=float(by @ trace.accuracy),
+        rejected=float((taken_by < 0).mean()),
+        dropped=float((~answered & (taken_by >= 0)).mean()),
+        shares=dict(zip(trace.variants, by.tolist(), strict=True)),
+        queries=len(answered),
+    )
+
+
+def simulated(result: TaskResult) -> Numbers:
+    """The same of a simulation."""
+    return Numbers(
+        mean_s=result.response_time_s.mean,
+        p50_s=result.p50_s,
+        p95_s=result.p95_s,
+        p99_s=result.p99_s,
+        accuracy=result.accuracy.mean,
+        rejected=result.rejected,
+        dropped=result.dropped,
+        shares=result.shares,
+        queries=result.queries,
+    )
 
 
 @contextmanager

@@ -12,8 +12,8 @@ import inferway
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.site import Fleet
-from inferway.twin.comparison import Numbers, error, measured
-from inferway.twin.trace import calibrated, departures, read, replayed, traces
+from inferway.twin.result import Numbers, error
+from inferway.twin.trace import calibrated, departures, measured, read, replayed, traces
 from inferway.workload import times
 
 FILE = """

@@ -19,7 +19,7 @@ from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",
-        "twin/network_result.py", "studies/placement/setting.py", "studies/placement/trial.py",
+        "twin/result.py", "studies/placement/setting.py", "studies/placement/trial.py",
         "studies/placement/look.py")  # fmt: skip
 """What the rows depend on."""
 

@@ -244,5 +244,5 @@ STUDY = Study(
     departures=(
         "CPU time of compiled loops, the least of nine; other work on the machine shows in it.",
     ),
-    code=("dispatch/alias_table.py", "site/draw.py"),
+    code=("dispatch/alias.py", "site/draw.py"),
 )
