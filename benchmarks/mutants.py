@@ -39,8 +39,8 @@ PATHS = (
     *("live/departures.py", "live/reassignment.py", "live/shedding.py", "live/rejection.py"),
     *("live/instance.py", "live/local.py", "live/batch*.py", "live/stats.py", "live/counters.py"),
     *("dispatch/offers.py", "placement/moves.py", "live/node/slots.py", "live/node/menu.py"),
-    *("live/node/mover.py", "live/node/offers.py", "live/node/reconciler.py", "network/offers.py"),
-    *("live/node/supply.py", "live/node/heard.py", "live/node/accounts.py", "live/hops/breaker.py"),
+    *("live/node/offers.py", "live/node/reconciler.py", "network/offers.py"),
+    *("live/node/demand.py", "live/node/heard.py", "live/hops/breaker.py"),
     "live/upstream/breaker.py",
 )
 """The request path and a node's decisions, by the names of several versions."""

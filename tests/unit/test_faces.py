@@ -26,21 +26,21 @@ INNER: dict[str, set[str]] = {
     },
     # What a killed node has kept on its disk: no page tells the fractional allocation.
     "network/ring.py": {
-        "inferway.live.node.position",
+        "inferway.live.node.plan",
         "inferway.live.node.state",
     },
     "network/test_killed.py": {
-        "inferway.live.node.position",
+        "inferway.live.node.plan",
     },
     # Kinds of recorded events, and sections on a disk that fails.
     "node/test_recorded.py": {
         "inferway.dispatch.recording",
         "inferway.dispatch.replay",
-        "inferway.live.node.sections",
+        "inferway.live.node.recordings",
     },
     # Each slot's counters on the disk beside those of a node that is never killed.
     "node/test_remembered.py": {
-        "inferway.live.node.position",
+        "inferway.live.node.plan",
         "inferway.live.node.state",
         "inferway.placement.local",
     },

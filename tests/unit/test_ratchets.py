@@ -23,7 +23,6 @@ NAMED_TWICE = {
     "Engine": 2,
     "Estimate": 2,
     "Exchange": 3,
-    "Failure": 2,
     "Fixed": 2,
     "Health": 2,
     "Keys": 2,
@@ -31,7 +30,6 @@ NAMED_TWICE = {
     "Learned": 2,
     "Look": 2,
     "Model": 2,
-    "Mover": 2,
     "Node": 2,
     "Optimum": 2,
     "Outcome": 4,
@@ -57,7 +55,7 @@ NAMED_TWICE = {
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
     "inferway.live.node.sites.Sites": 12,
-    "inferway.live.node.rounds.Rounds": 10,
+    "inferway.live.node.placement.NodePlacement": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
     "inferway.live.up.up.Up": 9,
     "inferway.twin.network.mover.Mover": 9,
@@ -74,10 +72,6 @@ CIRCLES = (
         "inferway.live.http.exchange",
         "inferway.live.http.listener",
         "inferway.live.http.prepared",
-    ),
-    (
-        "inferway.live.node.node",
-        "inferway.live.node.page",
     ),
 )
 

@@ -104,8 +104,7 @@ def node(
     from inferway.live.control.control import check_extra
     from inferway.live.errors import StoreError
     from inferway.live.keys import keys_from
-    from inferway.live.node.addresses import addresses_of
-    from inferway.live.node.binding import check_bind
+    from inferway.live.node.addresses import addresses_of, check_bind
     from inferway.live.node.state import StateError
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple, Self
 
 import inferway
 from inferway.live.emulation import Emulation
-from inferway.live.node.position import position_of
+from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.up import Up, UpError
 
@@ -201,10 +201,8 @@ class Ring:
         kept.mkdir()
         for one in self.folder(node).glob("state.sqlite*"):
             shutil.copy(one, kept)
-        position = position_of(self.deployment, node)
-        state = NodeState(
-            kept / "state.sqlite", fingerprint(position.deployed.network, position.number)
-        )
+        plan = plan_of(self.deployment, node)
+        state = NodeState(kept / "state.sqlite", fingerprint(plan.deployed.network, plan.number))
         try:
             return state.load()
         finally:

@@ -10,7 +10,7 @@ from clients import Answers, Clients
 from figures import write
 from ring import Ring
 
-from inferway.live.node.position import position_of
+from inferway.live.node.plan import plan_of
 
 Send = Callable[..., Clients]
 
@@ -29,13 +29,13 @@ def remembered(ring: Ring, node: str, slot: int) -> dict[str, Any]:
     """
     saved = ring.saved(node)
     assert saved is not None
-    position = position_of(ring.deployment, node)
-    pairs = position.deployed.network.pairs
-    size = pairs.size[pairs.first[position.number] : pairs.first[position.number + 1]]
+    plan = plan_of(ring.deployment, node)
+    pairs = plan.deployed.network.pairs
+    size = pairs.size[pairs.first[plan.number] : pairs.first[plan.number + 1]]
     y = saved.infida.y
     assert ((y >= 0) & (y <= 1)).all()
     # But for the millionth of a copy that is always kept of each.
-    assert (size * y).sum() <= position.budget_bytes + 2e-6 * size.sum()
+    assert (size * y).sum() <= plan.budget_bytes + 2e-6 * size.sum()
     # It speaks of a slot before that is on the disk.
     kept = int(saved.random)
     assert slot - 1 <= kept <= slot + 1

@@ -20,7 +20,7 @@ from inferway.dispatch import recordings
 from inferway.dispatch.recording import BALANCE, FINISH, LASTING, MARK
 from inferway.dispatch.replay import events, header
 from inferway.live import Outcome, Request, ServeError, Site
-from inferway.live.node.sections import Sections
+from inferway.live.node.recordings import RecordingRotation
 
 FILE = """
 tasks:
@@ -205,7 +205,7 @@ def test_old_sections_go_and_a_restart_goes_on_behind_them(tmp_path: Path, site_
 
     async def main() -> None:
         for _ in range(2):
-            sections = Sections(folder, log, keep=3)
+            sections = RecordingRotation(folder, log, keep=3)
             for _ in range(2):
                 site = site_of()
                 site.pool.dispatcher.fleet = replace(site.pool.dispatcher.fleet, task="digits")
@@ -275,7 +275,7 @@ def test_where_nothing_can_be_recorded_is_said(tmp_path: Path, run: Any, site_of
             with pytest.raises(ServeError, match="nothing can be recorded in "):
                 await both.start("edge", record=tmp_path / "file")
         log = _Log()
-        sections = Sections(tmp_path / "run", log)
+        sections = RecordingRotation(tmp_path / "run", log)
         (tmp_path / "run").rmdir()
         (tmp_path / "run").write_text("")
         site = site_of()

@@ -19,7 +19,7 @@ import pytest
 from test_node import Response, free, post
 
 import inferway
-from inferway.live.node.position import position_of
+from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.placement.local import local_policy
 
@@ -55,7 +55,7 @@ class World:
         self.at = {node: {name: free() for name in names} for node in ("cloud", "edge")}
         (folder / "at.json").write_text(json.dumps(self.at))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
-        self.position = position_of(inferway.load(self.file), "edge")
+        self.plan = plan_of(inferway.load(self.file), "edge")
 
     def start(self, node: str) -> None:
         self.running[node] = subprocess.Popen(
@@ -100,7 +100,7 @@ class World:
         return post(url, {"inputs": [image]})
 
     def saved(self) -> Saved:
-        network, number = self.position.deployed.network, self.position.number
+        network, number = self.plan.deployed.network, self.plan.number
         state = NodeState(self.folder / "edge" / "state.sqlite", fingerprint(network, number))
         found = state.load()
         state.close()
@@ -109,9 +109,9 @@ class World:
 
     def steady(self) -> Iterator[tuple[list[int], list[float]]]:
         """What a node that is never killed decides and counts, slot by slot after the requests."""
-        network, number = self.position.deployed.network, self.position.number
+        network, number = self.plan.deployed.network, self.plan.number
         policy = local_policy("olag-literal", network, number)
-        came = {self.position.types["digits-0", "edge"]: float(ROWS)}
+        came = {self.plan.types["digits-0", "edge"]: float(ROWS)}
         while True:
             policy.close_slot({}, came, {})
             policy.step()

@@ -3,13 +3,16 @@
 To its clients it is a server like any other. Behind each task's site stand the node's own copies
 and what its neighbors offer; requests for others come in by the peer port and go on from there;
 letters and offers travel over the control plane; and at the end of each slot the node's part of the
-placement policy says which copies are to run, which the mover brings about.
+placement policy says which copies are to run, which the reconciler brings about.
 """
 
 from __future__ import annotations
 
 import asyncio
+import math
+import resource
 import signal
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Set
 from dataclasses import replace
 from functools import partial
@@ -26,21 +29,17 @@ from inferway.live.growths import Growths
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.node.accounts import Accounts
-from inferway.live.node.addresses import Addresses
-from inferway.live.node.binding import bound
-from inferway.live.node.links import host_and_port, plane_of, upstreams_of
+from inferway.live.node.addresses import Addresses, bound
+from inferway.live.node.demand import ClientRates, LocalDemand, spare_capacity
 from inferway.live.node.menu import Menu
-from inferway.live.node.mover import Mover
-from inferway.live.node.page import Totals, described
-from inferway.live.node.part import rounds_of
-from inferway.live.node.position import position_of
+from inferway.live.node.models import LoadedModels
+from inferway.live.node.part import node_placement
+from inferway.live.node.plan import host_and_port, plan_of, plane_of, upstreams_of
 from inferway.live.node.proxy import Proxy
-from inferway.live.node.sections import Sections
-from inferway.live.node.shelf import Shelf
+from inferway.live.node.reconciler import Reconciler
+from inferway.live.node.recordings import RecordingRotation
 from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
-from inferway.live.node.supply import Supply
 from inferway.live.options import ServerOptions
 from inferway.live.pauses import settle
 from inferway.live.pool import Pool
@@ -110,7 +109,7 @@ class Node:
         reasons = deployment.unserved_at_node()
         if reasons:
             raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
-        self.position = position = position_of(deployment, name)
+        self.plan = plan = plan_of(deployment, name)
         topology = topology_of(deployment)
         member = members_of(deployment, topology)[name]
         if name not in addresses:
@@ -130,18 +129,18 @@ class Node:
         allowed = Allowed(kept.schemes, kept.hosts, kept.loopback, kept.private)
         self.store = ModelStore(folder / "models", limit_bytes=kept.limit, allowed=allowed)
         self.memory = NodeState(
-            folder / "state.sqlite", fingerprint(position.deployed.network, position.number)
+            folder / "state.sqlite", fingerprint(plan.deployed.network, plan.number)
         )
-        self._told_after_s = position.reach_s + TOLD_S
-        self.upstreams = upstreams_of(position, addresses, mine, emulate_rtt=emulate_rtt)
+        self._told_after_s = plan.reach_s + TOLD_S
+        self.upstreams = upstreams_of(plan, addresses, mine, emulate_rtt=emulate_rtt)
         self.plane = plane_of(
-            topology, position, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
+            topology, plan, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
         )
         self.menu = Menu(
             name,
             self.plane,
-            links_s=position.links_s,
-            upstream=position.upstream,
+            links_s=plan.links_s,
+            upstream=plan.upstream,
             changed=self._offers_changed,
             signature=self._signature,
             now=options.now,
@@ -149,7 +148,7 @@ class Node:
         self.plane.on_neighbor(self._neighbor)
         for neighbor, upstream in self.upstreams.items():
             upstream.watch(partial(self._reached, neighbor))
-        self.accounts = Accounts(name, position.types)
+        self.demand = LocalDemand(name, plan.types)
         http_host, http_port = host_and_port(here.http)
         admin_host, admin_port = host_and_port(here.admin)
         self._peer_at = host_and_port(here.peer)
@@ -167,7 +166,7 @@ class Node:
                 tracer=None,
                 times=None,
             ),
-            expected=position.tasks,
+            expected=plan.tasks,
             pages={"/v2/node": self._page},
         )
         self.log = self.server.log.bind(node=name)
@@ -178,37 +177,39 @@ class Node:
             )
         self._tracer = tracer = options.tracer
         self._spans = None if tracer is None else Spans(tracer, name)
-        self._sections = None if options.record is None else Sections(options.record, self.log)
-        self.shelf = Shelf(
+        self._sections = (
+            None if options.record is None else RecordingRotation(options.record, self.log)
+        )
+        self.models = LoadedModels(
             deployment,
             self.store,
             Growths(folder / "memory.json", self.log, self.server.limits.memory_bytes),
         )
         self.sites = Sites(
             deployment,
-            position,
+            plan,
             member,
             replace=self._replace,
-            shelf=self.shelf,
+            models=self.models,
             offers=self.menu.offers,
             signature=self.menu.signature,
             upstreams=self.upstreams,
-            ended=self.accounts.ended if self._spans is None else self._ended,
+            ended=self.demand.ended if self._spans is None else self._ended,
             spans=self._spans,
             now=options.now,
             headroom=self.server.headroom,
         )
-        self.mover = Mover(
-            self.shelf,
+        self.reconciler = Reconciler(
+            self.models,
             self._run,
             sizes={
                 (task, variant): float(described.size_bytes)
-                for task, kind in position.tasks.items()
+                for task, kind in plan.tasks.items()
                 for variant, described in kind.variants.items()
                 if described.size_bytes is not None
             },
-            budget_bytes=position.budget_bytes,
-            pinned=_listed(position.tasks, member.pinned),
+            budget_bytes=plan.budget_bytes,
+            pinned=_listed(plan.tasks, member.pinned),
             now=options.now,
             log=self.log,
         )
@@ -218,7 +219,7 @@ class Node:
             name,
             self._next_hop,
             limits=limits,
-            passed=self.accounts.came,
+            passed=self.demand.came,
             spans=self._spans,
             now=options.now,
         )
@@ -226,11 +227,11 @@ class Node:
         self._mine = mine
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
-        self.rounds = rounds_of(
+        self.placement = node_placement(
             deployment,
-            position,
+            plan,
             self.plane,
-            self.accounts,
+            self.demand,
             self.memory,
             balances=self.sites.balances,
             running=lambda: self.sites.running,
@@ -243,8 +244,9 @@ class Node:
         """Tasks whose sites are to be made anew."""
         self._leaving: dict[tuple[str, str], float] = {}
         """Variants that are about to go, and since when nobody is offered them."""
-        self._supply = Supply(self.sites, self.accounts, position, now=options.now)
-        self.totals = Totals()
+        self._rates = ClientRates(self.demand, options.now)
+        self._traffic: dict[str, dict[str, Counter[str]]] = {"sent": {}, "received": {}}
+        """Letters and bytes over the control plane since the start, by direction and kind."""
         self._begun = asyncio.Event()
 
     @property
@@ -269,13 +271,13 @@ class Node:
                 await self._peers.start(host, port, **self._peer_tls)
             await self.plane.open()
             self.menu.begin()
-            await self.rounds.begin()
+            await self.placement.begin()
             assert self._first_moves is not None
             await self._first_moves
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
-        for work in (self.rounds.go_on(), self.mover.persist(), self._look()):
+        for work in (self.placement.go_on(), self.reconciler.persist(), self._look()):
             self._go(work)
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -296,10 +298,10 @@ class Node:
         for upstream in self.upstreams.values():
             upstream.close()
         await self.plane.close()
-        self.shelf.close()
+        self.models.close()
         self.store.close()
         if self._begun.is_set():
-            await self.rounds.save()
+            await self.placement.save()
         self.memory.close()
         if self._tracer is not None:
             await asyncio.to_thread(self._tracer.close)
@@ -395,12 +397,12 @@ class Node:
             self._spans.degraded = reason
 
     def _ended(self, task: str, request: Request) -> None:
-        self.accounts.ended(task, request)
+        self.demand.ended(task, request)
         assert self._spans is not None
         self._spans.ended(task, request)
 
     def _signature(self, task: str) -> Signature | None:
-        return self.shelf.signature(task)
+        return self.models.signature(task)
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
         self.log.info("neighbor", neighbor=neighbor, alive=alive)
@@ -422,12 +424,12 @@ class Node:
         return None if neighbor is None else self.upstreams[neighbor]
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:
-        if self.position.repository:
-            wanted = {**wanted, **_listed(self.position.tasks, self._member.instances)}
+        if self.plan.repository:
+            wanted = {**wanted, **_listed(self.plan.tasks, self._member.instances)}
         # Neighbors go by an offer until they have heard that it is taken back, and what they have
         # sent meanwhile is on its way. So it is taken back before anything moves.
         now_s = self._now()
-        staying = wanted.keys() | self.mover.pinned.keys()
+        staying = wanted.keys() | self.reconciler.pinned.keys()
         self._leaving = {
             key: self._leaving.get(key, now_s) for key in self.sites.running if key not in staying
         }
@@ -438,7 +440,7 @@ class Node:
     async def _move(self, wanted: dict[tuple[str, str], int]) -> bool:
         self._aims += 1
         aim = self._aims
-        done = await self.mover.toward(wanted)
+        done = await self.reconciler.toward(wanted)
         if aim == self._aims:
             # What was to go and could not is there as before.
             self._leaving.clear()
@@ -468,19 +470,19 @@ class Node:
         for key in gone:
             self._leaving.pop(key, None)
         self._offer()
-        self._go(self.rounds.moved())
+        self._go(self.placement.moved())
 
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""
-        self.menu.offer(self._supply.own(but=self._leaving))
+        self.menu.offer(spare_capacity(self.plan, self.sites, self._rates.per_s, but=self._leaving))
 
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(LOOK_S)
-            self._supply.look()
+            self._rates.look()
             self._offer()
             self._degrade()
-            self.totals.add(self.plane.cut())
+            self._count_traffic()
 
     # What it says of itself.
 
@@ -489,8 +491,67 @@ class Node:
 
     def status(self) -> dict[str, Any]:
         """Describe the node, for people and scripts."""
-        self.totals.add(self.plane.cut())
-        return described(self)
+        self._count_traffic()
+        demand, moves = self.demand, self.reconciler.status()
+        budget = self.plan.budget_bytes
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        return {
+            "schema": 1,
+            "node": self.name,
+            "policy": self.policy_name,
+            "ready": self.server.ready,
+            "slot": self.placement.slot,
+            "slots": self.placement.ended,
+            "neighbors": list(self.plan.links_s),
+            "alive": sorted(self.plane.alive),
+            "degraded": self.menu.degraded,
+            "hops": {
+                neighbor: {
+                    "usable": upstream.works,
+                    "reason": upstream.reason,
+                    "sent": upstream.sent,
+                    "lost": upstream.failures,
+                    "errors": upstream.errors,
+                    "asked": upstream.asked,
+                    "hung": upstream.hung,
+                }
+                for neighbor, upstream in self.upstreams.items()
+            },
+            "running": {
+                f"{task}/{variant}": copies
+                for (task, variant), copies in sorted(self.sites.running.items())
+            },
+            "offers": [
+                {
+                    "task": one.task,
+                    "variant": one.variant,
+                    "node": one.node,
+                    "path": list(one.path),
+                    "spare_per_s": one.spare_per_s,
+                }
+                for one in self.menu.all
+            ],
+            "budget_bytes": budget if budget < math.inf else None,
+            "used_bytes": moves.used_bytes,
+            "moved_bytes": moves.moved_bytes,
+            "moving": msgspec.to_builtins(moves.moving),
+            "failures": msgspec.to_builtins(moves.failures),
+            "arrived": demand.arrived,
+            "forwarded": demand.forwarded,
+            "served": demand.served,
+            "passed": demand.passed,
+            "failed": demand.failed,
+            "cpu_s": used.ru_utime + used.ru_stime,
+            "control": self._traffic,
+        }
+
+    def _count_traffic(self) -> None:
+        """Add what has passed over the control plane since the last time."""
+        traffic = self.plane.cut()
+        for direction, counts in (("sent", traffic.sent), ("received", traffic.received)):
+            for (_, kind), (letters, size) in counts.items():
+                total = self._traffic[direction].setdefault(kind, Counter(letters=0, bytes=0))
+                total.update(letters=letters, bytes=size)
 
 
 def _listed(

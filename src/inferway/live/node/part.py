@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inferway.deployment.policies import HINDSIGHT
 from inferway.live.control.control import ControlPlane
-from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balances
-from inferway.live.node.position import Position
+from inferway.live.node.demand import LocalDemand
+from inferway.live.node.placement import NodePlacement
+from inferway.live.node.plan import NodePlan
 from inferway.live.node.post import Post
-from inferway.live.node.rounds import Rounds
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState
 from inferway.placement.local import LocalPolicy, local_policy
@@ -25,18 +25,18 @@ if TYPE_CHECKING:
 _FORESEEN: Final = 100
 
 
-def rounds_of(
+def node_placement(
     deployment: Deployment,
-    position: Position,
+    plan: NodePlan,
     plane: ControlPlane,
-    accounts: Accounts,
+    demand: LocalDemand,
     memory: NodeState,
     *,
     balances: Balances,
     running: Callable[[], Mapping[tuple[str, str], int]],
     wanted: Callable[[dict[tuple[str, str], int]], None],
     log: Any,
-) -> Rounds:
+) -> NodePlacement:
     """Join the placement policy to what carries its letters and measures for it.
 
     Parameters
@@ -45,10 +45,10 @@ def rounds_of(
         Names the policy, and how long slots are.
     plane
         Carries letters, where the policy has some; not open yet.
-    position, accounts, memory, balances, running, wanted, log
-        As of `Rounds`.
+    plan, demand, memory, balances, running, wanted, log
+        As of `NodePlacement`.
     """
-    network, demand = position.deployed
+    network, expected = plan.deployed
     spec, name = deployment.placement, policy_of(deployment)
     options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
     slot_s = float(options.pop("slot", network.slot_s))
@@ -56,23 +56,23 @@ def rounds_of(
         local_policy,
         name,
         network,
-        position.number,
+        plan.number,
         seed=deployment.seed,
-        batches=expected_batches(demand, _FORESEEN) if name in HINDSIGHT else None,
+        batches=expected_batches(expected, _FORESEEN) if name in HINDSIGHT else None,
         deployment=deployment,
-        data=position.data,
+        data=plan.data,
         **options,
     )
     policy = make()
-    _rehearse(make(), position)
+    _rehearse(make(), plan)
     clock, post = SlotClock(slot_s), None
     if policy.agent is not None:
         post = Post(policy.agent, plane, network.nodes, slot=clock.last)
-    return Rounds(
-        position,
+    return NodePlacement(
+        plan,
         policy,
         post,
-        accounts,
+        demand,
         clock,
         memory,
         balances=balances,
@@ -82,9 +82,9 @@ def rounds_of(
     )
 
 
-def _rehearse(spare: LocalPolicy, position: Position) -> None:
+def _rehearse(spare: LocalPolicy, plan: NodePlan) -> None:
     """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
     # Also where nothing enters: letters about what passes must not wait for it either.
-    one = dict.fromkeys(position.data.crossings, 1.0)
+    one = dict.fromkeys(plan.data.crossings, 1.0)
     spare.close_slot(one, one, {}, slot=1)
     spare.step()

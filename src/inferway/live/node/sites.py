@@ -27,8 +27,8 @@ from inferway.live.assembly import demand_at
 from inferway.live.errors import ServeError
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.node.balances import Balances
-from inferway.live.node.position import Position
-from inferway.live.node.shelf import Shelf
+from inferway.live.node.models import LoadedModels
+from inferway.live.node.plan import NodePlan
 from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Request
 from inferway.live.site import Site
@@ -85,14 +85,14 @@ class Sites:
     ----------
     deployment
         The file.
-    position
+    plan
         The node's.
     member
         What the file says of the node.
     replace
         Lets a fleet, or none, take a task over; returns the site that serves it, and what ends when
         the fleet before has gone.
-    shelf
+    models
         The node's loaded models.
     offers
         What the node goes by, of a task.
@@ -113,13 +113,13 @@ class Sites:
     def __init__(
         self,
         deployment: Deployment,
-        position: Position,
+        plan: NodePlan,
         member: Node,
         *,
         replace: Callable[
             [str, Pool | None], Awaitable[tuple[Site | None, asyncio.Task[None] | None]]
         ],
-        shelf: Shelf,
+        models: LoadedModels,
         offers: Callable[[str], Iterable[Offer]],
         signature: Callable[[str], Signature | None],
         upstreams: Mapping[str, Upstream],
@@ -129,8 +129,8 @@ class Sites:
         headroom: Headroom | None = None,
     ) -> None:
         self._headroom = headroom
-        self._deployment, self._position, self._member = deployment, position, member
-        self._replace, self._shelf = replace, shelf
+        self._deployment, self._plan, self._member = deployment, plan, member
+        self._replace, self._models = replace, models
         self._signature, self._spans = signature, spans
         self._offers, self._upstreams, self._ended, self._now = offers, upstreams, ended, now
         self.running: dict[Key, int] = {}
@@ -138,7 +138,7 @@ class Sites:
         self.by_task: dict[str, Site] = {}
         self.balances = Balances(
             self.by_task,
-            {task: kind.accuracy_target for task, kind in position.tasks.items()},
+            {task: kind.accuracy_target for task, kind in plan.tasks.items()},
         )
         self._made_of: dict[str, _MadeOf] = {}
         self._heard: dict[str, dict[Key, tuple[Offer, float]]] = {}
@@ -173,7 +173,7 @@ class Sites:
             Whether there are others, or batches need more of them under way at once than the site
             has servers for, so that it has to be made anew.
         """
-        if task not in self._position.tasks:
+        if task not in self._plan.tasks:
             return False  # of another file's
         offers = tuple(self._offers(task))
         made, ways = self._made_of.get(task, _NOTHING), _ways(offers)
@@ -205,12 +205,12 @@ class Sites:
                 return None
             offers = self._known(task)
             # A node that has no file of the task yet forwards all the same.
-            signature = await self._shelf.learn(task) or self._signature(task)
+            signature = await self._models.learn(task) or self._signature(task)
             pool: Pool | None = None
             stands_for: Sequence[Offer | None] = ()
             if signature is not None and (own or offers):
                 # One loan for all copies: a site gives back what it has been lent when it goes.
-                lent = {variant: self._shelf.lend(task, variant) for variant in own}
+                lent = {variant: self._models.acquire(task, variant) for variant in own}
                 try:
                     pool, stands_for = await run_detached(
                         self._made, task, signature, own, offers, lent
@@ -246,15 +246,15 @@ class Sites:
             else msgspec.structs.replace(offer, repository=False)
             for offer in stands_for
         ]
-        return lasting_classes(within_reach, repository=self._position.repository)
+        return lasting_classes(within_reach, repository=self._plan.repository)
 
     def _rate_per_s(self, task: str) -> float | None:
         """Expected arrival rate of a task here, for its policy; None where nothing says it."""
-        rate_per_s = self._position.rates_per_s.get(task, 0.0)
+        rate_per_s = self._plan.rates_per_s.get(task, 0.0)
         if rate_per_s > 0.0:
             return rate_per_s
-        spec = self._deployment.policy_of(self._position.tasks[task])
-        if spec.options.get("window") or all(of != task for of, _ in self._position.types):
+        spec = self._deployment.policy_of(self._plan.tasks[task])
+        if spec.options.get("window") or all(of != task for of, _ in self._plan.types):
             return None
         # What neighbors send has been decided on: the policy here has next to nothing to do.
         return _RARE_PER_S
@@ -290,13 +290,13 @@ class Sites:
         offers: list[Offer],
         lent: Mapping[str, Runtime],
     ) -> tuple[Pool, Sequence[Offer | None]]:
-        kind, member = self._position.tasks[task], self._member
+        kind, member = self._plan.tasks[task], self._member
         network = self._deployment.network
         described = [
             (
                 variant,
                 kind.variants[variant].accuracy,
-                kind.variants[variant].service_on(self._position.hardware).rate,
+                kind.variants[variant].service_on(self._plan.hardware).rate,
                 copies,
             )
             for variant, copies in own.items()
@@ -306,8 +306,8 @@ class Sites:
             described,
             offers,
             member.buffer,
-            node=self._position.node,
-            rate_per_s=self._position.peaks_per_s.get(task, 0.0),
+            node=self._plan.node,
+            rate_per_s=self._plan.peaks_per_s.get(task, 0.0),
         )
         try:
             dispatcher = dispatcher_on(
@@ -377,7 +377,7 @@ class Sites:
                 headroom=self._headroom,
                 demands=demands,
                 window_s=None if options.get("rate") else options.get("window"),
-                node=self._position.node,
+                node=self._plan.node,
                 idempotent=kind.idempotent,
                 now=self._now,
             ),
@@ -404,7 +404,7 @@ class Sites:
             elif self._headroom is None:
                 found.append(None)
             else:
-                growth = self._shelf.growth(task, name)
+                growth = self._models.growth(task, name)
                 variant, room = kind.variants[name], self._headroom
                 found.append(demand_at(view, servers, variant, signature, room, growth))
         return found

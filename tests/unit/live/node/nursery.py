@@ -22,10 +22,10 @@ import numpy as np
 
 import inferway
 from inferway.live import Outcome, Request
-from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balance, Balances
-from inferway.live.node.position import Position, position_of
-from inferway.live.node.rounds import Rounds
+from inferway.live.node.demand import LocalDemand
+from inferway.live.node.placement import NodePlacement
+from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, Saved, fingerprint
 from inferway.live.store import Allowed, ModelStore
@@ -196,44 +196,44 @@ class Turning:
 
 
 class Deciding:
-    """A node's part of OLAG, its accounts and its balances."""
+    """A node's part of OLAG, its demand and its balances."""
 
-    def __init__(self, position: Position) -> None:
-        network = position.deployed.network
-        self.position = position
-        self.policy = local_policy("olag", network, position.number)
-        self.accounts = Accounts(position.node, position.types)
-        self.balances = Balances({}, dict.fromkeys(position.tasks, 0.9))
-        self.tasks = list(position.tasks)
+    def __init__(self, plan: NodePlan) -> None:
+        network = plan.deployed.network
+        self.plan = plan
+        self.policy = local_policy("olag", network, plan.number)
+        self.demand = LocalDemand(plan.node, plan.types)
+        self.balances = Balances({}, dict.fromkeys(plan.tasks, 0.9))
+        self.tasks = list(plan.tasks)
 
     def come(self, slot: int) -> None:
         """Let come what comes in a slot."""
         for task, rows in asked(self.tasks, slot).items():
             request = Request({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "c", "cloud"
-            self.accounts.ended(task, request)
+            self.demand.ended(task, request)
         self.balances.take_up({self.tasks[slot % len(self.tasks)]: owed(slot)})
 
     async def go_on(self, folder: Path, writer: int) -> None:
         """Run slots until killed."""
-        position = self.position
-        network = position.deployed.network
+        plan = self.plan
+        network = plan.deployed.network
         clock = Turning(self, 0, writer)
-        rounds = Rounds(
-            position,
+        placement = NodePlacement(
+            plan,
             self.policy,
             None,
-            self.accounts,
+            self.demand,
             clock,  # type: ignore[arg-type]
-            NodeState(folder / "state.sqlite", fingerprint(network, position.number)),
+            NodeState(folder / "state.sqlite", fingerprint(network, plan.number)),
             balances=self.balances,
             running=dict,
             wanted=lambda wanted: None,
             log=Silent(),
         )
-        await rounds.begin()
-        clock.slot = rounds.slot
-        await rounds.go_on()
+        await placement.begin()
+        clock.slot = placement.slot
+        await placement.go_on()
 
 
 class Silent:
@@ -253,12 +253,12 @@ def decide(folder: Path, rounds: int) -> None:
     """Kill a node that decides slot after slot; each decision is that of one never killed."""
     file = folder / "two.yaml"
     file.write_text(FILE)
-    position = position_of(inferway.load(file), "edge")
-    steady = Deciding(position)
+    plan = plan_of(inferway.load(file), "edge")
+    steady = Deciding(plan)
     expected = [decided(steady.policy, steady.balances)]
     for slot in range(1, SLOTS + 1):
         steady.come(slot)
-        measured = steady.accounts.cut()
+        measured = steady.demand.cut()
         steady.policy.close_slot(measured.arrived, measured.reached, {}, slot=slot)
         steady.policy.step()
         expected.append(json.loads(json.dumps(decided(steady.policy, steady.balances))))
@@ -269,7 +269,7 @@ def decide(folder: Path, rounds: int) -> None:
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
-            asyncio.run(Deciding(position).go_on(folder, writer))
+            asyncio.run(Deciding(plan).go_on(folder, writer))
         os.close(writer)
         lines = os.fdopen(reader, "rb")
         first = lines.readline()

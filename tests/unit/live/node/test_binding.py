@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from inferway.live import ServeError
-from inferway.live.node.addresses import Addresses
-from inferway.live.node.binding import bound
+from inferway.live.node.addresses import Addresses, bound
 
 FAR = Addresses("edge.example.org:8000", "203.0.113.7:8003", "[2001:db8::7]:7447", "127.0.0.1:9002")
 HERE = Addresses("127.0.0.1:8000", "127.0.0.2:8003", "localhost:7447")

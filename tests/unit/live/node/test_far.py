@@ -11,8 +11,8 @@ import pytest
 
 import inferway
 from inferway.dispatch.offers import Offer
-from inferway.live.node.position import position_of
-from inferway.live.node.shelf import Shelf
+from inferway.live.node.models import LoadedModels
+from inferway.live.node.plan import plan_of
 from inferway.live.node.sites import Sites
 from inferway.live.roster import Roster
 from inferway.live.site import Site
@@ -72,17 +72,17 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         file.write_text(FILE)
         deployment = inferway.load(file)
         store = ModelStore(tmp_path / "store", limit_bytes=10_000_000)
-        shelf = Shelf(deployment, store)
-        await shelf.load("digits", "mini")
+        models = LoadedModels(deployment, store)
+        await models.load("digits", "mini")
         offers = [SMALL]
         hop = Upstream("metro", "127.0.0.1", 9)
         roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
         sites = Sites(
             deployment,
-            position_of(deployment, "edge"),
+            plan_of(deployment, "edge"),
             members_of(deployment, topology_of(deployment))["edge"],
             replace=roster.replace,
-            shelf=shelf,
+            models=models,
             offers=lambda task: offers,
             signature=lambda task: None,
             upstreams={"metro": hop},
@@ -109,7 +109,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         for one in await roster.all():
             await one.stop(1.0)
         hop.close()
-        shelf.close()
+        models.close()
         store.close()
 
     async def bounded() -> None:

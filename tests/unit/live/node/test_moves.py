@@ -18,8 +18,8 @@ from inferway.catalog import zoo
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, Server, ServerOptions, Site
 from inferway.live.local import zeros
-from inferway.live.node.mover import Mover
-from inferway.live.node.shelf import Pair, Shelf
+from inferway.live.node.models import LoadedModels, Pair
+from inferway.live.node.reconciler import Reconciler
 from inferway.live.store import Allowed, ModelStore
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime, Runtime
@@ -63,7 +63,7 @@ def server(tmp_path: Path) -> Iterator[ModelServer]:
 
 
 class Node:
-    """A shelf and a mover; what runs is borrowed, tried, and given back when it leaves."""
+    """A models and a reconciler; what runs is borrowed, tried, and given back when it leaves."""
 
     def __init__(
         self,
@@ -87,19 +87,19 @@ class Node:
             tls=ssl.create_default_context(cafile=tls if tls.exists() else None),
         )
         deployment = inferway.load(file)
-        self.shelf = Shelf(deployment, self.store)
+        self.models = LoadedModels(deployment, self.store)
         sizes = {
             ("digits", one.name): float(one.size_bytes or 0)
             for one in deployment.tasks["digits"].variants.values()
         }
         # Both do not fit at once.
-        self.mover = Mover(
-            self.shelf, self.announce, sizes=sizes, budget_bytes=sizes[FAR] + 1, now=now
+        self.reconciler = Reconciler(
+            self.models, self.announce, sizes=sizes, budget_bytes=sizes[FAR] + 1, now=now
         )
         self.borrowed: list[Runtime] = []
 
     async def announce(self, running: Mapping[Pair, int]) -> None:
-        old, self.borrowed = self.borrowed, [self.shelf.lend(*pair) for pair in running]
+        old, self.borrowed = self.borrowed, [self.models.acquire(*pair) for pair in running]
         for runtime in old:
             runtime.close()
         for runtime in self.borrowed:
@@ -111,7 +111,7 @@ class Node:
                 await work()
             for runtime in self.borrowed:
                 runtime.close()
-            self.shelf.close()
+            self.models.close()
             self.store.close()
 
         asyncio.run(bounded())
@@ -133,17 +133,17 @@ def test_a_model_is_fetched_before_the_old_one_goes(server: ModelServer, tmp_pat
     node = Node(tmp_path, tmp_path, far, lambda: 0.0)
 
     async def main() -> None:
-        assert await node.shelf.learn("digits") is not None
-        assert await node.mover.toward({TINY: 1})
-        moving = asyncio.create_task(node.mover.toward({FAR: 1}))
+        assert await node.models.learn("digits") is not None
+        assert await node.reconciler.toward({TINY: 1})
+        moving = asyncio.create_task(node.reconciler.toward({FAR: 1}))
         await asyncio.to_thread(asked.wait, LIMIT_S)
-        assert node.mover.running == {TINY: 1}
+        assert node.reconciler.running == {TINY: 1}
         gate.set()
         assert await moving
-        assert node.mover.running == {FAR: 1}
+        assert node.reconciler.running == {FAR: 1}
         # Loaded again, it comes from the disk.
-        assert await node.mover.toward({TINY: 1})
-        assert await node.mover.toward({FAR: 1})
+        assert await node.reconciler.toward({TINY: 1})
+        assert await node.reconciler.toward({FAR: 1})
         assert len(server.asked) == 1
 
     node.run(main)
@@ -158,20 +158,20 @@ def test_a_full_disk_costs_the_new_copy_and_not_the_old(
     (disk / "another's").write_bytes(bytes(500_000))
 
     async def main() -> None:
-        assert await node.mover.toward({TINY: 1})
-        assert not await node.mover.toward({FAR: 1})
-        assert node.mover.running == {TINY: 1}
-        (failure,) = node.mover.status().failures
+        assert await node.reconciler.toward({TINY: 1})
+        assert not await node.reconciler.toward({FAR: 1})
+        assert node.reconciler.running == {TINY: 1}
+        (failure,) = node.reconciler.status().failures
         assert failure.name == "digits/far"
         assert "bytes do not fit: the disk of" in failure.reason
         assert "\n" not in failure.reason
         (disk / "another's").unlink()
         # Its time has not come yet.
-        assert not await node.mover.toward({FAR: 1})
+        assert not await node.reconciler.toward({FAR: 1})
         clock[0] = failure.again_s
-        assert await node.mover.toward({FAR: 1})
-        assert node.mover.running == {FAR: 1}
-        assert not node.mover.status().failures
+        assert await node.reconciler.toward({FAR: 1})
+        assert node.reconciler.running == {FAR: 1}
+        assert not node.reconciler.status().failures
 
     node.run(main)
 
@@ -185,17 +185,17 @@ def test_a_corrupt_file_costs_the_new_copy_and_not_the_old(
     node = Node(tmp_path, tmp_path, far, lambda: clock[0])
 
     async def main() -> None:
-        assert await node.mover.toward({TINY: 1})
+        assert await node.reconciler.toward({TINY: 1})
         for times in (1, 2, 3):
-            assert not await node.mover.toward({FAR: 1})
-            (failure,) = node.mover.status().failures
+            assert not await node.reconciler.toward({FAR: 1})
+            (failure,) = node.reconciler.status().failures
             assert (failure.times, failure.again_s) == (times, 2.0 ** (times - 1))
             assert "is not the model: its digest is sha256:" in failure.reason
-            assert node.mover.running == {TINY: 1}
+            assert node.reconciler.running == {TINY: 1}
             clock[0] += failure.again_s
         assert len(server.asked) == 3
         server.replies["/model"] = whole(LARGE)
-        assert await node.mover.toward({FAR: 1})
+        assert await node.reconciler.toward({FAR: 1})
 
     node.run(main)
 
@@ -206,14 +206,14 @@ def test_a_variant_of_another_server_is_one_to_move(digits: Server, tmp_path: Pa
     node = Node(tmp_path, tmp_path, far, lambda: 0.0, tiny=BARE)
 
     async def main() -> None:
-        assert await node.mover.toward({FAR: 1})
-        assert node.mover.used_bytes == 7_000_000
+        assert await node.reconciler.toward({FAR: 1})
+        assert node.reconciler.used_bytes == 7_000_000
         (runtime,) = node.borrowed
-        assert node.shelf.signature("digits") == runtime.signature
+        assert node.models.signature("digits") == runtime.signature
         outputs = await asyncio.to_thread(runtime.run, zeros(runtime.signature))
         assert [array.shape for array in outputs.values()] == [(1, 3)]
-        assert await node.mover.toward({})
-        assert FAR not in node.shelf
+        assert await node.reconciler.toward({})
+        assert FAR not in node.models
 
     node.run(main)
 
@@ -223,10 +223,10 @@ def test_a_server_with_another_model_is_told(digits: Server, tmp_path: Path) -> 
     node = Node(tmp_path, tmp_path, far, lambda: 0.0)
 
     async def main() -> None:
-        assert await node.mover.toward({TINY: 1})
-        assert not await node.mover.toward({FAR: 1})
-        assert node.mover.running == {TINY: 1}
-        (failure,) = node.mover.status().failures
+        assert await node.reconciler.toward({TINY: 1})
+        assert not await node.reconciler.toward({FAR: 1})
+        assert node.reconciler.running == {TINY: 1}
+        (failure,) = node.reconciler.status().failures
         assert failure.reason.startswith("digits/far: the remote model's signature")
 
     node.run(main)

@@ -36,20 +36,20 @@ def test_slots_end_and_what_was_learned_is_taken_up_again(tmp_path: Path, run: A
             await both.start("cloud")
             edge = await both.start("edge")
             await both.met()
-            before = edge.rounds.policy.state.y.copy()
+            before = edge.placement.policy.state.y.copy()
             ended = edge.status()["slots"]
             for _ in range(20):
                 assert (await both.ask("/versions/large")).status_code == 200
             await both.until(lambda: edge.status()["slots"] >= ended + 2)
-            learned = edge.rounds.policy.state.y.copy()
+            learned = edge.placement.policy.state.y.copy()
             assert (learned != before).any()
-            slot = edge.rounds.slot
+            slot = edge.placement.slot
             await both.stop("edge")
             edge = await both.start("edge")
-            assert edge.rounds.slot >= slot
-            assert (edge.rounds.policy.state.y == learned).all()
-            assert edge.rounds.wanted == {
-                key: copies for key, copies in edge.rounds.wanted.items() if copies
+            assert edge.placement.slot >= slot
+            assert (edge.placement.policy.state.y == learned).all()
+            assert edge.placement.wanted == {
+                key: copies for key, copies in edge.placement.wanted.items() if copies
             }
 
     run(main())
@@ -63,7 +63,7 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
             # No slot is to come in between.
             for task in tuple(edge._tasks):
                 task.cancel()
-            assert await edge.mover.toward({small: 1})
+            assert await edge.reconciler.toward({small: 1})
             assert small in edge.sites.running
             happened: list[str] = []
             offer, run_sites = edge.menu.offer, edge.sites.run
@@ -80,10 +80,10 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
 
             edge.menu.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
             # As when what failed is tried again: nobody has said anew what is wanted.
-            assert await edge.mover.toward({})
+            assert await edge.reconciler.toward({})
             assert "offered" not in happened
             assert happened.index("not offered") < happened.index("moved")
-            await edge.mover.toward({small: 1})
+            await edge.reconciler.toward({small: 1})
             assert happened[-1] == "offered"
 
     run(main())
@@ -96,7 +96,7 @@ def test_what_nodes_with_batches_decided_is_decided_again(tmp_path: Path, run: A
                 await both.ask_all(variant)
             # A copy comes in the middle of requests, and forms batches as well.
             asking = asyncio.create_task(both.ask_all("mini"))
-            assert await both.edge.mover.toward({("digits-0", "large"): 1})
+            assert await both.edge.reconciler.toward({("digits-0", "large"): 1})
             await asking
             for _ in range(5):
                 await both.ask_all("mini")

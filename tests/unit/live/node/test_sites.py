@@ -17,8 +17,8 @@ import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.errors import ServeError
-from inferway.live.node.position import position_of
-from inferway.live.node.shelf import Shelf
+from inferway.live.node.models import LoadedModels
+from inferway.live.node.plan import plan_of
 from inferway.live.node.sites import REMEMBERED_S, Sites
 from inferway.live.request import Outcome, Request
 from inferway.live.roster import Roster
@@ -63,7 +63,7 @@ class World:
         file.write_text(FILE.format(task=task, mini=mini))
         deployment = inferway.load(file)
         self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
-        self.shelf = Shelf(deployment, self.store)
+        self.models = LoadedModels(deployment, self.store)
         self.offers: list[Offer] = []
         self.said: Signature | None = None
         self.later_s = 0.0
@@ -73,10 +73,10 @@ class World:
         self.roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
         self.sites = Sites(
             deployment,
-            position_of(deployment, node),
+            plan_of(deployment, node),
             members_of(deployment, topology_of(deployment))[node],
             replace=self.roster.replace,
-            shelf=self.shelf,
+            models=self.models,
             offers=lambda task: [one for one in self.offers if one.task == task],
             signature=lambda task: self.said,
             upstreams=self.upstreams,
@@ -86,7 +86,7 @@ class World:
 
     async def load(self, *variants: str) -> None:
         for variant in variants:
-            await self.shelf.load("digits", variant)
+            await self.models.load("digits", variant)
 
     @property
     def site(self) -> Site:
@@ -119,8 +119,8 @@ def run(tmp_path: Path) -> Callable[..., None]:
                 await work(world)
                 for site in await world.roster.all():
                     await site.stop(1.0)
-            world.upstreams["metro"].close()
-            world.shelf.close()
+            world.hops["metro"].close()
+            world.models.close()
             world.store.close()
 
         asyncio.run(bounded())
@@ -279,7 +279,7 @@ def test_offers_of_tasks_that_nobody_knows_are_passed_over(run: Callable[..., No
 def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         for name in ("mini", "small", "large"):
-            described = world.sites._position.tasks["digits"].variants[name]
+            described = world.sites._plan.tasks["digits"].variants[name]
             object.__setattr__(described.model, "path", Path("/nowhere"))
         world.offers = [CLOUD]
         assert world.sites.heed("digits")
@@ -306,8 +306,8 @@ def test_nobody_takes_over_from_sites_that_are_being_stopped(run: Callable[..., 
         assert world.site is before
         assert list(world.roster.sites) == [before]
         # What the other one was lent has come back.
-        world.shelf.unload("digits", "small")
-        assert ("digits", "small") not in world.shelf
+        world.models.release("digits", "small")
+        assert ("digits", "small") not in world.models
 
     run(work)
 

@@ -86,7 +86,7 @@ class _Section:
             self.folder.rmdir()
 
 
-class Sections:
+class RecordingRotation:
     """Records each site from the moment it takes its task over.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Sections of a node's recordings: how much of them is kept, and which of them go."""
+"""RecordingRotation of a node's recordings: how much of them is kept, and which of them go."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import pytest
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import _PACKING, EVENT, Recording
 from inferway.dispatch.replay import replay
-from inferway.live.node.sections import Sections
+from inferway.live.node.recordings import RecordingRotation
 from inferway.site import Fleet
 
 LIMIT_S = 20.0
@@ -71,7 +71,7 @@ class Recorded:
 
     def __init__(self, folder: Path, **bounds: int) -> None:
         self.folder, self.log = folder, Log()
-        self.sections: Any = Sections(folder, self.log, **bounds)
+        self.sections: Any = RecordingRotation(folder, self.log, **bounds)
 
     def begin(self, task: str, count: int = 0) -> Busy:
         site: Any = Busy(task)

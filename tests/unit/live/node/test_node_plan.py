@@ -9,7 +9,7 @@ import pytest
 
 import inferway
 from inferway.live.errors import ServeError
-from inferway.live.node.position import Position, position_of
+from inferway.live.node.plan import NodePlan, plan_of
 
 FILE = """
 tasks:
@@ -40,17 +40,15 @@ workload:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> dict[str, Position]:
+def place(tmp_path: Path) -> dict[str, NodePlan]:
     file = tmp_path / "five.yaml"
     file.write_text(FILE)
     deployment = inferway.load(file)
-    return {
-        name: position_of(deployment, name) for name in ("cloud", "store", "metro", "edge", "far")
-    }
+    return {name: plan_of(deployment, name) for name in ("cloud", "store", "metro", "edge", "far")}
 
 
 def test_a_node_relies_on_the_neighbor_towards_the_nearest_repository(
-    place: dict[str, Position],
+    place: dict[str, NodePlan],
 ) -> None:
     upstream = {name: one.upstream for name, one in place.items()}
     # 38 ms to the cloud by the metro, and 50 ms to the store.
@@ -68,7 +66,7 @@ def test_a_node_relies_on_the_neighbor_towards_the_nearest_repository(
     assert place["far"].budget_bytes == math.inf
 
 
-def test_counted_tasks_go_by_the_names_that_clients_ask_for(place: dict[str, Position]) -> None:
+def test_counted_tasks_go_by_the_names_that_clients_ask_for(place: dict[str, NodePlan]) -> None:
     edge = place["edge"]
     assert sorted(edge.tasks) == ["digits-0", "digits-1", "others"]
     assert edge.tasks["digits-0"] is edge.tasks["digits-1"]
@@ -79,7 +77,7 @@ def test_counted_tasks_go_by_the_names_that_clients_ask_for(place: dict[str, Pos
     assert all(one.types == edge.types for one in place.values())
 
 
-def test_rates_are_those_of_what_enters_here(place: dict[str, Position]) -> None:
+def test_rates_are_those_of_what_enters_here(place: dict[str, NodePlan]) -> None:
     edge, metro = place["edge"].rates_per_s, place["metro"].rates_per_s
     assert edge["others"] == pytest.approx(5.0)
     total = sum(rates[task] for rates in (edge, metro) for task in ("digits-0", "digits-1"))
@@ -91,7 +89,7 @@ def test_rates_are_those_of_what_enters_here(place: dict[str, Position]) -> None
         assert place["edge"].peaks_per_s[task] >= rate * 0.99
 
 
-def test_what_passes_a_node_is_in_its_data(place: dict[str, Position]) -> None:
+def test_what_passes_a_node_is_in_its_data(place: dict[str, NodePlan]) -> None:
     types = place["edge"].types
     at_cloud = place["cloud"].data.crossings
     assert set(at_cloud) == set(types.values())
@@ -108,4 +106,4 @@ def test_a_name_that_no_node_has(tmp_path: Path) -> None:
     file = tmp_path / "five.yaml"
     file.write_text(FILE)
     with pytest.raises(ServeError, match="no node nowhere; it has"):
-        position_of(inferway.load(file), "nowhere")
+        plan_of(inferway.load(file), "nowhere")

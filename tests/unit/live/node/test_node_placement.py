@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balance, Balances
-from inferway.live.node.position import Position, position_of
-from inferway.live.node.rounds import Rounds
+from inferway.live.node.demand import LocalDemand
+from inferway.live.node.placement import NodePlacement
+from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, StateError, fingerprint
 from inferway.live.request import Outcome, Request
@@ -69,29 +69,27 @@ class Log:
 
 
 class World:
-    """The rounds of one node, what they say is to run, and what they log."""
+    """The placement of one node, what they say is to run, and what they log."""
 
     def __init__(self, folder: Path, *slots: Slot, policy: str = "olag", node: str = "edge"):
         file = folder / "two.yaml"
         file.write_text(FILE)
         deployment = inferway.load(file)
-        self.position: Position = position_of(deployment, node)
-        network = self.position.deployed.network
-        self.policy: Any = local_policy(
-            policy, network, self.position.number, deployment=deployment
-        )
-        self.accounts = Accounts(node, self.position.types)
+        self.plan: NodePlan = plan_of(deployment, node)
+        network = self.plan.deployed.network
+        self.policy: Any = local_policy(policy, network, self.plan.number, deployment=deployment)
+        self.demand = LocalDemand(node, self.plan.types)
         self.clock = Clock(*slots)
-        self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.position.number))
+        self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.plan.number))
         self.balances = Balances({}, {"digits-0": 0.9, "digits-1": 0.9})
         self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
-        self.rounds = Rounds(
-            self.position,
+        self.placement = NodePlacement(
+            self.plan,
             self.policy,
             None,
-            self.accounts,
+            self.demand,
             self.clock,  # type: ignore[arg-type]
             self.memory,
             balances=self.balances,
@@ -104,10 +102,10 @@ class World:
         for _ in range(count):
             request = Request({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "large", "cloud"
-            self.accounts.ended(task, request)
+            self.demand.ended(task, request)
 
     async def go_on(self) -> None:
-        going = asyncio.create_task(self.rounds.go_on())
+        going = asyncio.create_task(self.placement.go_on())
         idle = asyncio.create_task(self.clock.idle.wait())
         await asyncio.wait((going, idle), return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert not going.done(), going.exception()
@@ -117,15 +115,15 @@ class World:
 def test_what_is_asked_for_is_wanted_after_the_slot(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.wanted == [PINNED]
         world.ask("digits-1", 50)
         await world.go_on()
-        assert (world.rounds.slot, world.rounds.ended) == (70, 1)
+        assert (world.placement.slot, world.placement.ended) == (70, 1)
         (_, variant), *more = world.wanted[-1].keys() - PINNED.keys()
         assert not more
         assert world.wanted[-1][("digits-1", variant)] == 1
-        assert world.rounds.wanted == world.wanted[-1]
+        assert world.placement.wanted == world.wanted[-1]
         world.memory.close()
 
     asyncio.run(main())
@@ -134,7 +132,7 @@ def test_what_is_asked_for_is_wanted_after_the_slot(tmp_path: Path) -> None:
 def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
     async def first() -> Mapping[tuple[str, str], int]:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         world.memory.close()
@@ -142,9 +140,9 @@ def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
 
     async def again(wanted: Mapping[tuple[str, str], int]) -> None:
         world = World(tmp_path)
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.wanted == [wanted]
-        assert (world.rounds.slot, world.rounds.ended) == (70, 0)
+        assert (world.placement.slot, world.placement.ended) == (70, 0)
         assert world.log.said == ["goes on"]
         world.memory.close()
 
@@ -172,12 +170,12 @@ def test_a_state_that_makes_no_sense_is_told_and_the_node_begins_anew(tmp_path: 
             world.memory.save(one)
             world.memory.close()
             world = World(tmp_path)
-            await world.rounds.begin()
+            await world.placement.begin()
             assert world.log.said == ["begins anew"]
             assert "cannot be taken up: " in world.log.reasons[0]
             assert "\n" not in world.log.reasons[0]
             assert world.wanted == [PINNED]
-            assert world.rounds.slot == 0
+            assert world.placement.slot == 0
             assert not world.policy.counters.counts.any()
             assert world.balances.now == {}
         world.memory.close()
@@ -201,7 +199,7 @@ def test_a_damaged_file_is_told_and_the_node_begins_anew(tmp_path: Path) -> None
             assert damaged != content
             file.write_bytes(damaged)
             world = World(tmp_path, Slot(71, 1.0, 0.0))
-            await world.rounds.begin()
+            await world.placement.begin()
             assert world.log.said == ["begins anew"]
             assert reason in world.log.reasons[0]
             assert world.wanted == [PINNED]
@@ -220,7 +218,7 @@ def test_another_networks_state_is_left_alone(tmp_path: Path) -> None:
         world = World(tmp_path)
         world.memory._fingerprint = "another"
         with pytest.raises(StateError, match="remembers another network"):
-            await world.rounds.begin()
+            await world.placement.begin()
         world.memory.close()
 
     asyncio.run(main())
@@ -237,8 +235,8 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
             if restarts and number > 70:
                 world.memory.close()
                 world = World(folder, policy="olag-literal")
-                await world.rounds.begin()
-                assert world.rounds.slot == number - 1
+                await world.placement.begin()
+                assert world.placement.slot == number - 1
             if number < 74:
                 # More than a copy answers in a slot.
                 world.ask("digits-1", 1, 5_000_000)
@@ -247,7 +245,7 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
             world.clock.slots, world.clock.idle = [Slot(number, 1.0, 0.0)], asyncio.Event()
             await world.go_on()
             counters = world.policy.counters
-            found.append((world.rounds.wanted, counters.counts.tolist(), world.balances.now))
+            found.append((world.placement.wanted, counters.counts.tolist(), world.balances.now))
         world.memory.close()
         return found
 
@@ -269,7 +267,7 @@ def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
         world.memory.close()
         world = World(tmp_path)
         world.balances._targets["digits-0"] = 0.8
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.balances.now == {"digits-1": Balance(0.9, -2.0)}
         world.memory.close()
 
@@ -279,7 +277,7 @@ def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
 def test_what_has_moved_is_saved_and_all_else_is_as_of_the_slots_end(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         before = world.memory.load()
@@ -289,7 +287,7 @@ def test_what_has_moved_is_saved_and_all_else_is_as_of_the_slots_end(tmp_path: P
         world.policy.count += 1.0
         world.policy.state.x[:] = 1
         world.balances.take_up({"digits-0": Balance(0.9, 2.0)})
-        await world.rounds.moved()
+        await world.placement.moved()
         after = world.memory.load()
         assert after is not None
         assert after.loaded == ("digits-0/mini#0", "digits-1/small#0", "digits-1/small#1")
@@ -308,32 +306,32 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
 
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         wanted = world.wanted[-1]
         assert wanted != PINNED
         world.running = {**PINNED, ("digits-0", "small"): 1, ("others", "x"): 1}
-        await world.rounds.moved()
+        await world.placement.moved()
         world.memory.close()
         world = World(tmp_path)
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.wanted == [{**PINNED, ("digits-0", "small"): 1}]
         await world.go_on()
         assert world.wanted[1:] == [wanted]
         # Some of it was: that comes first.
         first = next(iter(wanted.keys() - PINNED.keys()))
         world.running = {first: 1}
-        await world.rounds.moved()
+        await world.placement.moved()
         world.memory.close()
         world = World(tmp_path)
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.wanted == [wanted]
         assert next(iter(world.wanted[0])) == first
         world.memory.close()
         # Of another policy's wishes nothing is left to wait for.
         world = World(tmp_path, policy="repository-only")
-        await world.rounds.begin()
+        await world.placement.begin()
         assert world.wanted == [PINNED]
         world.memory.close()
 
@@ -343,7 +341,7 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
 def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0), Slot(75, 1.0, 4.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         step = world.policy.step
         steps: list[int] = []
 
@@ -356,7 +354,7 @@ def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> No
         world.policy.step = failing
         await world.go_on()
         assert len(steps) == 3
-        assert (world.rounds.slot, world.rounds.ended) == (75, 3)
+        assert (world.placement.slot, world.placement.ended) == (75, 3)
         assert world.log.said == ["a slot was not ended", "the clock was set"]
         saved = world.memory.load()
         assert saved is not None
@@ -369,10 +367,10 @@ def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> No
 def test_a_disk_that_fails_costs_the_state_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0))
-        await world.rounds.begin()
+        await world.placement.begin()
         world.memory.close()
         await world.go_on()
-        assert world.rounds.ended == 2
+        assert world.placement.ended == 2
         assert world.log.said == ["the state was not saved"] * 2
 
     asyncio.run(main())
@@ -381,7 +379,7 @@ def test_a_disk_that_fails_costs_the_state_and_nothing_else(tmp_path: Path) -> N
 def test_a_repository_wants_all_it_has(tmp_path: Path) -> None:
     world = World(tmp_path, node="cloud", policy="infida")
     variants = ("mini", "small", "large")
-    assert world.rounds.wanted.keys() >= {(task, "large") for task, _ in PINNED}
-    assert all(variant in variants for _, variant in world.rounds.wanted)
-    assert min(world.rounds.wanted.values()) >= 1
+    assert world.placement.wanted.keys() >= {(task, "large") for task, _ in PINNED}
+    assert all(variant in variants for _, variant in world.placement.wanted)
+    assert min(world.placement.wanted.values()) >= 1
     world.memory.close()

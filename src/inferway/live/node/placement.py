@@ -11,9 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from inferway.live.node.accounts import Accounts
 from inferway.live.node.balances import Balances
-from inferway.live.node.position import Position
+from inferway.live.node.demand import LocalDemand
+from inferway.live.node.plan import NodePlan
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
@@ -21,18 +21,18 @@ from inferway.live.threads import run_detached
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
 
-class Rounds:
+class NodePlacement:
     """A node's part of placement, slot by slot.
 
     Parameters
     ----------
-    position
+    plan
         The node's.
     policy
         Its part of the placement policy.
     post
         Carries the policy's letters; None where it has none.
-    accounts
+    demand
         What was measured.
     clock
         When slots end.
@@ -51,10 +51,10 @@ class Rounds:
 
     def __init__(
         self,
-        position: Position,
+        plan: NodePlan,
         policy: LocalPolicy,
         post: Post | None,
-        accounts: Accounts,
+        demand: LocalDemand,
         clock: SlotClock,
         memory: NodeState,
         *,
@@ -63,9 +63,9 @@ class Rounds:
         wanted: Callable[[dict[tuple[str, str], int]], None],
         log: Any,
     ) -> None:
-        network = position.deployed.network
-        self._position, self.policy, self._post = position, policy, post
-        self._accounts, self._clock, self._memory = accounts, clock, memory
+        network = plan.deployed.network
+        self._plan, self.policy, self._post = plan, policy, post
+        self._demand, self._clock, self._memory = demand, clock, memory
         self._balances = balances
         self._running, self._wanted, self._log = running, wanted, log
         self._kept: Saved | None = None
@@ -77,8 +77,8 @@ class Rounds:
         """Number of the last slot that has ended; 0 before the first."""
         self.ended = 0
         """Slots that have ended since the start."""
-        self._names = variants_of(network, position.number)
-        first, last = network.pairs.first[position.number : position.number + 2]
+        self._names = variants_of(network, plan.number)
+        first, last = network.pairs.first[plan.number : plan.number + 2]
         models = network.models
         self._tasks = [
             network.tasks[models.task[model]] for model in network.pairs.model[first:last]
@@ -153,8 +153,8 @@ class Rounds:
             await self.save()
 
     async def _end(self, number: int) -> None:
-        measured = self._accounts.cut()
-        load = loads_of(self._position.data, self._names, measured.served, self.policy.x)
+        measured = self._demand.cut()
+        load = loads_of(self._plan.data, self._names, measured.served, self.policy.x)
         if self._post is not None:
             self._post.close_slot(number, measured.arrived, load)
             await self._clock.letters()

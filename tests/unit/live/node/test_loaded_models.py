@@ -17,7 +17,7 @@ import pytest
 import inferway
 from inferway.catalog import zoo
 from inferway.live.models import LoadError
-from inferway.live.node.shelf import Shelf
+from inferway.live.node.models import LoadedModels
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 from inferway.runtime import OnnxRuntime, inspect
@@ -30,20 +30,20 @@ PLAIN = f"own: {{model: own.onnx, {OWN}}}"
 
 
 class World:
-    """A deployment of one task and the shelf of a node that serves it."""
+    """A deployment of one task and the models of a node that serves it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
 
-    def shelf(self, *variants: str, task: str = "digits", more: str = "") -> Shelf:
+    def models(self, *variants: str, task: str = "digits", more: str = "") -> LoadedModels:
         lines = "".join(f"      {variant}\n" for variant in variants)
         (self.folder / "own.onnx").write_bytes(content_of())
         file = self.folder / "deployment.yaml"
         file.write_text(
             f"tasks:\n  {task}:\n    {more}\n    deadline: 300 ms\n    variants:\n{lines}"
         )
-        return Shelf(inferway.load(file), self.store)
+        return LoadedModels(inferway.load(file), self.store)
 
     def change(self, content: bytes) -> None:
         """Put another file in the place of one that was good when the deployment was read."""
@@ -94,12 +94,12 @@ def unrunnable(content: bytes) -> bytes:
 
 
 def test_what_is_lent_answers_as_the_model_does(world: World) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}")
+    models = world.models("tiny: {model: zoo://digits/tiny}")
     images = {SIGNATURE.inputs[0].name: zoo.testset().images[:32]}
 
     async def main() -> None:
-        await shelf.load(*TINY)
-        one, two = shelf.lend(*TINY), shelf.lend(*TINY)
+        await models.load(*TINY)
+        one, two = models.acquire(*TINY), models.acquire(*TINY)
         expected = OnnxRuntime(zoo.model_path("digits", "tiny")).run(images)
         for runtime in (one, two):
             assert runtime.signature == SIGNATURE
@@ -115,57 +115,57 @@ def test_what_is_lent_answers_as_the_model_does(world: World) -> None:
 
 
 def test_weights_go_when_the_last_loan_has_come_back(world: World) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}")
+    models = world.models("tiny: {model: zoo://digits/tiny}")
 
     async def main() -> None:
         freed = asyncio.Event()
-        shelf.freed = freed.set
-        await shelf.load(*TINY)
-        one, two = shelf.lend(*TINY), shelf.lend(*TINY)
-        assert not shelf.unload(*TINY)
+        models.freed = freed.set
+        await models.load(*TINY)
+        one, two = models.acquire(*TINY), models.acquire(*TINY)
+        assert not models.release(*TINY)
         one.close()
         await asyncio.sleep(0)
-        assert TINY in shelf
+        assert TINY in models
         assert not freed.is_set()
         closing = threading.Thread(target=two.close)  # sites close in any thread
         closing.start()
         await freed.wait()
         closing.join()
-        assert TINY not in shelf
-        assert shelf.unload(*TINY)
+        assert TINY not in models
+        assert models.release(*TINY)
         with pytest.raises(LoadError, match="digits/tiny is not loaded"):
-            shelf.lend(*TINY)
+            models.acquire(*TINY)
 
     world.run(main())
 
 
 def test_a_loan_that_is_forgotten_comes_back_by_itself(world: World) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}")
+    models = world.models("tiny: {model: zoo://digits/tiny}")
 
     async def main() -> None:
-        await shelf.load(*TINY)
-        loan = shelf.lend(*TINY)
-        assert not shelf.unload(*TINY)
+        await models.load(*TINY)
+        loan = models.acquire(*TINY)
+        assert not models.release(*TINY)
         del loan
         await asyncio.sleep(0)
-        assert TINY not in shelf
+        assert TINY not in models
 
     world.run(main())
 
 
 def test_what_is_to_go_stays_when_it_is_loaded_again(world: World) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}")
+    models = world.models("tiny: {model: zoo://digits/tiny}")
 
     async def main() -> None:
-        await shelf.load(*TINY)
-        loan = shelf.lend(*TINY)
-        assert not shelf.unload(*TINY)
-        await shelf.load(*TINY)
+        await models.load(*TINY)
+        loan = models.acquire(*TINY)
+        assert not models.release(*TINY)
+        await models.load(*TINY)
         loan.close()
         await asyncio.sleep(0)
-        assert TINY in shelf
-        shelf.close()
-        assert TINY not in shelf
+        assert TINY in models
+        models.close()
+        assert TINY not in models
 
     world.run(main())
 
@@ -176,10 +176,10 @@ def test_a_signature_is_known_before_anything_is_loaded(world: World) -> None:
     remote = f"two: {{remote: 'http://127.0.0.1:9/v2/models/digits', {OWN}}}"
 
     async def main() -> None:
-        near = world.shelf("tiny: {model: zoo://digits/tiny}")
+        near = world.models("tiny: {model: zoo://digits/tiny}")
         assert near.signature("digits") is None
         assert await near.learn("digits") == near.signature("digits") == SIGNATURE
-        stored = world.shelf(f"own: {{model: {far}, {OWN}}}", remote)
+        stored = world.models(f"own: {{model: {far}, {OWN}}}", remote)
         assert await stored.learn("digits") is None
         (world.folder / "mini").write_bytes(content_of())
         await world.store.fetch((world.folder / "mini").as_uri(), digest_of(content_of()))
@@ -191,45 +191,45 @@ def test_a_signature_is_known_before_anything_is_loaded(world: World) -> None:
 
 
 def test_a_broken_file_says_no_signature_and_others_do(world: World) -> None:
-    shelf = world.shelf(PLAIN, "tiny: {model: zoo://digits/tiny}")
+    models = world.models(PLAIN, "tiny: {model: zoo://digits/tiny}")
     world.change(b"no model")
 
     async def main() -> None:
-        assert await shelf.learn("digits") == SIGNATURE
+        assert await models.learn("digits") == SIGNATURE
 
     world.run(main())
 
 
 def test_identical_tasks_have_models_of_their_own(world: World) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}", more="count: 2")
+    models = world.models("tiny: {model: zoo://digits/tiny}", more="count: 2")
 
     async def main() -> None:
-        await shelf.load("digits-1", "tiny")
-        assert ("digits-1", "tiny") in shelf
-        assert ("digits-0", "tiny") not in shelf
+        await models.load("digits-1", "tiny")
+        assert ("digits-1", "tiny") in models
+        assert ("digits-0", "tiny") not in models
         with pytest.raises(LoadError, match="digits-2/tiny: there is no task 'digits-2'"):
-            await shelf.load("digits-2", "tiny")
+            await models.load("digits-2", "tiny")
 
     world.run(main())
 
 
 def test_a_plain_file_comes_through_the_store_and_is_hashed_once(world: World) -> None:
-    shelf = world.shelf(PLAIN)
+    models = world.models(PLAIN)
 
     async def main() -> None:
-        await shelf.load("digits", "own")
+        await models.load("digits", "own")
         (stored,) = world.store.contents()
         assert (stored.digest, stored.uses) == (digest_of(content_of()), 0)
-        assert shelf.unload("digits", "own")
+        assert models.release("digits", "own")
         # Were it hashed again, the other file would do.
         world.change(content_of("small"))
-        await shelf.load("digits", "own")
-        assert shelf.unload("digits", "own")
+        await models.load("digits", "own")
+        assert models.release("digits", "own")
         # What was thrown out of the store is sought at its source, where another is by now.
         world.store.discard(stored.digest)
         with pytest.raises(LoadError, match=r"digits/own: file:///\S+ is not the model"):
-            await shelf.load("digits", "own")
-        await shelf.load("digits", "own")
+            await models.load("digits", "own")
+        await models.load("digits", "own")
         assert [one.digest for one in world.store.contents()] == [digest_of(content_of("small"))]
 
     world.run(main())
@@ -248,16 +248,16 @@ def test_a_plain_file_comes_through_the_store_and_is_hashed_once(world: World) -
 def test_a_model_that_cannot_be_loaded_is_told_in_one_sentence(
     world: World, content: bytes, reason: str
 ) -> None:
-    shelf = world.shelf("tiny: {model: zoo://digits/tiny}", PLAIN)
+    models = world.models("tiny: {model: zoo://digits/tiny}", PLAIN)
     world.change(content)
 
     async def main() -> None:
-        await shelf.load(*TINY)
+        await models.load(*TINY)
         with pytest.raises(LoadError, match=f"digits/own: .*{reason}") as caught:
-            await shelf.load("digits", "own")
+            await models.load("digits", "own")
         assert "\n" not in str(caught.value)
         assert digest_of(content)[7:] not in str(caught.value)
-        assert ("digits", "own") not in shelf
+        assert ("digits", "own") not in models
         assert all(one.uses == 0 for one in world.store.contents())
 
     world.run(main())
@@ -265,16 +265,16 @@ def test_a_model_that_cannot_be_loaded_is_told_in_one_sentence(
 
 def test_a_missing_file_and_a_wrong_digest_are_told(world: World) -> None:
     stated = f"stated: {{model: own.onnx, digest: '{digest_of(content_of())}', {OWN}}}"
-    shelf = world.shelf(stated, PLAIN)
+    models = world.models(stated, PLAIN)
     other = content_of("small")
     world.change(other)
 
     async def main() -> None:
         with pytest.raises(LoadError, match=f"stated: .* its digest is {digest_of(other)}, exp"):
-            await shelf.load("digits", "stated")
+            await models.load("digits", "stated")
         (world.folder / "own.onnx").unlink()
         with pytest.raises(LoadError, match=r"digits/own: own.onnx cannot be read: No such file"):
-            await shelf.load("digits", "own")
+            await models.load("digits", "own")
         assert world.store.used_bytes == 0
 
     world.run(main())
@@ -288,68 +288,68 @@ def test_a_source_that_is_not_allowed_is_told(tmp_path: Path) -> None:
         world.store = ModelStore(
             tmp_path / "store", limit_bytes=1_000_000, allowed=Allowed(schemes=("https",))
         )
-        shelf = world.shelf(PLAIN)
+        models = world.models(PLAIN)
         with pytest.raises(LoadError, match="digits/own: models come by https here"):
-            await shelf.load("digits", "own")
+            await models.load("digits", "own")
 
     world.run(main())
 
 
 def test_a_file_that_was_damaged_in_the_store_is_brought_anew(world: World) -> None:
-    shelf = world.shelf(PLAIN)
+    models = world.models(PLAIN)
 
     async def main() -> None:
-        await shelf.prepare("digits", "own")
+        await models.prepare("digits", "own")
         (stored,) = world.store.contents()
         stored.path.write_bytes(b"damaged")
         with pytest.raises(LoadError, match=r"digits/own: own.onnx: the model file's digest is"):
-            await shelf.load("digits", "own")
-        await shelf.load("digits", "own")
+            await models.load("digits", "own")
+        await models.load("digits", "own")
 
     world.run(main())
 
 
 def test_what_is_prepared_stays_in_the_store_until_it_is_loaded(world: World) -> None:
-    shelf = world.shelf(PLAIN)
+    models = world.models(PLAIN)
 
     def uses() -> int:
         (stored,) = world.store.contents()
         return stored.uses
 
     async def main() -> None:
-        await shelf.prepare("digits", "own")
-        assert shelf.is_ready("digits", "own")
+        await models.prepare("digits", "own")
+        assert models.is_ready("digits", "own")
         assert uses() == 1
-        shelf.forget("digits", "own")
-        assert not shelf.is_ready("digits", "own")
+        models.forget("digits", "own")
+        assert not models.is_ready("digits", "own")
         assert uses() == 0
-        await shelf.prepare("digits", "own")
-        await shelf.load("digits", "own")
+        await models.prepare("digits", "own")
+        await models.load("digits", "own")
         assert uses() == 0
-        shelf.close()
+        models.close()
 
     world.run(main())
 
 
 def test_what_is_prepared_is_checked(world: World) -> None:
-    shelf = world.shelf(PLAIN)
+    models = world.models(PLAIN)
     world.change(content_of()[:-100])
 
     async def main() -> None:
         with pytest.raises(LoadError, match=r"digits/own: own.onnx: not a whole ONNX model"):
-            await shelf.prepare("digits", "own")
+            await models.prepare("digits", "own")
         (stored,) = world.store.contents()
         assert stored.uses == 0
-        assert not shelf.is_ready("digits", "own")
+        assert not models.is_ready("digits", "own")
 
     world.run(main())
 
 
 def test_a_variant_without_a_model_is_told(world: World) -> None:
-    shelf = world.shelf(f"own: {{{OWN}}}")
+    models = world.models(f"own: {{{OWN}}}")
 
     async def main() -> None:
-        for work in (shelf.prepare, shelf.load):
+        for work in (models.prepare, models.load):
             with pytest.raises(LoadError, match="digits/own: it has no `model`"):
                 await work("digits", "own")
 
@@ -358,20 +358,20 @@ def test_a_variant_without_a_model_is_told(world: World) -> None:
 
 @pytest.mark.parametrize("after", range(0, 12, 2))
 def test_a_load_that_is_canceled_leaves_nothing(world: World, after: int) -> None:
-    shelf = world.shelf(PLAIN)
+    models = world.models(PLAIN)
     world.change(content_of("large"))
 
     async def main() -> None:
-        loading = asyncio.create_task(shelf.load("digits", "own"))
+        loading = asyncio.create_task(models.load("digits", "own"))
         for _ in range(after):
             await asyncio.wait({loading}, timeout=0.002)
         loading.cancel()
         await asyncio.wait({loading})
         if loading.cancelled():
-            assert ("digits", "own") not in shelf
+            assert ("digits", "own") not in models
             assert all(one.uses == 0 for one in world.store.contents())
-        await shelf.load("digits", "own")
-        assert ("digits", "own") in shelf
+        await models.load("digits", "own")
+        assert ("digits", "own") in models
         for thread in threading.enumerate():
             if thread.name == "aside":  # it has told, and is about to end
                 thread.join(20)
@@ -390,14 +390,14 @@ def test_a_remote_server_that_is_down_may_be_back(world: World) -> None:
     remote = f"far: {{remote: '{url}', {OWN}}}"
 
     async def main() -> None:
-        known = world.shelf("tiny: {model: zoo://digits/tiny}", remote)
+        known = world.models("tiny: {model: zoo://digits/tiny}", remote)
         for work in (known.prepare, known.load):
             await work("digits", "far")
-        runtime = known.lend("digits", "far")
+        runtime = known.acquire("digits", "far")
         assert runtime.signature == SIGNATURE
         runtime.close()
-        assert known.unload("digits", "far")
-        alone = world.shelf(remote)
+        assert known.release("digits", "far")
+        alone = world.models(remote)
         with pytest.raises(LoadError, match="nothing else says what the task takes and gives"):
             await alone.load("digits", "far")
 
@@ -414,11 +414,11 @@ def test_a_batch_that_a_model_cannot_take_is_found_before_anybody_asks(world: Wo
     model.graph.initializer.append(
         onnx.numpy_helper.from_array(np.array([1, 10], np.int64), "one_row")
     )
-    shelf = world.shelf(f"own: {{model: own.onnx, {OWN.replace(SERVICE, batch)}}}")
+    models = world.models(f"own: {{model: own.onnx, {OWN.replace(SERVICE, batch)}}}")
     world.change(model.SerializeToString())
 
     async def main() -> None:
         with pytest.raises(LoadError, match="digits/own: cannot serve batches of 2"):
-            await shelf.load("digits", "own")
+            await models.load("digits", "own")
 
     world.run(main())

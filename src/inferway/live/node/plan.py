@@ -1,24 +1,34 @@
-"""Where a node stands in its network: what the file says that concerns it."""
+"""The plan of a node: what the file says that concerns it, its upstreams and control plane."""
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from inferway.live.control.control import LETTERS, ControlPlane
+from inferway.live.control.credentials import Credentials, file_name
+from inferway.live.control.late import LatePlane
+from inferway.live.control.neighbors import neighbors_of
 from inferway.live.errors import ServeError
+from inferway.live.node.addresses import Addresses
+from inferway.live.node.menu import MENU
+from inferway.live.upstream.upstream import Upstream
 from inferway.network.deployed import Deployed, deployed, topology_of
 from inferway.network.routes import shortest_paths
+from inferway.network.topology import Topology
 from inferway.placement.crossing import NodeData, data_of
+from inferway.protocol.address import split
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task
 
 
 @dataclass(frozen=True, eq=False)
-class Position:
+class NodePlan:
     """One node's place.
 
     Attributes
@@ -70,7 +80,7 @@ class Position:
     deployed: Deployed
 
 
-def position_of(deployment: Deployment, node: str) -> Position:
+def plan_of(deployment: Deployment, node: str) -> NodePlan:
     """Find a node's place in the network of a deployment.
 
     Raises
@@ -103,7 +113,7 @@ def position_of(deployment: Deployment, node: str) -> Position:
     if not topology.repository[number]:
         path = shortest_paths(topology, np.array([number]), np.flatnonzero(topology.repository))
         upstream = topology.nodes[path.node[1]]
-    return Position(
+    return NodePlan(
         node=node,
         number=number,
         repository=bool(topology.repository[number]),
@@ -123,3 +133,80 @@ def position_of(deployment: Deployment, node: str) -> Position:
         reach_s=float(network.paths.rtt_s[network.paths.node == number].max(initial=0.0)),
         deployed=found,
     )
+
+
+def upstreams_of(
+    plan: NodePlan,
+    addresses: Mapping[str, Addresses],
+    mine: Credentials | None,
+    *,
+    emulate_rtt: bool,
+) -> dict[str, Upstream]:
+    """Make the ways to all neighbors.
+
+    Parameters
+    ----------
+    plan
+        The node's.
+    addresses
+        Of its neighbors, at least.
+    mine
+        The node's certificate; None for plain connections.
+    emulate_rtt
+        Whether they take the links' round-trip times.
+
+    Raises
+    ------
+    ServeError
+        For a neighbor without an address.
+    """
+    upstreams = {}
+    for neighbor, rtt_s in plan.links_s.items():
+        if neighbor not in addresses:
+            raise ServeError(f"node {neighbor}, a neighbor, has no address")
+        host, port = host_and_port(addresses[neighbor].peer)
+        upstreams[neighbor] = Upstream(
+            neighbor,
+            host,
+            port,
+            rtt_s=rtt_s if emulate_rtt else 0.0,
+            tls=None if mine is None else mine.client_context(),
+            server_name=None if mine is None else file_name(neighbor),
+        )
+    return upstreams
+
+
+def plane_of(
+    topology: Topology,
+    plan: NodePlan,
+    addresses: Mapping[str, Addresses],
+    mine: Credentials | None,
+    *,
+    listen: str,
+    emulate_rtt: bool,
+) -> ControlPlane:
+    """Make the control plane, not open yet, with its own address; else as `upstreams_of`."""
+    node = plan.node
+    options: dict[str, Any] = {
+        "network": _name_of(topology.nodes),
+        "listen": listen,
+        "neighbors": neighbors_of(
+            topology, node, {one: at.control for one, at in addresses.items()}
+        ),
+        "credentials": mine,
+        "kinds": (*LETTERS, MENU),
+    }
+    if emulate_rtt:
+        return LatePlane(node, links_s=plan.links_s, **options)
+    return ControlPlane(node, **options)
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Split HOST:PORT; 0, any port, where none is given."""
+    host, port = split(address)
+    return host, port or 0
+
+
+def _name_of(nodes: tuple[str, ...]) -> str:
+    """Name a network by its nodes, so that two of one machine's hear nothing of each other."""
+    return hashlib.sha256("\n".join(nodes).encode()).hexdigest()[:12]

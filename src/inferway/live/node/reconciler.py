@@ -13,12 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, NoReturn
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, NoReturn
 
 from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.models import LoadError
-from inferway.live.node.moving import Copy, Failed, Failure, MoverStatus, Moving, name_of
-from inferway.live.node.shelf import Pair, Shelf
+from inferway.live.node.models import LoadedModels, Pair
 from inferway.placement.moves import Load, Unload, next_move
 
 FIRST_S: Final = 1.0
@@ -29,16 +29,113 @@ LONGEST_S: Final = 300.0
 _ROUNDING: Final = 1e-12
 
 
-class Mover:
+class Copy(NamedTuple):
+    """One of the copies of a variant at the node."""
+
+    task: str
+    variant: str
+    number: int
+
+    @property
+    def pair(self) -> Pair:
+        """What it is a copy of."""
+        return self.task, self.variant
+
+
+@dataclass(frozen=True)
+class Moving:
+    """A copy on its way.
+
+    Attributes
+    ----------
+    name
+        ``TASK/VARIANT``.
+    step
+        ``loading``, ``starting`` while sites take it up, or ``leaving``.
+    done_bytes, total_bytes
+        What has been fetched of its file; None where nothing is fetched, or nobody says how much
+        it will be.
+    """
+
+    name: str
+    step: str
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class LoadFailure:
+    """A variant that could not be loaded.
+
+    Attributes
+    ----------
+    name
+        ``TASK/VARIANT``.
+    reason
+        Why, in one sentence.
+    times
+        How often in a row.
+    again_s
+        Seconds until it is tried again, while it is wanted; 0 where it is due.
+    """
+
+    name: str
+    reason: str
+    times: int
+    again_s: float
+
+
+@dataclass(frozen=True)
+class MovesStatus:
+    """What runs and what moves.
+
+    Attributes
+    ----------
+    running
+        Copies that take requests, by ``TASK/VARIANT``.
+    moving
+        Copies on their way.
+    failures
+        Variants that could not be loaded.
+    budget_bytes
+        Of the node; None without a bound.
+    used_bytes
+        Of the budget, by what runs, comes and goes.
+    moved_bytes
+        Loaded since the start, pinned copies left out, as the network twin counts them.
+    """
+
+    running: dict[str, int]
+    moving: tuple[Moving, ...]
+    failures: tuple[LoadFailure, ...]
+    budget_bytes: float | None
+    used_bytes: float
+    moved_bytes: float
+
+
+class Failed(NamedTuple):
+    """Why a variant could not be loaded, how often in a row, and when it is tried again."""
+
+    reason: str
+    times: int
+    due_s: float
+
+
+def name_of(pair: Pair) -> str:
+    """Write ``TASK/VARIANT``."""
+    return "/".join(pair)
+
+
+class Reconciler:
     """Moves a node's copies; for one event loop.
 
     Parameters
     ----------
-    shelf
+    models
         Holds the models.
     announce
         Called with the copies that are to take requests from now on, by task and variant; returns
-        when no others do any more. It borrows from the shelf, and gives back what it borrowed for
+        when no others do any more. It borrows from the models, and gives back what it borrowed for
         those that left. Where a new copy cannot be taken up, it raises `LoadError`, `ServeError` or
         `WarmUpError`, and is called again without it. After it was canceled it is called again.
     sizes
@@ -60,7 +157,7 @@ class Mover:
 
     def __init__(
         self,
-        shelf: Shelf,
+        models: LoadedModels,
         announce: Callable[[Mapping[Pair, int]], Awaitable[object]],
         *,
         sizes: Mapping[Pair, float],
@@ -74,7 +171,7 @@ class Mover:
         for (task, variant), size in sizes.items():
             if not (size >= 0 and math.isfinite(size)):
                 raise ValueError(f"{task}/{variant} has a size of {size:g} bytes; it must be known")
-        self._shelf, self._announce_to = shelf, announce
+        self._models, self._announce_to = models, announce
         self._sizes, self._budget = dict(sizes), budget_bytes
         self._order = {pair: k for k, pair in enumerate(self._sizes)}
         self._now, self._log = now, log
@@ -95,7 +192,7 @@ class Mover:
         self._going_for: Pair = ("", "")
         self._one_at_a_time = asyncio.Lock()
         self._stirred = asyncio.Event()
-        shelf.freed = self._stirred.set
+        models.freed = self._stirred.set
 
     @property
     def pinned(self) -> dict[Pair, int]:
@@ -117,7 +214,7 @@ class Mover:
         """Bytes of all copies loaded since the start but the pinned ones."""
         return self._moved
 
-    def status(self) -> MoverStatus:
+    def status(self) -> MovesStatus:
         """What runs, what moves, what failed."""
         settled = self._in_order(self._running - self._fresh)
         steps = (("starting", self._fresh), ("leaving", self._leaving))
@@ -129,11 +226,11 @@ class Mover:
         if self._loading is not None:
             done = (None, None) if self._fetched is None else self._fetched
             moving.insert(0, Moving(name_of(self._loading.pair), "loading", *done))
-        return MoverStatus(
+        return MovesStatus(
             running=dict(Counter(name_of(copy.pair) for copy in settled)),
             moving=tuple(moving),
             failures=tuple(
-                Failure(name_of(pair), one.reason, one.times, max(0.0, one.due_s - self._now()))
+                LoadFailure(name_of(pair), one.reason, one.times, max(0.0, one.due_s - self._now()))
                 for pair, one in self._failed.items()
             ),
             budget_bytes=self._budget if math.isfinite(self._budget) else None,
@@ -169,11 +266,11 @@ class Mover:
         self._turn += 1
         asked = {copy.pair for copy in self._wanted}
         for pair in [one for one in self._failed if one not in asked]:
-            self._shelf.forget(*pair)
+            self._models.forget(*pair)
             if self._failed[pair].due_s <= self._now():
                 del self._failed[pair]
         for pair in self._sizes.keys() - asked:
-            self._shelf.forget(*pair)
+            self._models.forget(*pair)
         if self._going is not None and self._going_for not in asked:
             self._going.cancel()
         try:
@@ -203,13 +300,13 @@ class Mover:
             self._sweep()
             while turn == self._turn:
                 move = self._next(self._running, self._leaving)
-                if isinstance(move, Load) and (self._told or move.pair.pair in self._shelf):
+                if isinstance(move, Load) and (self._told or move.pair.pair in self._models):
                     await self._go(self._load(move.pair), move.pair.pair)
                 # What has come is taken up before anything goes: where it cannot be, the old stays.
                 elif isinstance(move, Unload) and not self._fresh:
                     before = self._awaited(move)
                     # While the old copy still runs: what is not to be had need not take its place.
-                    if before is not None and not self._shelf.is_ready(*before):
+                    if before is not None and not self._models.is_ready(*before):
                         await self._go(self._prepare(before), before)
                         continue
                     self._running.remove(move.pair)
@@ -264,7 +361,7 @@ class Mover:
         self._loading = copy
         self._check_budget()
         try:
-            await self._shelf.load(*copy.pair, self._progress)
+            await self._models.load(*copy.pair, self._progress)
         except LoadError as error:
             self._fail(copy.pair, str(error))
         else:
@@ -279,7 +376,7 @@ class Mover:
 
     async def _prepare(self, pair: Pair) -> None:
         try:
-            await self._shelf.prepare(*pair, self._progress)
+            await self._models.prepare(*pair, self._progress)
         except LoadError as error:
             self._fail(pair, str(error))
         finally:
@@ -311,7 +408,7 @@ class Mover:
         runs = {copy.pair for copy in self._running}
         for copy in self._in_order(self._leaving):
             # Weights that others share stay; those that are still lent go when they come back.
-            if copy.pair in runs or self._shelf.unload(*copy.pair):
+            if copy.pair in runs or self._models.release(*copy.pair):
                 self._leaving.remove(copy)
                 self._say("unloaded", copy)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Container
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,11 +13,22 @@ import pytest
 from inferway.deployment import Batch
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.batching import foresee
-from inferway.live.node.supply import Supply
+from inferway.dispatch.offers import Own
+from inferway.live.node.demand import ClientRates, spare_capacity
 from inferway.site import Fleet
 
 
-def supply(batch: Batch | None = None) -> tuple[Any, Any, Supply]:
+class Capacity:
+    """What a node can spare, as it last looked."""
+
+    def __init__(self, plan: Any, sites: Any, rates: ClientRates) -> None:
+        self.plan, self.sites, self.rates, self.look = plan, sites, rates, rates.look
+
+    def own(self, but: Container[tuple[str, str]] = ()) -> list[Own]:
+        return spare_capacity(self.plan, self.sites, self.rates.per_s, but)
+
+
+def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     """Two healthy copies of `tiny` at 100/s and one, which rests, of `large` at 10/s."""
     fleet = Fleet(
         ("tiny", "large"), np.array([100.0, 10.0]), np.array([0.7, 0.9]), np.array([2, 1])
@@ -34,22 +46,22 @@ def supply(batch: Batch | None = None) -> tuple[Any, Any, Supply]:
         by_task={"digits": SimpleNamespace(pool=pool)},
         running={("digits", "tiny"): 2, ("digits", "large"): 1, ("letters", "tiny"): 1},
     )
-    accounts = SimpleNamespace(for_clients=Counter())
+    demand = SimpleNamespace(for_clients=Counter())
     clock = SimpleNamespace(now_s=10.0)
     variants = {"tiny": SimpleNamespace(batch=batch), "large": SimpleNamespace(batch=None)}
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
-    position = SimpleNamespace(tasks=tasks, repository=False)
-    made = Supply(sites, accounts, position, now=lambda: clock.now_s)  # type: ignore[arg-type]
-    return accounts, clock, made
+    plan = SimpleNamespace(tasks=tasks, repository=False)
+    rates = ClientRates(demand, lambda: clock.now_s)  # type: ignore[arg-type]
+    return demand, clock, Capacity(plan, sites, rates)
 
 
 def test_what_clients_of_the_node_take_is_not_offered() -> None:
-    accounts, clock, made = supply()
+    demand, clock, made = capacity()
     tiny, large = made.own()
     assert (tiny.variant, tiny.spare_per_s, tiny.service_s) == ("tiny", 200.0, 0.01)
     assert (large.variant, large.spare_per_s) == ("large", 0.0)  # it rests
     assert tiny.together == large.together == 0
-    accounts.for_clients["digits", "tiny"] += 160
+    demand.for_clients["digits", "tiny"] += 160
     clock.now_s += 2.0
     made.look()
     assert made.own()[0].spare_per_s == pytest.approx(120.0)
@@ -61,31 +73,31 @@ def test_what_clients_of_the_node_take_is_not_offered() -> None:
 
 
 def test_what_is_about_to_go_is_not_offered() -> None:
-    _, _, made = supply()
+    _, _, made = capacity()
     assert [one.variant for one in made.own(but={("digits", "tiny")})] == ["large"]
 
 
 def test_batches_are_offered_at_what_one_takes_alone_and_all_take_together() -> None:
-    accounts, clock, made = supply(Batch((1, 2, 4, 8), (0.01, 0.012, 0.016, 0.040), 1, 8))
+    demand, clock, made = capacity(Batch((1, 2, 4, 8), (0.01, 0.012, 0.016, 0.040), 1, 8))
     tiny, large = made.own()
     # Two copies, at most 4 in 16 ms each: 8 in 40 ms are fewer, and may be run together.
     assert (tiny.service_s, tiny.spare_per_s, tiny.together) == pytest.approx((0.01, 500.0, 16))
     assert (large.service_s, large.together) == (0.1, 0)
-    accounts.for_clients["digits", "tiny"] += 160
+    demand.for_clients["digits", "tiny"] += 160
     clock.now_s += 2.0
     made.look()
     assert made.own()[0].spare_per_s == pytest.approx(420.0)
 
 
 def test_what_waits_for_others_is_offered_at_what_so_many_take() -> None:
-    _, _, made = supply(Batch((1, 2, 4, 8), (0.01, 0.015, 0.020, 0.010), 2, 4))
+    _, _, made = capacity(Batch((1, 2, 4, 8), (0.01, 0.015, 0.020, 0.010), 2, 4))
     tiny, _ = made.own()
     assert (tiny.service_s, tiny.spare_per_s, tiny.together) == pytest.approx((0.015, 400.0, 8))
 
 
 def test_batches_are_offered_by_what_was_measured() -> None:
-    _, _, made = supply(Batch((1, 4), (0.01, 0.016), 1, 4))
-    view = made._sites.by_task["digits"].pool.dispatcher.site
+    _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
+    view = made.sites.by_task["digits"].pool.dispatcher.site
     view.row_s[:2, 2] = 0.002, 0.008
     assert made.own()[0].spare_per_s == pytest.approx(2 / 0.005)
     view.row_s[:2, 2] = 0.02
@@ -93,7 +105,7 @@ def test_batches_are_offered_by_what_was_measured() -> None:
 
 
 def test_a_copy_that_rests_takes_no_batch() -> None:
-    _, _, made = supply(Batch((1, 4), (0.01, 0.016), 1, 4))
-    made._sites.by_task["digits"].pool.health.healthy[0] = False
+    _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
+    made.sites.by_task["digits"].pool.health.healthy[0] = False
     tiny, _ = made.own()
     assert (tiny.spare_per_s, tiny.together) == pytest.approx((250.0, 4))

@@ -1,0 +1,179 @@
+"""Demand at a node: requests that enter, pass and are served here; what its copies can spare."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Mapping
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import unquote
+
+from inferway.dispatch.batching import least_s, most_per_s, rule_of
+from inferway.dispatch.offers import Own
+from inferway.live.request import Outcome, Request
+
+if TYPE_CHECKING:
+    from inferway.live.node.plan import NodePlan
+    from inferway.live.node.sites import Sites
+
+
+class Measured(NamedTuple):
+    """A slot's counts, in rows; what is passed on for neighbors counts as one row: nobody reads it.
+
+    Attributes
+    ----------
+    arrived
+        By request type: what clients asked of this node, answered or not.
+    reached
+        By request type: that, and what neighbors sent here or through here.
+    served
+        By (request type, variant): what the node's own copies answered.
+    """
+
+    arrived: dict[int, float]
+    reached: dict[int, float]
+    served: dict[tuple[int, str], float]
+
+
+class LocalDemand:
+    """Counts requests by their type: the task, and the node where they entered.
+
+    Parameters
+    ----------
+    node
+        The node's name.
+    types
+        Request type by (task, entry node). What is of none is served and not counted by type.
+    """
+
+    def __init__(self, node: str, types: Mapping[tuple[str, str], int]) -> None:
+        self.node = node
+        self._types = types
+        self.arrived = self.forwarded = self.served = self.passed = self.failed = 0
+        """Rows since the start: asked by clients, of these sent on, served here for anybody, sent
+        on for others, and asked by clients but not answered."""
+        self.for_clients: Counter[tuple[str, str]] = Counter()
+        """Rows since the start, by task and variant: served here for clients of this node."""
+        self._arrived: Counter[int] = Counter()
+        self._reached: Counter[int] = Counter()
+        self._served: Counter[tuple[int, str]] = Counter()
+
+    def ended(self, task: str, request: Request) -> None:
+        """Count a request that a site has ended."""
+        exchange, rows = request.raw, request.rows
+        path: bytes = b"" if exchange is None else exchange.path
+        entry = unquote(path.partition(b",")[0].decode("latin-1")) if path else self.node
+        kind = self._types.get((task, entry))
+        own = request.outcome is Outcome.ANSWERED and request.node in ("", self.node)
+        if own:
+            self.served += rows
+            if not path:
+                self.for_clients[task, request.variant] += rows
+        if not path:
+            self.arrived += rows
+            if request.outcome is not Outcome.ANSWERED:
+                self.failed += rows
+            elif not own:
+                self.forwarded += rows
+        if kind is None:
+            return
+        self._reached[kind] += rows
+        if not path:
+            self._arrived[kind] += rows
+        if own:
+            self._served[kind, request.variant] += rows
+
+    def came(self, task: str, entry: str, here: bool, variant: str) -> None:
+        """Count a request from a neighbor; as `inferway.live.node.proxy.Passed`.
+
+        One that is to be served here is counted, by its rows, when it has `ended`.
+        """
+        del variant
+        if here:
+            return
+        self.passed += 1
+        kind = self._types.get((task, entry))
+        if kind is not None:
+            self._reached[kind] += 1
+
+    def cut(self) -> Measured:
+        """Return what has come since the last cut, and begin anew."""
+        counts = (self._arrived, self._reached, self._served)
+        measured = Measured(*({key: float(rows) for key, rows in one.items()} for one in counts))  # type: ignore[arg-type]
+        for one in counts:
+            one.clear()
+        return measured
+
+
+class ClientRates:
+    """Rates at which a node's own clients take its copies' time, as of the last look.
+
+    Parameters
+    ----------
+    demand
+        What was served for clients of the node.
+    now
+        The clock, s.
+    """
+
+    def __init__(self, demand: LocalDemand, now: Callable[[], float]) -> None:
+        self._demand, self._now = demand, now
+        self.per_s: dict[tuple[str, str], float] = {}
+        """Rows a second, by task and variant."""
+        self._seen_s, self._seen = now(), demand.for_clients.copy()
+
+    def look(self) -> None:
+        """Take in what was served since the last look: half of the rate that counts is of then."""
+        now_s, counted = self._now(), self._demand.for_clients.copy()
+        passed_s = now_s - self._seen_s
+        if passed_s <= 0.0:
+            return
+        for key in counted:
+            rate = (counted[key] - self._seen[key]) / passed_s
+            self.per_s[key] = 0.5 * self.per_s.get(key, rate) + 0.5 * rate
+        self._seen_s, self._seen = now_s, counted
+
+
+def spare_capacity(
+    plan: NodePlan,
+    sites: Sites,
+    taken_per_s: Mapping[tuple[str, str], float],
+    but: Container[tuple[str, str]] = (),
+) -> list[Own]:
+    """List what runs at a node, as it is offered to its neighbors.
+
+    A request's service time is that of the smallest run, alone where the file's `batch` does not
+    say more; what can be spared is counted in the batches that pay most.
+
+    Parameters
+    ----------
+    plan
+        The node's.
+    sites
+        Where the copies run.
+    taken_per_s
+        By task and variant, what its own clients take of them, 1/s.
+    but
+        Task and variant of those that are not offered.
+    """
+    found = []
+    for (task, variant), copies in sites.running.items():
+        site = sites.by_task.get(task)
+        if (task, variant) in but or site is None or variant not in site.pool.variants:
+            continue
+        pool = site.pool
+        k, view = pool.variants.index(variant), pool.dispatcher.site
+        rule = rule_of(plan.tasks[task].variants[variant].batch)
+        healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
+        capacity_per_s = healthy * most_per_s(view, k, rule)
+        found.append(
+            Own(
+                task,
+                variant,
+                pool.accuracy[k],
+                least_s(view, k, rule),
+                max(0.0, capacity_per_s - taken_per_s.get((task, variant), 0.0)),
+                plan.repository,
+                healthy * rule.largest if rule.largest > 1 else 0,
+            )
+        )
+    return found
