@@ -35,7 +35,7 @@ from beside import add_options, add_turn, compare
 
 import inferway
 from inferway.deployment import Deployment
-from inferway.live.up import Up
+from inferway.lab import LocalCluster
 from inferway.network.deployed import deployed
 from inferway.placement.contract import Observation
 from inferway.placement.exchange import Exchange
@@ -49,7 +49,7 @@ INFIDA = ("floor", *ASKED, "offers")
 def measured(deployment: Deployment, slots: int) -> tuple[dict[str, Any], float]:
     """Letters and bytes sent in a slot, by kind, and CPU seconds, of all live nodes together."""
     slot_s = deployed(deployment).network.slot_s
-    with Up(deployment) as up:
+    with LocalCluster(deployment) as up:
         # Whole slots only, which end when the wall clock says so.
         time.sleep(slot_s - time.time() % slot_s)
         before, before_s = count(up), cpu_s(up)
@@ -65,14 +65,14 @@ def measured(deployment: Deployment, slots: int) -> tuple[dict[str, Any], float]
     return letters, (after_s - before_s) / slots
 
 
-def drive(deployment: Deployment, up: Up, duration_s: float) -> None:
+def drive(deployment: Deployment, up: LocalCluster, duration_s: float) -> None:
     """Send the file's load, as a user does: what this takes is not the nodes'."""
     command = [sys.executable, "-m", "inferway", "drive", str(deployment.path), "--json"]
     command += ["--addresses", str(up.addresses_file), "--duration", str(duration_s)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
 
 
-def cpu_s(up: Up) -> float:
+def cpu_s(up: LocalCluster) -> float:
     """CPU time that all nodes have used."""
     used_s = 0.0
     for node in up.nodes.values():
@@ -83,7 +83,7 @@ def cpu_s(up: Up) -> float:
     return used_s
 
 
-def count(up: Up) -> Counter[tuple[str, str]]:
+def count(up: LocalCluster) -> Counter[tuple[str, str]]:
     found: Counter[tuple[str, str]] = Counter()
     for node in up.nodes:
         for kind, one in up.admin(node)["control"]["sent"].items():

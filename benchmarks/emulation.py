@@ -30,7 +30,7 @@ import numpy as np
 
 import inferway
 from inferway.experiments.machine import machine
-from inferway.live.emulation import Emulation
+from inferway.lab import Emulation
 from inferway.network import Topology
 
 SO_TIMESTAMPNS = 35

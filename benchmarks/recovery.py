@@ -25,7 +25,7 @@ from statistics import median
 from typing import Any
 
 from inferway.experiments.machine import machine
-from inferway.live.emulation import obstacle
+from inferway.lab import obstacle
 
 ROOT = Path(__file__).parents[1]
 TESTS = ROOT / "tests" / "live" / "network"

@@ -130,7 +130,7 @@ def test_live_tests_name_no_inner_modules_but_those_listed() -> None:
 def test_faces_are_no_offenders() -> None:
     source = (
         "import inferway\nimport inferway.cli\nfrom inferway import demo, simulate\n"
-        "from inferway.live import Server, Site\nfrom inferway.live.up import Up\n"
+        "from inferway.live import Server, Site\nfrom inferway.lab import LocalCluster\n"
         "from inferway.dispatch import bound\n"
         'run(["-m", "inferway.live.http"])\nscript = "from inferway.live import Site, Server\\n"\n'
     )

@@ -18,7 +18,7 @@ LAYERS = (
     ("dispatch",),
     ("scheduling", "placement"),
     ("twin", "live"),
-    ("learning", "loadgen"),
+    ("learning", "loadgen", "lab"),
     ("experiments",),
     ("studies", "dashboard", "conformance"),
     ("cli",),

@@ -57,7 +57,6 @@ WIDE_CONSTRUCTORS = {
     "inferway.live.node.sites.Sites": 12,
     "inferway.live.node.placement.NodePlacement": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
-    "inferway.live.up.up.Up": 9,
     "inferway.twin.network.mover.Mover": 9,
 }
 

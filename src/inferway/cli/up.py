@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from inferway.live.up import Up
-    from inferway.live.up.watch import Glance
+    from inferway.lab import LocalCluster, NodeStatus
 
 _REFRESH_S: Final = 1.0
 
@@ -78,7 +77,7 @@ def up(
     from rich.console import Console
 
     import inferway
-    from inferway.live.up import Up, UpError
+    from inferway.lab import ClusterError, LocalCluster
 
     console = Console(highlight=False)
     board = console if console.is_terminal and not json else None
@@ -93,7 +92,7 @@ def up(
 
     deployment = inferway.load(existing(file))
     try:
-        nodes = Up(
+        nodes = LocalCluster(
             deployment,
             netns=netns,
             certs=certs,
@@ -103,7 +102,7 @@ def up(
             restart=restart,
             tell=tell,
         )
-    except UpError as error:
+    except ClusterError as error:
         raise CommandError(str(error), REFUSED) from error
     with _interrupted() as interrupted:
         try:
@@ -116,7 +115,7 @@ def up(
                 if not json:
                     with terminal.unheard():
                         print("stopping")
-        except UpError as error:
+        except ClusterError as error:
             raise CommandError(str(error), FAILED) from error
         finally:
             nodes.stop()
@@ -150,14 +149,14 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
             signal.signal(one, handler)
 
 
-def _begin(nodes: Up) -> None:
+def _begin(nodes: LocalCluster) -> None:
     with terminal.progress() as progress:
         total = len(nodes.topology.nodes)
         progress("starting the nodes", 0.0)
         nodes.begin(ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total))
 
 
-def _document(nodes: Up) -> None:
+def _document(nodes: LocalCluster) -> None:
     """Print where everything is, in one line: who reads it need not wait for the end."""
     found: dict[str, Any] = {}
     for name, process in nodes.nodes.items():
@@ -185,7 +184,7 @@ def _document(nodes: Up) -> None:
     )
 
 
-def _say(nodes: Up) -> None:
+def _say(nodes: LocalCluster) -> None:
     """Tell how to reach what runs."""
     entries = dict.fromkeys(name for names in nodes.entries.values() for name in names)
     for name in entries:
@@ -204,12 +203,12 @@ def _say(nodes: Up) -> None:
 
 
 def _watch(
-    nodes: Up, board: Console | None, for_s: float | None, interrupted: Callable[[], bool]
+    nodes: LocalCluster, board: Console | None, for_s: float | None, interrupted: Callable[[], bool]
 ) -> None:
     """Show how the nodes are until time is up, or none is left."""
     from rich.live import Live
 
-    from inferway.live.up.watch import Watch
+    from inferway.lab import StatusPoller
 
     end_s = None if for_s is None else time.monotonic() + for_s
 
@@ -225,17 +224,17 @@ def _watch(
         while not ended():
             pass
         return
-    watch = Watch(nodes)
+    poller = StatusPoller(nodes)
     try:
         with Live(console=board, auto_refresh=False) as live:
-            live.update(_table(nodes, watch.look()), refresh=True)
+            live.update(_table(nodes, poller.poll()), refresh=True)
             while not ended():
-                live.update(_table(nodes, watch.look()), refresh=True)
+                live.update(_table(nodes, poller.poll()), refresh=True)
     finally:
-        watch.close()
+        poller.close()
 
 
-def _table(nodes: Up, glances: list[Glance]) -> Table:
+def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
     from rich.table import Table
 
     table = Table("node", "", box=None, pad_edge=False)

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from inferway.live.emulation import Emulation, obstacle
+from inferway.lab import Emulation, obstacle
 from inferway.network import Topology
 
 PORT = 7000

@@ -7,7 +7,7 @@ import subprocess
 
 import numpy as np
 
-from inferway.live.emulation import Emulation
+from inferway.lab import Emulation
 from inferway.network import Topology
 
 if __name__ == "__main__":

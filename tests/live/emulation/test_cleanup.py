@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from inferway.live.emulation import (
+from inferway.lab import (
     Emulation,
     EmulationError,
     obstacle,
@@ -230,12 +230,7 @@ libc.mount(b"none", b"/dev/net", b"tmpfs", 0, None)
     ids=["not root", "no device"],
 )
 def test_what_stands_in_the_way_is_said(network: Emulation, become: str, sentence: str) -> None:
-    program = (
-        "import ctypes, os\n"
-        "from inferway.live.emulation import obstacle\n"
-        f"{become}\n"
-        "print(obstacle())"
-    )
+    program = f"import ctypes, os\nfrom inferway.lab import obstacle\n{become}\nprint(obstacle())"
     told = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )

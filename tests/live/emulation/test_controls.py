@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.live.emulation import Controls, Emulation, EmulationError
+from inferway.lab import Controls, Emulation, EmulationError
 
 
 def test_a_cut_is_silent_takes_what_is_on_the_way_and_heals(

@@ -11,7 +11,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 
-from inferway.live.emulation import Emulation
+from inferway.lab import Emulation
 
 PATIENCE_S = 20.0
 

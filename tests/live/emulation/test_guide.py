@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import inferway
-from inferway.live.emulation import Emulation
+from inferway.lab import Emulation
 from inferway.network import topology_of
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import model_path, testset
-from inferway.live.up import Up
+from inferway.lab import LocalCluster
 from inferway.loadgen.generator import UNANSWERED, UNSENT
 from inferway.loadgen.message import encode, head
 from inferway.loadgen.plan import Outcome, Plan
@@ -156,7 +156,7 @@ class Clients:
 
     def __init__(
         self,
-        up: Up,
+        up: LocalCluster,
         folder: Path,
         seconds: float,
         *,

@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from clients import Clients
 from ring import TASKS, Ring
 
-from inferway.live.emulation import obstacle
+from inferway.lab import obstacle
 
 Send = Callable[..., Clients]
 

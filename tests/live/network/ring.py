@@ -19,10 +19,9 @@ from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import inferway
-from inferway.live.emulation import Emulation
+from inferway.lab import ClusterError, Emulation, LocalCluster
 from inferway.live.node.plan import plan_of
 from inferway.live.node.state import NodeState, Saved, fingerprint
-from inferway.live.up import Up, UpError
 
 NODES: Final = ("cloud", "left", "right", "edge")
 TASKS: Final = tuple(f"digits-{k}" for k in range(4))
@@ -93,7 +92,7 @@ class Ring:
         self.file = folder / "ring.yaml"
         self.file.write_text(FILE, encoding="utf-8")
         self.deployment = inferway.load(self.file)
-        self.up = Up(self.deployment, netns=True, run=folder / "run")
+        self.up = LocalCluster(self.deployment, netns=True, run=folder / "run")
         self.looks: list[Look] = []
         self._usual: dict[str, tuple[str, ...]] = {}
         self._end = threading.Event()
@@ -142,7 +141,7 @@ class Ring:
         while time.monotonic() < deadline_s:
             try:
                 said = self.ask(node)
-            except UpError:
+            except ClusterError:
                 continue
             if holds(said):
                 return time.monotonic()
@@ -223,7 +222,7 @@ class Ring:
                 # One that does not run, or is about to end, says nothing.
                 try:
                     self.looks.append(Look(time.monotonic(), node, self.up.admin(node, 1.0)))
-                except UpError:
+                except ClusterError:
                     continue
 
 

@@ -25,9 +25,8 @@ from onnx import TensorProto, helper, numpy_helper
 from test_node import free
 
 from inferway.cli import main as inferway
+from inferway.lab import Emulation, EmulationError, NodeProcess, State
 from inferway.live import Addresses
-from inferway.live.emulation import Emulation, EmulationError
-from inferway.live.up import NodeProcess, State
 from inferway.network import Topology
 
 pytest.importorskip("zenoh")

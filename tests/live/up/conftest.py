@@ -13,11 +13,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from inferway.deployment import Deployment, load
-from inferway.live import Addresses
-from inferway.live.up import Up
+from inferway.lab import LocalCluster
 
 STAND_IN = Path(__file__).parent / "stand_in.py"
-Raise = Callable[..., Up]
+Raise = Callable[..., LocalCluster]
 
 FILE = """\
 tasks: {digits: {variants: {tiny: {model: tiny.onnx, accuracy: 0.8, service: {mean: 1 ms}}}}}
@@ -55,15 +54,17 @@ def deployment(tmp_path: Path) -> Deployment:
 @pytest.fixture
 def raised(deployment: Deployment, tmp_path: Path) -> Iterator[Raise]:
     """Give a function that readies nodes, of which some have whims; they end with the test."""
-    made: list[Up] = []
+    made: list[LocalCluster] = []
 
-    def ready(whims: dict[str, str] | None = None, **options: Any) -> Up:
-        def command(name: str, file: Path, addresses: Addresses) -> list[str]:
-            whim = (whims or {}).get(name, "")
-            return [sys.executable, "-S", "-u", str(STAND_IN), name, str(file), whim]
+    def ready(whims: dict[str, str] | None = None, **options: Any) -> LocalCluster:
+        class StandIns(LocalCluster):
+            def node_command(self, name: str) -> list[str]:
+                whim = (whims or {}).get(name, "")
+                file = str(self.addresses_file)
+                return [sys.executable, "-S", "-u", str(STAND_IN), name, file, whim]
 
         options.setdefault("run", tmp_path / "run")
-        made.append(Up(deployment, command=command, **options))
+        made.append(StandIns(deployment, **options))
         return made[-1]
 
     yield ready

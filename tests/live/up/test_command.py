@@ -23,17 +23,17 @@ STAND_IN = Path(__file__).parent / "stand_in.py"
 PROGRAM = """\
 import json, os, signal, sys
 from inferway.cli import main
-from inferway.live.up import Up
+from inferway.lab import LocalCluster
 whims = json.loads(os.environ.get("WHIMS", "{}"))
 class Last:
     def __del__(self):
         signal.raise_signal(signal.SIGTERM)
-def wait(self, timeout_s=None, wait=Up.wait):
+def wait(self, timeout_s=None, wait=LocalCluster.wait):
     Last()
     return wait(self, timeout_s)
 if "up" in whims:
-    Up.wait = wait
-Up._node = lambda self, name, file, own: [
+    LocalCluster.wait = wait
+LocalCluster._node = lambda self, name, file, own: [
     sys.executable, "-S", "-u", os.environ["STAND_IN"], name, str(file), whims.get(name, "")
 ]
 sys.exit(main(sys.argv[1:]))

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from inferway.deployment import Deployment
-from inferway.live.emulation import obstacle
-from inferway.live.up import State, Up
+from inferway.lab import LocalCluster, State, obstacle
 
 pytest.importorskip("zenoh")
 
@@ -31,7 +30,9 @@ with urllib.request.urlopen(request, timeout=30) as answer:
 
 
 @pytest.fixture(params=["loopback", "namespaces"])
-def up(request: pytest.FixtureRequest, deployment: Deployment, tmp_path: Path) -> Iterator[Up]:
+def up(
+    request: pytest.FixtureRequest, deployment: Deployment, tmp_path: Path
+) -> Iterator[LocalCluster]:
     certs = None
     if request.param == "namespaces":
         if (reason := obstacle()) is not None:
@@ -42,13 +43,13 @@ def up(request: pytest.FixtureRequest, deployment: Deployment, tmp_path: Path) -
 
         certs = tmp_path / "certs"
         issue(("cloud", "metro", "edge"), certs)
-    with Up(
+    with LocalCluster(
         deployment, run=tmp_path / "run", certs=certs, netns=request.param == "namespaces"
     ) as nodes:
         yield nodes
 
 
-def asked(up: Up, node: str) -> list[Any]:
+def asked(up: LocalCluster, node: str) -> list[Any]:
     """Send a request from where the node is reached."""
     command = up.command_at(node, sys.executable, "-c", ASK, up.url(node))
     done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
@@ -56,7 +57,7 @@ def asked(up: Up, node: str) -> list[Any]:
     return found
 
 
-def until(up: Up, node: str, **wanted: Any) -> None:
+def until(up: LocalCluster, node: str, **wanted: Any) -> None:
     """Wait until a node says so of itself."""
     end_s, between = time.monotonic() + LIMIT_S, threading.Event()
     while True:
@@ -68,7 +69,7 @@ def until(up: Up, node: str, **wanted: Any) -> None:
 
 
 @pytest.mark.slow
-def test_requests_take_their_way_and_a_killed_node_comes_back(up: Up) -> None:
+def test_requests_take_their_way_and_a_killed_node_comes_back(up: LocalCluster) -> None:
     assert asked(up, "edge") == ["edge,metro,cloud", [10.0, 10.0, 10.0]]
     assert asked(up, "cloud") == ["cloud", [10.0, 10.0, 10.0]]
     up.kill("metro")

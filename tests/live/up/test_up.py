@@ -18,18 +18,20 @@ import msgspec
 import pytest
 
 from inferway.deployment import Deployment, load
-from inferway.live.up import State, Up, UpError, Watch
+from inferway.lab import ClusterError, LocalCluster, State, StatusPoller
 
-Raise = Callable[..., Up]
+Raise = Callable[..., LocalCluster]
 LIMIT_S = 30.0
 STAND_IN = Path(__file__).parent / "stand_in.py"
 OWNER = """\
 import sys, time
 from pathlib import Path
 from inferway.deployment import load
-from inferway.live.up import Up
-command = lambda name, file, own: [sys.executable, "-S", "-u", sys.argv[2], name, str(file)]
-with Up(load(sys.argv[1]), run=Path(sys.argv[3]), command=command) as up:
+from inferway.lab import LocalCluster
+class StandIns(LocalCluster):
+    def node_command(self, name):
+        return [sys.executable, "-S", "-u", sys.argv[2], name, str(self.addresses_file)]
+with StandIns(load(sys.argv[1]), run=Path(sys.argv[3])) as up:
     print(*(one.pid for one in up.nodes.values()), flush=True)
     time.sleep(600)
 """
@@ -83,7 +85,7 @@ def test_a_run_folder_is_for_one_at_a_time(raised: Raise, tmp_path: Path) -> Non
 
     with raised() as up:
         before = content()
-        with pytest.raises(UpError, match=r"^another `up` runs in \S+/run: stop it first, or"):
+        with pytest.raises(ClusterError, match=r"^another `up` runs in \S+/run: stop it first, or"):
             raised(state=tmp_path / "other").begin()
         assert content() == before
         assert not (tmp_path / "other").exists()
@@ -98,7 +100,7 @@ def test_a_killed_one_leaves_its_run_folder_free(
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True) as owner:
         assert owner.stdout is not None
         assert len(owner.stdout.readline().split()) == 3
-        with pytest.raises(UpError, match="another `up` runs in"):
+        with pytest.raises(ClusterError, match="another `up` runs in"):
             raised().begin()
         owner.kill()
     up = raised()
@@ -127,7 +129,7 @@ def test_a_killed_node_stays_away_until_it_is_started_and_has_its_place_again(
         up.kill("metro")
         assert gone(was)
         assert (up.nodes["metro"].state, up.nodes["metro"].code) == (State.ENDED, -signal.SIGKILL)
-        with pytest.raises(UpError, match="node metro does not answer at 127"):
+        with pytest.raises(ClusterError, match="node metro does not answer at 127"):
             up.admin("metro")
         assert up.admin("cloud")["node"] == "cloud"
         up.start("metro")
@@ -150,7 +152,7 @@ def test_a_node_that_ends_by_itself_is_told_and_the_others_stay(raised: Raise) -
         ]
         assert up.nodes["edge"].state is State.READY
         assert not up.wait(0.0)
-        glances = Watch(up).look()
+        glances = StatusPoller(up).poll()
         assert [one.state for one in glances if one.node == "metro"] == ["ended"]
 
 
@@ -188,7 +190,7 @@ def test_a_node_that_keeps_ending_is_not_started_in_a_rush_and_can_be_stopped(
 def test_a_node_that_does_not_start_ends_it_all_with_its_last_words(raised: Raise) -> None:
     up = raised({"edge": "fails"}, restart=True)
     with pytest.raises(
-        UpError,
+        ClusterError,
         match=r"^node edge ended with exit code 3: the model is not there$",
     ):
         up.begin()
@@ -197,7 +199,7 @@ def test_a_node_that_does_not_start_ends_it_all_with_its_last_words(raised: Rais
 
 def test_a_node_that_is_never_ready_is_named(raised: Raise) -> None:
     up = raised({"metro": "slow"})
-    with pytest.raises(UpError, match="node metro is not ready after a long while: starting metro"):
+    with pytest.raises(ClusterError, match="metro is not ready after a long while: starting metro"):
         up.begin(patience_s=2.0)
     assert all(one.over for one in up.nodes.values())
 
@@ -205,7 +207,7 @@ def test_a_node_that_is_never_ready_is_named(raised: Raise) -> None:
 def test_a_node_that_does_not_answer_for_all_tasks_is_named(raised: Raise) -> None:
     up = raised({"edge": "unready"})
     with pytest.raises(
-        UpError, match="node edge does not answer for task digits: the cloud is away"
+        ClusterError, match="node edge does not answer for task digits: the cloud is away"
     ):
         up.begin(patience_s=5.0)
     assert all(one.over for one in up.nodes.values())
@@ -223,9 +225,9 @@ def test_what_does_not_end_when_asked_is_killed(raised: Raise) -> None:
 
 def test_what_is_no_node_is_said_so(raised: Raise) -> None:
     with raised({"metro": "garbles"}) as up:
-        with pytest.raises(UpError, match="there is no node mars; there are "):
+        with pytest.raises(ClusterError, match="there is no node mars; there are "):
             up.url("mars")
-        with pytest.raises(UpError, match="node metro answers what is no JSON at 127"):
+        with pytest.raises(ClusterError, match="node metro answers what is no JSON at 127"):
             up.admin("metro")
         assert up.command_at("edge", "curl") == ["curl"]
 
@@ -233,18 +235,18 @@ def test_what_is_no_node_is_said_so(raised: Raise) -> None:
 def test_a_watch_tells_rates(raised: Raise) -> None:
     clock = [0.0]
     with raised() as up:
-        watch = Watch(up, now=lambda: clock[0])
-        first = {one.node: one for one in watch.look()}
+        watch = StatusPoller(up, now=lambda: clock[0])
+        first = {one.node: one for one in watch.poll()}
         assert first["edge"].per_s == {}
         clock[0] = 2.0
-        second = {one.node: one for one in watch.look()}
+        second = {one.node: one for one in watch.poll()}
         told, before = second["edge"].told, first["edge"].told
         assert second["edge"].per_s["served"] == (told["served"] - before["served"]) / 2
         assert second["edge"].per_s["forwarded"] == 0
         assert second["edge"].state == "ready"
         os.kill(told["pid"], signal.SIGSTOP)
         try:
-            assert {one.node: one.state for one in watch.look()}["edge"] == "silent"
+            assert {one.node: one.state for one in watch.poll()}["edge"] == "silent"
         finally:
             os.kill(told["pid"], signal.SIGCONT)
         watch.close()
@@ -253,8 +255,8 @@ def test_a_watch_tells_rates(raised: Raise) -> None:
 def test_files_that_nodes_cannot_run_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.yaml"
     path.write_text("tasks: {t: {variants: {a: {accuracy: 0.8, service: {rate: 3/s}}}}}\n")
-    with pytest.raises(UpError) as caught:
-        Up(load(path))
+    with pytest.raises(ClusterError) as caught:
+        LocalCluster(load(path))
     assert str(caught.value).splitlines() == [
         f"{path}: network: there is none, so there is one node alone; `inferway serve` runs it",
         f"{path}: tasks.t.variants: a has no `model`, so nothing can answer requests",
@@ -265,18 +267,20 @@ def test_missing_certificates_are_said_before_anything_starts(
     deployment: Deployment, tmp_path: Path
 ) -> None:
     pytest.importorskip("cryptography")
-    with pytest.raises(UpError, match=r"needs .*authority\.pem: .*; `inferway certs` makes them"):
-        Up(deployment, certs=tmp_path / "none", run=tmp_path)
+    with pytest.raises(
+        ClusterError, match=r"needs .*authority\.pem: .*; `inferway certs` makes the"
+    ):
+        LocalCluster(deployment, certs=tmp_path / "none", run=tmp_path)
 
 
 def test_a_folder_that_cannot_be_made_is_said(raised: Raise, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(UpError, match="cannot be made: Not a directory"):
+    with pytest.raises(ClusterError, match="cannot be made: Not a directory"):
         raised(state=tmp_path / "file" / "state").begin()
 
 
 def test_the_command_of_a_node(deployment: Deployment, tmp_path: Path) -> None:
-    up = Up(deployment, run=tmp_path / "run", state=tmp_path / "kept")
+    up = LocalCluster(deployment, run=tmp_path / "run", state=tmp_path / "kept")
     up._prepare()
     assert up.nodes["edge"].command == (
         *(sys.executable, "-m", "inferway", "node", str(deployment.path.resolve())),
@@ -307,12 +311,12 @@ def test_nodes_do_not_outlive_a_killed_owner(deployment: Deployment, tmp_path: P
 
 
 def test_each_node_has_a_folder_to_record_in(deployment: Deployment, tmp_path: Path) -> None:
-    up = Up(deployment, run=tmp_path / "run", record=tmp_path / "recorded")
+    up = LocalCluster(deployment, run=tmp_path / "run", record=tmp_path / "recorded")
     up._prepare()
     for name in ("edge", "metro", "cloud"):
         command = up.nodes[name].command
         assert command[command.index("--record") + 1] == str(tmp_path / "recorded" / name)
-    plain = Up(deployment, run=tmp_path / "other")
+    plain = LocalCluster(deployment, run=tmp_path / "other")
     plain._prepare()
     assert "--record" not in plain.nodes["edge"].command
 

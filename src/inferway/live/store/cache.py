@@ -312,14 +312,15 @@ class Partial:
                 self.discard()
 
 
-def lock_folder(folder: Path) -> int:
-    """Hold a folder until what is returned is closed, or the process ends.
+def lock_folder(folder: Path, *, wait: bool = False) -> int:
+    """Hold a folder until the descriptor that is returned is closed, or the process ends.
 
-    BlockingIOError if another process holds it, any other OSError if nothing can be written there.
+    Where another process holds it, wait for that or raise BlockingIOError; any other OSError if
+    nothing can be written there.
     """
     lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except OSError:
         os.close(lock)
         raise

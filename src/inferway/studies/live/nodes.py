@@ -4,22 +4,20 @@ from __future__ import annotations
 
 import math
 import os
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 from urllib.request import urlopen
 
-from inferway.live.up import Up, UpError
+from inferway.lab import ClusterError, LocalCluster
 from inferway.studies.live.servers import DemoError
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.live.node.addresses import Addresses
 
 _BEFORE: Final = 0.05
 """How long before a slot's end nodes are asked, as a share of the slot."""
@@ -57,7 +55,7 @@ class NodesUsage(NamedTuple):
 
 
 @contextmanager
-def network(deployment: Deployment, folder: Path) -> Iterator[Up]:
+def network(deployment: Deployment, folder: Path) -> Iterator[LocalCluster]:
     """Run the nodes of a file while the block runs, from when every task is served where asked.
 
     Raises
@@ -66,9 +64,9 @@ def network(deployment: Deployment, folder: Path) -> Iterator[Up]:
         When the nodes do not start, with the last words of one.
     """
     try:
-        up = Up(deployment, run=folder, command=_command(deployment, folder))
+        up = _Cluster(deployment, run=folder)
         up.begin()
-    except UpError as error:
+    except ClusterError as error:
         raise DemoError(f"the network does not run: {error}") from error
     try:
         _wait_until_served(up)
@@ -77,20 +75,15 @@ def network(deployment: Deployment, folder: Path) -> Iterator[Up]:
         up.stop()
 
 
-def _command(deployment: Deployment, folder: Path) -> Callable[[str, Path, Addresses], list[str]]:
+class _Cluster(LocalCluster):
     """Nodes as `inferway up` runs them, which end at once when told to: no balancer looks."""
 
-    def command(name: str, addresses: Path, own: Addresses) -> list[str]:
-        del own
-        found = [sys.executable, "-m", "inferway", "node", str(deployment.path.resolve())]
-        found += ["--name", name, "--addresses", str(addresses)]
-        found += ["--state", str(folder.resolve() / "state" / name), "--emulate-rtt"]
-        return [*found, "--drain-delay", "0", "--grace", "1", "--log-level", "warning"]
-
-    return command
+    def node_command(self, name: str) -> list[str]:
+        options = ["--drain-delay", "0", "--grace", "1", "--log-level", "warning"]
+        return [*super().node_command(name), *options]
 
 
-def _wait_until_served(up: Up) -> None:
+def _wait_until_served(up: LocalCluster) -> None:
     """Wait until each task is served at each node where its requests enter."""
     end_s = time.monotonic() + _PATIENCE_S
     for task, entries in up.entries.items():
@@ -115,10 +108,10 @@ class NodesWatch:
     Slots end at multiples of their length on the wall clock.
     """
 
-    def __init__(self, up: Up, slot_s: float) -> None:
+    def __init__(self, up: LocalCluster, slot_s: float) -> None:
         self._up, self._slot_s = up, slot_s
         self._readings: list[Reading] = []
-        self._fault: UpError | None = None
+        self._fault: ClusterError | None = None
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="inferway-watch", daemon=True)
 
@@ -167,7 +160,7 @@ class NodesWatch:
                 return
             try:
                 self._read()
-            except UpError as error:
+            except ClusterError as error:
                 self._fault = error
                 return
 

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import socket
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import Any, Final, Self
 from urllib.parse import quote
 
+import msgspec
+
 from inferway.deployment import Deployment
+from inferway.lab.emulation import Emulation, obstacle
+from inferway.lab.process import NodeProcess, State
+from inferway.lab.record import EmulationError
 from inferway.live.control.control import check_extra
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.errors import ServeError
+from inferway.live.keys import VARIABLE, Role, parted
 from inferway.live.node.addresses import (
     ADMIN_PORT,
     CONTROL_PORT,
@@ -27,29 +35,31 @@ from inferway.live.node.addresses import (
     Addresses,
     write,
 )
-from inferway.live.up.alone import alone
-from inferway.live.up.error import UpError
-from inferway.live.up.ports import on_loopback
-from inferway.live.up.process import NodeProcess, State
-from inferway.live.up.question import asked, told
+from inferway.live.store.cache import lock_folder
 from inferway.network import Topology, entries_of, topology_of
-
-if TYPE_CHECKING:
-    from inferway.live.emulation import Emulation
+from inferway.protocol.address import split
+from inferway.unreadable import UNREADABLE, fault
 
 GRACE_S: Final = 15.0
 """Longer than a node's drain delay and grace period together."""
 _OWN_TIME_S: Final = 15.0
 """A start that takes longer no longer holds up the next: it may wait for just that."""
-
 _LOOK_S: Final = 0.1
 _PATIENCE_S: Final = 2.0
 
-Command = Callable[[str, Path, Addresses], list[str]]
+_HOST: Final = "127.0.0.1"
+_LOWEST: Final = 10_000
+_EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+_LISTENERS: Final = ("http", "peer", "control", "admin")
+
 Ready = Callable[[list[str]], None]
 
 
-class Up:
+class ClusterError(Exception):
+    """Nodes that do not run, with one sentence that says why."""
+
+
+class LocalCluster:
     """The nodes of a deployment file, each a process of its own, between ``with`` and its end.
 
     They read the file by its path, so what was changed in the deployment since does not count.
@@ -68,16 +78,13 @@ class Up:
         Folder for what nodes keep from one start to the next, a folder each; in `run` if not given.
     run
         Folder for the file of addresses and the nodes' logs; made, and left there. It is for one
-        `Up` at a time. A new one among the temporary files if not given.
+        cluster at a time. A new one among the temporary files if not given.
     record
         Folder for what the nodes decide, a folder each; None: they record nothing.
     restart
         Whether a node that ends unasked is started again.
     tell
         Called with a sentence when a node ends unasked, from any thread.
-    command
-        What runs a node, from its name, the file of addresses and its own ones, instead of
-        ``inferway node``.
 
     Attributes
     ----------
@@ -94,8 +101,8 @@ class Up:
 
     Raises
     ------
-    UpError
-        If the file is none of a network, nodes cannot run here, or (when it begins) another `Up`
+    ClusterError
+        If the file is none of a network, nodes cannot run here, or (when it begins) another cluster
         runs in the same folder or a node does not become ready.
     DeploymentError
         If the network cannot be used.
@@ -111,26 +118,23 @@ class Up:
         run: Path | None = None,
         record: Path | None = None,
         restart: bool = False,
-        tell: Callable[[str], None] | None = None,
-        command: Command | None = None,
+        tell: Callable[[str], None] = lambda sentence: None,
     ) -> None:
         if reasons := deployment.unserved_at_node():
-            raise UpError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
+            raise ClusterError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
         try:
             check_extra(secured=certs is not None)
         except ServeError as error:
-            raise UpError(str(error)) from None
+            raise ClusterError(str(error)) from None
         self.deployment = deployment
         self.topology = topology_of(deployment)
         self.entries = entries_of(deployment, self.topology)
         self.certs = None if certs is None else certs.resolve()
         _check_certificates(self.topology, self.certs)
-        if netns:
-            _check_namespaces()
-        self._netns, self._restart = netns, restart
-        self._tell = tell if tell is not None else lambda sentence: None
+        if netns and (reason := obstacle()) is not None:
+            raise ClusterError(reason)
+        self._netns, self._restart, self._tell = netns, restart, tell
         self._beginning = True
-        self._command = command if command is not None else self._node
         if run is None:
             run = Path(tempfile.mkdtemp(prefix="inferway-up-"))
         self.run = run.resolve()
@@ -147,12 +151,7 @@ class Up:
         self.begin()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def begin(self, patience_s: float = 300.0, ready: Ready | None = None) -> None:
@@ -167,7 +166,7 @@ class Up:
 
         Raises
         ------
-        UpError
+        ClusterError
             With the last words of the node that is not ready.
         """
         try:
@@ -190,7 +189,7 @@ class Up:
 
         Raises
         ------
-        UpError
+        ClusterError
             If one does not in time.
         """
         deadline_s = time.monotonic() + patience_s
@@ -198,23 +197,35 @@ class Up:
             left = list(self.deployment.named())
             while process.state is State.READY and (why := self._unsettled(name, left)):
                 if time.monotonic() >= deadline_s:
-                    raise UpError(f"node {name} does not answer for task {left[-1]}: {why}")
+                    raise ClusterError(f"node {name} does not answer for task {left[-1]}: {why}")
                 with self._changed:
                     self._changed.wait(_LOOK_S)
 
     def url(self, node: str) -> str:
         """Tell where clients reach a node; with `netns`, from inside its namespace."""
-        return self._addresses(node).url
+        self._process(node)
+        return self.addresses[node].url
 
     def admin(self, node: str, timeout_s: float = 2.0) -> dict[str, Any]:
         """Ask a node how it is: its admin listener's ``/v2/node``.
 
         Raises
         ------
-        UpError
-            If it does not answer.
+        ClusterError
+            If it does not answer, or not so.
         """
-        return told(node, self._addresses(node).admin, self._wire(node), timeout_s)
+        self._process(node)
+        address = self.addresses[node].admin
+        status, body = self._get(node, address, "/v2/node", timeout_s)
+        page = f"{address}/v2/node"
+        if status != 200:
+            raise ClusterError(f"node {node} answers {status} at {page}")
+        try:
+            return msgspec.json.decode(body, type=dict[str, Any])
+        except UNREADABLE as error:
+            raise ClusterError(
+                f"node {node} answers what is no JSON at {page}: {fault(error)}"
+            ) from None
 
     def kill(self, node: str) -> None:
         """End a node at once, as a failing machine would (SIGKILL), and wait until it has.
@@ -235,7 +246,7 @@ class Up:
 
         Raises
         ------
-        UpError
+        ClusterError
             If it does not become ready in time.
         """
         process = self._process(node)
@@ -267,65 +278,12 @@ class Up:
 
     def command_at(self, node: str, *command: str) -> list[str]:
         """Give the command that runs a command where it reaches a node."""
-        self._process(node)
-        if self.emulation is None:
-            return list(command)
-        return self.emulation.command(node, command)
+        return list(command) if self.emulation is None else self.emulation.command(node, command)
 
-    def _prepare(self) -> None:
-        """Make folders, network and addresses."""
-        names = self.topology.nodes
-        try:
-            self.run.mkdir(parents=True, exist_ok=True)
-            self._lock = alone(self.run)
-            for name in names:
-                (self.state / file_name(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise UpError(
-                f"{error.filename or self.run} cannot be made: {error.strerror}"
-            ) from None
-        if self._netns:
-            from inferway.live.emulation import Emulation, EmulationError
-
-            try:
-                self.emulation = Emulation(self.topology, seed=self.deployment.seed)
-            except EmulationError as error:
-                raise UpError(str(error)) from None
-            self.addresses = {
-                name: Addresses(
-                    http=f"{host}:{HTTP_PORT}",
-                    peer=f"{host}:{PEER_PORT}",
-                    control=f"{host}:{CONTROL_PORT}",
-                    admin=f"127.0.0.1:{ADMIN_PORT}",
-                )
-                for name, host in self.emulation.addresses.items()
-            }
-        else:
-            self.addresses = on_loopback(names)
-        write(self.addresses_file, self.addresses)
-        environment = {
-            "OMP_NUM_THREADS": "1",
-            "OMP_WAIT_POLICY": "PASSIVE",
-            **os.environ,
-            "PYTHONUNBUFFERED": "1",
-        }
-        for name in names:
-            command = self._command(name, self.addresses_file, self.addresses[name])
-            if self.emulation is not None:
-                command = self.emulation.command(name, command)
-            self.nodes[name] = NodeProcess(
-                name,
-                command,
-                self.run / f"{file_name(name)}.log",
-                environment,
-                restart=self._restart,
-                changed=self._changed,
-                told=self._ended,
-            )
-
-    def _node(self, name: str, addresses_file: Path, addresses: Addresses) -> list[str]:
+    def node_command(self, name: str) -> list[str]:
+        """Give the command that runs a node; a cluster of other programs replaces it."""
         command = [sys.executable, "-m", "inferway", "node", str(self.deployment.path.resolve())]
-        command += ["--name", name, "--addresses", str(addresses_file)]
+        command += ["--name", name, "--addresses", str(self.addresses_file)]
         command += ["--state", str(self.state / file_name(name))]
         if self.record is not None:
             command += ["--record", str(self.record / file_name(name))]
@@ -333,8 +291,57 @@ class Up:
             command += ["--certs", str(self.certs)]
         return command if self._netns else [*command, "--emulate-rtt"]
 
-    def _wire(self, node: str) -> socket.socket:
-        return socket.socket() if self.emulation is None else self.emulation.open_socket(node)
+    def _prepare(self) -> None:
+        """Make folders, network and addresses."""
+        names = self.topology.nodes
+        try:
+            self.run.mkdir(parents=True, exist_ok=True)
+            self._lock = lock_folder(self.run)
+            for name in names:
+                (self.state / file_name(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
+        except BlockingIOError:
+            raise ClusterError(
+                f"another `up` runs in {self.run}: stop it first, or name another folder with --run"
+            ) from None
+        except OSError as error:
+            raise ClusterError(
+                f"{error.filename or self.run} cannot be made: {error.strerror}"
+            ) from None
+        if self._netns:
+            try:
+                self.emulation = Emulation(self.topology, seed=self.deployment.seed)
+            except EmulationError as error:
+                raise ClusterError(str(error)) from None
+            self.addresses = {
+                name: Addresses(
+                    http=f"{host}:{HTTP_PORT}",
+                    peer=f"{host}:{PEER_PORT}",
+                    control=f"{host}:{CONTROL_PORT}",
+                    admin=f"{_HOST}:{ADMIN_PORT}",
+                )
+                for name, host in self.emulation.addresses.items()
+            }
+        else:
+            self.addresses = _on_loopback(names)
+        write(self.addresses_file, self.addresses)
+        environment = {
+            "OMP_NUM_THREADS": "1",
+            "OMP_WAIT_POLICY": "PASSIVE",
+            **os.environ,
+            "PYTHONUNBUFFERED": "1",
+        }
+        self.nodes = {
+            name: NodeProcess(
+                name,
+                self.command_at(name, *self.node_command(name)),
+                self.run / f"{file_name(name)}.log",
+                environment,
+                restart=self._restart,
+                changed=self._changed,
+                told=self._ended,
+            )
+            for name in names
+        }
 
     def _unsettled(self, node: str, tasks: list[str]) -> str:
         """Take from the tasks those that the node answers for, and say why it is not all."""
@@ -342,13 +349,32 @@ class Up:
         try:
             while tasks:
                 path = f"/v2/models/{quote(tasks[-1])}/ready"
-                status, _ = asked(node, address, path, self._wire(node), _PATIENCE_S)
+                status, _ = self._get(node, address, path, _PATIENCE_S)
                 if status != 200:
                     return self.admin(node).get("degraded") or f"see {self.nodes[node].log}"
                 tasks.pop()
-        except UpError as error:
+        except ClusterError as error:
             return str(error)
         return ""
+
+    def _get(self, node: str, address: str, path: str, timeout_s: float) -> tuple[int, bytes]:
+        """Get a page of a node, its status and content; a timeout is for each step."""
+        host, port = split(address)
+        wire = socket.socket() if self.emulation is None else self.emulation.open_socket(node)
+        connection = HTTPConnection(host, port)
+        wire.settimeout(timeout_s)
+        try:
+            wire.connect((host, port))
+            connection.sock = wire
+            connection.request("GET", path, headers=_key())
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, HTTPException) as error:
+            reason = getattr(error, "strerror", None) or error
+            raise ClusterError(f"node {node} does not answer at {address}: {reason}") from None
+        finally:
+            wire.close()
+            connection.close()
 
     def _order(self) -> list[str]:
         """Repositories first: all the others lean on them."""
@@ -374,7 +400,7 @@ class Up:
 
         if not self._wait_until(done, processes, deadline_s, ready):
             late = next(one for one in processes if one.state is not State.READY)
-            raise UpError(f"node {late.name} is not ready after a long while{_words(late)}")
+            raise ClusterError(f"node {late.name} is not ready after a long while{_words(late)}")
 
     def _wait_until(
         self,
@@ -383,21 +409,23 @@ class Up:
         deadline_s: float,
         ready: Ready | None,
     ) -> bool:
-        """Wait until something is so, and tell whether it is; UpError when one has ended."""
-        before = 0
+        """Wait until something is so, and tell whether it is; ClusterError when one has ended."""
+        names: list[str] = []
+
+        def news() -> bool:
+            now = [one.name for one in processes if one.state is State.READY]
+            return done() or now != names or any(one.state is State.ENDED for one in processes)
+
         while True:
             with self._changed:
+                self._changed.wait_for(news, max(0.0, deadline_s - time.monotonic()))
+                before = names
                 names = [one.name for one in processes if one.state is State.READY]
                 ended = [one for one in processes if one.state is State.ENDED]
-                if not ended and len(names) == before and not done():
-                    self._changed.wait(max(0.0, deadline_s - time.monotonic()))
-                    names = [one.name for one in processes if one.state is State.READY]
-                    ended = [one for one in processes if one.state is State.ENDED]
             for one in ended:
-                raise UpError(f"node {one.name} {one.ending()}{_words(one)}")
-            if ready is not None and len(names) > before:
+                raise ClusterError(f"node {one.name} {one.ending()}{_words(one)}")
+            if ready is not None and len(names) > len(before):
                 ready(names)
-            before = len(names)
             if done() or time.monotonic() >= deadline_s:
                 return done()
 
@@ -409,25 +437,59 @@ class Up:
 
     def _end(self, processes: Iterable[NodeProcess], number: int, grace_s: float) -> None:
         running = list(processes)
-        for one in running:
-            one.send(number)
-        with self._changed:
-            if self._changed.wait_for(lambda: all(one.over for one in running), grace_s):
-                return
-        for one in running:
-            one.send(signal.SIGKILL)
-        with self._changed:  # but one that the kernel holds would not end even so
-            self._changed.wait_for(lambda: all(one.over for one in running), GRACE_S)
+        # One that the kernel holds does not end even when it is killed.
+        for sent, patience_s in ((number, grace_s), (signal.SIGKILL, GRACE_S)):
+            for one in running:
+                one.send(sent)
+            with self._changed:
+                if self._changed.wait_for(lambda: all(one.over for one in running), patience_s):
+                    return
 
     def _process(self, node: str) -> NodeProcess:
         if node not in self.nodes:
             names = ", ".join(self.topology.nodes[:20])
-            raise UpError(f"there is no node {node}; there are {names}")
+            raise ClusterError(f"there is no node {node}; there are {names}")
         return self.nodes[node]
 
-    def _addresses(self, node: str) -> Addresses:
-        self._process(node)
-        return self.addresses[node]
+
+def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
+    """Find four free ports for each node; ClusterError if there are too few.
+
+    They lie below those that the kernel gives to connections, so that a node which starts again
+    finds its ports still free.
+    """
+    count = len(nodes) * len(_LISTENERS)
+    try:
+        end = int(_EPHEMERAL.read_text().split()[0])
+    except (OSError, ValueError):
+        end = 32_768
+    # Any order but a fixed one: several networks may be looking for ports at once.
+    candidates = list(range(_LOWEST, max(end, _LOWEST + 1_000)))
+    random.shuffle(candidates)
+    ports: list[int] = []
+    with ExitStack() as held:
+        while candidates and len(ports) < count:
+            one = held.enter_context(socket.socket())
+            # As servers do: what is left of connections that have ended is no obstacle.
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            port = candidates.pop()
+            try:
+                one.bind((_HOST, port))
+            except OSError:
+                continue
+            ports.append(port)
+    if len(ports) < count:
+        raise ClusterError(f"{count} free ports are needed on {_HOST}, and {len(ports)} were found")
+    return {
+        name: Addresses(**{key: f"{_HOST}:{ports.pop()}" for key in _LISTENERS}) for name in nodes
+    }
+
+
+def _key() -> dict[str, str]:
+    """Where nodes take keys from the environment, they take ours."""
+    keys = [parted(word) for word in os.environ.get(VARIABLE, "").replace(",", " ").split()]
+    key = next((key for roles, key in keys if roles & Role.READ), None)
+    return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
 def _words(process: NodeProcess) -> str:
@@ -442,11 +504,4 @@ def _check_certificates(topology: Topology, folder: Path | None) -> None:
         try:
             Credentials.of(name, folder).check(name)
         except ServeError as error:
-            raise UpError(f"{error}; `inferway certs` makes them") from None
-
-
-def _check_namespaces() -> None:
-    from inferway.live.emulation import obstacle
-
-    if (reason := obstacle()) is not None:
-        raise UpError(reason)
+            raise ClusterError(f"{error}; `inferway certs` makes them") from None

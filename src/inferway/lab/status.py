@@ -1,4 +1,4 @@
-"""How the nodes are, a glance at a time."""
+"""The state of all nodes, one look at a time."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, NamedTuple
 
-from inferway.live.up.error import UpError
-from inferway.live.up.process import State
-from inferway.live.up.up import Up
+from inferway.lab.cluster import ClusterError, LocalCluster
+from inferway.lab.process import State
 
 PATIENCE_S: Final = 1.0
 _AT_ONCE: Final = 8
 _RATES: Final[tuple[str, ...]] = ("arrived", "forwarded", "served", "cpu_s")
 
 
-class Glance(NamedTuple):
+class NodeStatus(NamedTuple):
     """One node, now.
 
     Attributes
@@ -29,7 +28,7 @@ class Glance(NamedTuple):
         What its admin listener answered; empty where it did not.
     per_s
         ``arrived``, ``forwarded`` and ``served`` requests and ``cpu_s`` per second since the last
-        glance; none at the first one, or where the node has started anew.
+        poll; none at the first one, or where the node has started anew.
     """
 
     node: str
@@ -38,40 +37,32 @@ class Glance(NamedTuple):
     per_s: dict[str, float]
 
 
-class Watch:
-    """Asks all nodes how they are.
+class StatusPoller:
+    """Asks all nodes how they are; `now` is a clock, in seconds."""
 
-    Parameters
-    ----------
-    up
-        The nodes.
-    now
-        Clock, seconds.
-    """
-
-    def __init__(self, up: Up, now: Callable[[], float] = time.monotonic) -> None:
-        self._up, self._now = up, now
+    def __init__(self, cluster: LocalCluster, now: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._now = cluster, now
         self._last: dict[str, tuple[float, dict[str, Any]]] = {}
         self._pool = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="inferway-watch")
 
-    def look(self) -> list[Glance]:
+    def poll(self) -> list[NodeStatus]:
         """Ask all of them, at once; those that are silent take a second."""
-        return list(self._pool.map(self._one, self._up.nodes))
+        return list(self._pool.map(self._one, self._cluster.nodes))
 
     def close(self) -> None:
         """Ask no more."""
         self._pool.shutdown(cancel_futures=True)
 
-    def _one(self, node: str) -> Glance:
-        process = self._up.nodes[node]
+    def _one(self, node: str) -> NodeStatus:
+        process = self._cluster.nodes[node]
         if process.state is not State.READY:
             self._last.pop(node, None)
-            return Glance(node, process.state.value, {}, {})
+            return NodeStatus(node, process.state.value, {}, {})
         try:
-            told = self._up.admin(node, PATIENCE_S)
-        except UpError:
+            told = self._cluster.admin(node, PATIENCE_S)
+        except ClusterError:
             state = "silent" if process.state is State.READY else process.state.value
-            return Glance(node, state, {}, {})
+            return NodeStatus(node, state, {}, {})
         now_s = self._now()
         last_s, last = self._last.get(node, (now_s, told))
         self._last[node] = now_s, told
@@ -81,4 +72,4 @@ class Watch:
             for key in _RATES
             if gone_s > 0 and key in told and key in last and told[key] >= last[key]
         }
-        return Glance(node, process.state.value, told, per_s)
+        return NodeStatus(node, process.state.value, told, per_s)

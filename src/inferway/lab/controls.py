@@ -5,14 +5,12 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.live.emulation.error import EmulationError
-from inferway.live.emulation.record import STATE
+from inferway.lab.record import STATE, EmulationError
 
 _LIMIT_S: Final = 10.0
 
@@ -129,12 +127,7 @@ class Controls:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _change(

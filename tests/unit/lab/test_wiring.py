@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from inferway.live.emulation import EmulationError
-from inferway.live.emulation.wiring import wiring
+from inferway.lab import EmulationError
+from inferway.lab.emulation import wiring
 from inferway.network import Topology
 
 

@@ -18,8 +18,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from inferway.live.emulation import namespace
-from inferway.live.emulation.error import EmulationError
+from inferway.lab import namespace
+from inferway.live.store.cache import lock_folder
 
 STATE: Final = Path("/run/inferway")
 HOSTS: Final = Path("/etc/netns")
@@ -29,16 +29,12 @@ _MARK: Final = "# Made by inferway for the emulated network {}, and removed with
 _GRACE_S: Final = 2.0
 
 
-class Record:
-    """The record of one emulation.
+class EmulationError(Exception):
+    """A network that cannot be emulated or changed, with one sentence that says why."""
 
-    Parameters
-    ----------
-    name
-        Of the emulation: letters and digits.
-    descriptor
-        The record, open and locked.
-    """
+
+class Record:
+    """The record of one emulation: its name, letters and digits, and the file, open and locked."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name, self.descriptor = name, descriptor
@@ -48,12 +44,9 @@ class Record:
     def begun(cls, name: str | None, nodes: Sequence[str]) -> Record:
         """Begin a record that names what is going to be made.
 
-        Raises
-        ------
-        EmulationError
-            If the name is in use, or a namespace has it that is not ours.
+        EmulationError if the name is in use, or a namespace has it that is not ours.
         """
-        with _alone():
+        with _locked():
             name = secrets.token_hex(3) if name is None else name
             folder = STATE / name
             try:
@@ -136,20 +129,12 @@ class Record:
 
 
 def remove_leftovers(name: str | None = None) -> list[str]:
-    """Remove what runs left that could not clean up, and tell their names.
+    """Remove what runs left that could not clean up, or one of them only; tell their names.
 
-    Parameters
-    ----------
-    name
-        Only this one's.
-
-    Raises
-    ------
-    OSError
-        When this process may not.
+    OSError when this process may not.
     """
     removed = []
-    with _alone():
+    with _locked():
         for folder in sorted(STATE.iterdir()):
             if not folder.is_dir() or name not in (None, folder.name):
                 continue
@@ -169,15 +154,14 @@ def remove_leftovers(name: str | None = None) -> list[str]:
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _locked() -> Iterator[None]:
     """Let nobody else begin or remove a record meanwhile."""
     STATE.mkdir(mode=0o755, exist_ok=True)
-    descriptor = os.open(STATE / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    lock = lock_folder(STATE, wait=True)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
-        os.close(descriptor)
+        os.close(lock)
 
 
 def _remove_hosts(folder: Path, owner: str) -> bool:

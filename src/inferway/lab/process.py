@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final
 
-from inferway.live.up import tether
+from inferway.lab import tether
 
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 30.0

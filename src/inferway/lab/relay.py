@@ -84,7 +84,7 @@ class Pair:
         return not (self.loss or self.bytes_per_s)
 
 
-class Relay:
+class PacketRelay:
     """Passes packets on until its owner ends or it is killed.
 
     Parameters
@@ -92,7 +92,7 @@ class Relay:
     nodes
         V names.
     devices
-        (V,) descriptors of their devices; see `inferway.live.emulation.device.opened`.
+        (V,) descriptors of their devices; see `inferway.lab.device.opened`.
     addresses
         (V,) their addresses, packed.
     links
@@ -292,7 +292,7 @@ def main() -> None:
     owner = os.pidfd_open(given["owner"])
     if os.getppid() == given["owner"]:
         _hurry()
-        relay = Relay(
+        relay = PacketRelay(
             given["nodes"],
             given["devices"],
             [bytes.fromhex(address) for address in given["addresses"]],

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, TypeVar
 
-from inferway.live.emulation import entrance
+from inferway.lab import entrance
 
 FOLDER: Final = Path("/run/netns")
 T = TypeVar("T")
