@@ -105,13 +105,16 @@ class Alias(NamedTuple):
     ) -> Alias:
         """Begin without batches.
 
-        ValueError for a variant that the fleet has not, or what are no probabilities.
-
         Parameters
         ----------
         probabilities
             By variant, split evenly over its servers; a variant that is not named has 0. In
             proportion to the service rates by default.
+
+        Raises
+        ------
+        ValueError
+            For a variant that the fleet has not, or what are no probabilities.
         """
         del target, rate_per_s
         if probabilities is None:
@@ -189,8 +192,6 @@ def set_routing(
 ) -> None:
     """Write what a scheduler has decided into the memory of an alias policy.
 
-    ValueError where these are no probabilities or no batch sizes; nothing is written then.
-
     Parameters
     ----------
     alias
@@ -199,6 +200,11 @@ def set_routing(
         (n,) by server; they sum to 1.
     smallest, largest
         (K,) batch sizes by class; as they are by default.
+
+    Raises
+    ------
+    ValueError
+        Where these are no probabilities or no batch sizes; nothing is written then.
     """
     given = np.asarray(probabilities, np.float64)
     servers = len(alias.probabilities)

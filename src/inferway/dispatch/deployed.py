@@ -53,8 +53,12 @@ def dispatcher_of(
 ) -> Dispatcher:
     """The dispatcher of a task, with the policy that the file names for it.
 
-    With `measure`, its predictions start from the profiles and follow what is measured. ValueError
-    where the policy lacks what it needs, or no instance of the task runs on the node.
+    With `measure`, its predictions start from the profiles and follow what is measured.
+
+    Raises
+    ------
+    ValueError
+        Where the policy lacks what it needs, or no instance of the task runs on the node.
     """
     fleet = fleet_of(deployment, task, node)
     place = deployment.nodes[fleet.node]
@@ -86,8 +90,6 @@ def dispatcher_on(
 ) -> Dispatcher:
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
-    ValueError where the policy lacks what it needs.
-
     Parameters
     ----------
     deployment, task
@@ -101,6 +103,11 @@ def dispatcher_on(
     best_effort
         Whether a fleet that cannot keep the target answers with the most accurate server that has
         room: others may be within reach again in a moment. Else it is refused.
+
+    Raises
+    ------
+    ValueError
+        Where the policy lacks what it needs.
     """
     target, budget = task.accuracy_target, task.energy_budget
     spec = deployment.policy_of(task)

@@ -62,13 +62,16 @@ class LeastCost(NamedTuple):
     ) -> LeastCost:
         """Set the price.
 
-        ValueError for an alpha below 0 or not finite.
-
         Parameters
         ----------
         alpha
             Milliseconds that a point of inaccuracy (0..100) is worth (eq. 6, in the unit of the
             paper's experiments).
+
+        Raises
+        ------
+        ValueError
+            For an alpha below 0 or not finite.
         """
         del fleet, target, rate_per_s
         if alpha is None:

@@ -99,8 +99,6 @@ def mdp_bound(
 ) -> MdpBound:
     """The least mean response time of any policy at a rate.
 
-    ValueError where the rate is not feasible, or the states are too many.
-
     Parameters
     ----------
     fleet
@@ -113,6 +111,11 @@ def mdp_bound(
         Requests kept at one server, the one in service included, at least 1.
     tolerance
         How far value iteration may leave g open, of the mean service time.
+
+    Raises
+    ------
+    ValueError
+        Where the rate is not feasible, or the states are too many.
     """
     greatest = max_rate(fleet, target)
     if not 0 < rate_per_s < greatest:

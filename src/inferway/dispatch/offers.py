@@ -93,9 +93,6 @@ class Own(NamedTuple):
 def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offer:
     """Take in a neighbor's offer: the way to the neighbor comes on top.
 
-    ValueError where the neighbor could not have meant it: other nodes on its path than from the
-    neighbor to the one that serves, the reader or a node twice on it, impossible numbers.
-
     Parameters
     ----------
     offer
@@ -106,6 +103,12 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
         Round-trip time to the neighbor, s.
     me
         The reader's own name.
+
+    Raises
+    ------
+    ValueError
+        Where the neighbor could not have meant it: other nodes on its path than from the neighbor
+        to the one that serves, the reader or a node twice on it, impossible numbers.
     """
     path = offer.path
     if not path or path[0] != neighbor or path[-1] != offer.node:
@@ -242,8 +245,6 @@ def fleet_at(
 ) -> tuple[Fleet, list[Offer | None]]:
     """Make the fleet of a node that also forwards.
 
-    ValueError where there is neither an instance nor an offer, or as `Fleet`.
-
     Parameters
     ----------
     task
@@ -268,6 +269,11 @@ def fleet_at(
         that a site can have, the slowest offers are left out, repositories last.
     offers
         (K,) the offer that each class stands for; None for the node's own.
+
+    Raises
+    ------
+    ValueError
+        Where there is neither an instance nor an offer, or as `Fleet`.
     """
     known = sorted(
         (offer for offer in _shortest(offers) if offer.task == task),

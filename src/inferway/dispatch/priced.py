@@ -83,8 +83,6 @@ class Priced(NamedTuple):
     ) -> Priced:
         """Scale the steps to the fleet.
 
-        ValueError without a target, or with a target out of reach, by itself or within the budget.
-
         Parameters
         ----------
         price
@@ -98,6 +96,11 @@ class Priced(NamedTuple):
             How many service times a place in a queue counts.
         energy_budget
             Greatest mean energy of a request, J; its price starts and moves as the accuracy's.
+
+        Raises
+        ------
+        ValueError
+            Without a target, or with a target out of reach, by itself or within the budget.
         """
         if target is None:
             raise ValueError(

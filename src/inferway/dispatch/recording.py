@@ -121,8 +121,7 @@ class Recording:
 
     It takes the dispatcher's place: the same calls, with the same results. One call costs one to
     two microseconds more. Where the disk refuses a write, the recording ends there, `gap` says why
-    and counts, and the dispatcher goes on; `go_on` begins another one. ValueError where the folder
-    already holds a recording. OSError where nothing can be written there, unless it is patient.
+    and counts, and the dispatcher goes on; `go_on` begins another one.
 
     Parameters
     ----------
@@ -149,6 +148,13 @@ class Recording:
         Where it goes now, or went at last.
     gap
         While nothing can be written, since when and why; else None.
+
+    Raises
+    ------
+    ValueError
+        Where the folder already holds a recording.
+    OSError
+        Where nothing can be written there, unless it is patient.
     """
 
     def __init__(

@@ -53,7 +53,10 @@ class UnsoundError(ValueError):
 def check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     """Check what a file says of its begin, before a dispatcher is set to it.
 
-    UnsoundError where it is no state of such a dispatcher.
+    Raises
+    ------
+    UnsoundError
+        Where it is no state of such a dispatcher.
     """
     for name, array in state.items():
         owner, _, field = name.partition(".")
@@ -115,7 +118,10 @@ def _check_site(own: Site, said: dict[str, np.ndarray]) -> None:
 def check_event(site: Site, row: tuple[Any, ...]) -> None:
     """Check that an event could happen at the site as it is now.
 
-    UnsoundError where it could not.
+    Raises
+    ------
+    UnsoundError
+        Where it could not.
     """
     kind, _, _, rows, server, floor, time_s, _, value, _ = row
     if not math.isfinite(time_s):
@@ -236,8 +242,6 @@ def events(
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Each file's state at its start and its events, `EVENT` rows, in order.
 
-    ValueError where a state cannot be read and nobody takes the losses.
-
     Parameters
     ----------
     folder
@@ -245,6 +249,11 @@ def events(
     losses
         Takes a sentence for whatever is left out because it is not whole, as after a process was
         killed: a last row that was cut off, a file whose state cannot be read.
+
+    Raises
+    ------
+    ValueError
+        Where a state cannot be read and nobody takes the losses.
     """
     for file in sorted(folder.glob("*.events")):
         beginning = file.with_suffix(".state.npz")
@@ -357,8 +366,12 @@ class _Course:
     def take(self, row: tuple[Any, ...]) -> None:
         """Follow one event.
 
-        UnsoundError where it could not have happened; nothing has happened then. PolicyError,
-        ZeroDivisionError where times that could not have been measured lead to it.
+        Raises
+        ------
+        UnsoundError
+            Where it could not have happened; nothing has happened then.
+        PolicyError, ZeroDivisionError
+            Where times that could not have been measured lead to it.
         """
         check_event(self.dispatcher.site, row)
         self.handled += 1
@@ -480,7 +493,10 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
 def header(folder: Path) -> dict[str, Any]:
     """What a recording says of itself: fleet, policy, options, target, versions.
 
-    ValueError where the folder holds no recording that this version reads.
+    Raises
+    ------
+    ValueError
+        Where the folder holds no recording that this version reads.
     """
     file = folder / "recording.json"
     try:
@@ -504,7 +520,10 @@ def _number(digits: str) -> int | float:
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     """Make the dispatcher that a recording says it is of.
 
-    ValueError where it says it of none, or of one that is too large.
+    Raises
+    ------
+    ValueError
+        Where it says it of none, or of one that is too large.
     """
     try:
         fleet = head["fleet"]

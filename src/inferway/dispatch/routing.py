@@ -94,8 +94,6 @@ def routing(
 ) -> Floats:
     """Routing probabilities of R-JIQ, [Anonymous] eq. 4.
 
-    ValueError where no rate is given or the target is out of reach.
-
     Parameters
     ----------
     fleet
@@ -114,6 +112,11 @@ def routing(
     -------
     ndarray, shape (K,)
         The probabilities; those of the greatest feasible rate where the rate exceeds it.
+
+    Raises
+    ------
+    ValueError
+        Where no rate is given or the target is out of reach.
     """
     if rate_per_s is None:
         raise ValueError(

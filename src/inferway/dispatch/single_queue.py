@@ -42,12 +42,15 @@ class SingleQueue(NamedTuple):
     ) -> SingleQueue:
         """By the fleet's accuracies.
 
-        ValueError for another word than these.
-
         Parameters
         ----------
         ties
             Which of several idle servers: one of the most accurate class, or any.
+
+        Raises
+        ------
+        ValueError
+            For another word than these.
         """
         del target, rate_per_s
         if ties not in ("heavy", "uniform"):

@@ -48,7 +48,10 @@ class Checkpoint:
     def read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         """Read what was written last; None where nothing was.
 
-        ValueError where the file is none of ours, or of another version.
+        Raises
+        ------
+        ValueError
+            Where the file is none of ours, or of another version.
         """
         if not self.path.exists():
             return None

@@ -61,7 +61,7 @@ def control_of(
     """The fleet, workload and deadline of a file, under slotted control.
 
     Late requests are served and counted as late, whatever the file says: that is what [Tan24]
-    trains on. ValueError where something is not clear, or such a site cannot be trained on.
+    trains on.
 
     Parameters
     ----------
@@ -76,6 +76,11 @@ def control_of(
     accuracies
         Of all variants that run there, for the reward, where these are not to be the file's: the
         paper trains on other data than it is evaluated on.
+
+    Raises
+    ------
+    ValueError
+        Where something is not clear, or such a site cannot be trained on.
     """
     name = policy_of(deployment, policy)
     if slot_s is None:
@@ -150,9 +155,6 @@ def setting(
 ) -> Control:
     """A site under slotted control.
 
-    DeploymentError for a file that is none. ValueError for options out of range, or a site that
-    cannot be controlled in slots.
-
     Parameters
     ----------
     file
@@ -169,6 +171,13 @@ def setting(
         Cost of a rejected request, and what accuracy weighs, in the reward ([Tan24], eq. 2).
     gains
         (K,) accuracies in the reward, in the fleet's order; the fleet's own if not given.
+
+    Raises
+    ------
+    DeploymentError
+        For a file that is none.
+    ValueError
+        For options out of range, or a site that cannot be controlled in slots.
     """
     if observability not in ("po", "fo"):
         raise ValueError(f"observability is po or fo, not {observability!r}")

@@ -65,12 +65,15 @@ class ActionReader:
     def read(self, actions: NDArray[Any]) -> tuple[Floats, Ints | None]:
         """(E, n) weights with sums above 0, and (E, K, 2) batch rules or None.
 
-        ValueError for actions of another shape, and such as are no numbers.
-
         Parameters
         ----------
         actions
             (E, `length`).
+
+        Raises
+        ------
+        ValueError
+            For actions of another shape, and such as are no numbers.
         """
         if actions.ndim != 2 or actions.shape[1] != self.length:
             raise ValueError(
@@ -166,8 +169,6 @@ def counted(sites: SlottedSites) -> dict[str, NDArray[Any]]:
 class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     """SlottedSites in lockstep: their episodes begin together and end together.
 
-    ValueError for an option out of range.
-
     Parameters
     ----------
     control
@@ -183,6 +184,11 @@ class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]
     copy
         Whether each step gives observations and rewards of its own; else the next writes over
         them, which saves a tenth of the time.
+
+    Raises
+    ------
+    ValueError
+        For an option out of range.
     """
 
     def __init__(

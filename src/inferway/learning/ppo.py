@@ -396,8 +396,10 @@ class Learner:
     def update(self) -> Update:
         """Collect trajectories and learn from them.
 
-        DivergenceError where a loss or a weight is not finite any more; this object is then of no
-        use.
+        Raises
+        ------
+        DivergenceError
+            Where a loss or a weight is not finite any more; this object is then of no use.
         """
         settings = self.settings
         sigma, rates = settings.sigma_at(self.slots), settings.rates_at(self.slots)

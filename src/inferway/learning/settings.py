@@ -12,8 +12,12 @@ class Settings:
     """Proximal policy optimization (doi 10.48550/arXiv.1707.06347) as [Tan24] sets it.
 
     The first part are the paper's settings (Sec. 5.1.4 and 5.1.5) and what it leaves open; the
-    second part is off by default: what is not in the paper, and what helps. ValueError where a
-    setting is out of range.
+    second part is off by default: what is not in the paper, and what helps.
+
+    Raises
+    ------
+    ValueError
+        Where a setting is out of range.
     """
 
     slots: int = 250_000_000

@@ -34,8 +34,6 @@ Ints = NDArray[np.int64]
 class Control:
     """A site and how it is controlled.
 
-    ValueError where the scenario is none that slots of random routing can run.
-
     Parameters
     ----------
     scenario
@@ -53,6 +51,11 @@ class Control:
     gains
         (K,) accuracies in the reward; those of the fleet if not given. The paper trains on other
         data than it is evaluated on.
+
+    Raises
+    ------
+    ValueError
+        Where the scenario is none that slots of random routing can run.
     """
 
     scenario: Scenario

@@ -44,7 +44,10 @@ class Refresh(NamedTuple):
 def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
     """Read a refresh period: slots, or (first period, last one, slots that the change takes).
 
-    ValueError for a period below one slot.
+    Raises
+    ------
+    ValueError
+        For a period below one slot.
     """
     found = Refresh(value, value) if isinstance(value, int) else Refresh(*value)
     if min(found.start, found.target) < 1 or found.stretch < 0:
@@ -79,8 +82,6 @@ class InfidaState(NamedTuple):
 class Infida:
     """INFIDA on a whole network.
 
-    ValueError for an unknown or impossible option.
-
     Parameters
     ----------
     network
@@ -97,6 +98,11 @@ class Infida:
         What `fresh` does with the one model that does not fit wholly: ``elastic`` budgets may be
         exceeded by less than it, ``strict`` ones are filled with what gains most and still fits.
         Coupled rounding always keeps the budgets.
+
+    Raises
+    ------
+    ValueError
+        For an unknown or impossible option.
     """
 
     def __init__(
@@ -183,7 +189,10 @@ class Infida:
     def step(self, observation: Observation) -> Allocation:
         """Take in a slot, learn from it, and round if a refresh is due.
 
-        ValueError for arrays of another shape or with impossible numbers.
+        Raises
+        ------
+        ValueError
+            For arrays of another shape or with impossible numbers.
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)
@@ -398,8 +407,12 @@ def regret_constant(network: DeliveryNetwork) -> float:
 
     where S_v is what all models take together and b_v at most that. Nodes whose allocation is fixed
     are left out of the sum, and all models are counted, useful or not. The bound is for the worst
-    adversary and loose by orders of magnitude; it is shown for its shape. ValueError where
-    placement has nothing to decide.
+    adversary and loose by orders of magnitude; it is shown for its shape.
+
+    Raises
+    ------
+    ValueError
+        Where placement has nothing to decide.
     """
     layout, options = layout_of(network), network.options
     free = layout.free

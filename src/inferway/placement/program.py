@@ -104,8 +104,6 @@ class _Rows:
 def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike | None) -> Program:
     """Write the program down.
 
-    ValueError for `capacity` of another shape, or with batches that differ.
-
     Parameters
     ----------
     network
@@ -114,6 +112,11 @@ def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike |
         Its batches.
     capacity
         (O,) potential available capacities l of a single batch, or None: types share instances.
+
+    Raises
+    ------
+    ValueError
+        For `capacity` of another shape, or with batches that differ.
     """
     if capacity is not None and len(horizon.weight) != 1:
         raise ValueError("potential capacities belong to one slot, but the slots differ")

@@ -30,8 +30,6 @@ _HALVINGS = 40
 class StationaryApproximation:
     """One routing per phase of the workload.
 
-    ValueError for a fleet of one class.
-
     Parameters
     ----------
     fleet
@@ -44,6 +42,11 @@ class StationaryApproximation:
         Time between two looks at the phase, s.
     violations
         Greatest share of late requests in a phase.
+
+    Raises
+    ------
+    ValueError
+        For a fleet of one class.
     """
 
     sees_phase = True
@@ -62,7 +65,10 @@ class StationaryApproximation:
     ) -> StationaryApproximation:
         """Make it for a workload whose phases and rates are known, and a deadline.
 
-        ValueError where one of these is not known, or the fleet is of one class.
+        Raises
+        ------
+        ValueError
+            Where one of these is not known, or the fleet is of one class.
         """
         if not conditions.phases:
             raise ValueError("sa goes by the workload's state, which a live server cannot see")

@@ -84,7 +84,10 @@ class Store:
     ) -> Store:
         """Read the trained policies.
 
-        ValueError where there is none, or one was trained for other conditions.
+        Raises
+        ------
+        ValueError
+            Where there is none, or one was trained for other conditions.
         """
         fleet = conditions.fleet
         networks = networks_of(
@@ -130,8 +133,11 @@ def networks_of(
 ) -> list[NeuralPolicy]:
     """The policies at a path: one file, or all ``.npz`` files of a folder.
 
-    ValueError where there is none, or one was trained for something else: another kind of policy,
-    buffer, deadline or slot, or servers that the fleet has not.
+    Raises
+    ------
+    ValueError
+        Where there is none, or one was trained for something else: another kind of policy, buffer,
+        deadline or slot, or servers that the fleet has not.
     """
     if not place.is_dir():
         network = read(place)

@@ -21,7 +21,10 @@ OUTCOMES = ("answered", "late", "dropped", "rejected")
 class RecordFile:
     """A Parquet file of requests in the order in which they left; several threads may write.
 
-    OSError when it cannot be written.
+    Raises
+    ------
+    OSError
+        When it cannot be written.
     """
 
     def __init__(self, file: Path, fleet: Fleet) -> None:

@@ -85,8 +85,6 @@ def replicate(
 ) -> Outcome:
     """Run a scenario once.
 
-    ConservationError where Little's law or the balance of flows does not hold.
-
     Parameters
     ----------
     queries
@@ -98,6 +96,11 @@ def replicate(
         Given the replication and the records of requests that have left, now and then.
     progress
         Told how many more queries are done, now and then.
+
+    Raises
+    ------
+    ConservationError
+        Where Little's law or the balance of flows does not hold.
     """
     stop = stop or Event()
     engine = engine_of(

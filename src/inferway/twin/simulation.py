@@ -420,12 +420,15 @@ def _record_file(file: Path, scenario: Scenario) -> RecordFile:
 def compile_beforehand(deployment: Deployment) -> list[Compilation]:
     """Compile what the deployment's policies need in the live server and in the twin.
 
-    ValueError where a policy does not compile, or the file lacks what its policy needs.
-
     Returns
     -------
     list of Compilation
         In the order in which they were made; none where all was in the cache.
+
+    Raises
+    ------
+    ValueError
+        Where a policy does not compile, or the file lacks what its policy needs.
     """
     made: list[Compilation] = []
     with watched(done=made.append):

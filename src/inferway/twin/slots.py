@@ -45,9 +45,6 @@ def simulate_slots(
 ) -> NetworkResult:
     """Run a deployment's placement policy on its network.
 
-    DeploymentError where the file has no network, or one that cannot be used. ValueError for a
-    number of slots that is not positive, an unknown policy or option.
-
     Parameters
     ----------
     deployment
@@ -68,6 +65,13 @@ def simulate_slots(
         Called with the number of slots done.
     options
         The policy's own, over those of the file.
+
+    Raises
+    ------
+    DeploymentError
+        Where the file has no network, or one that cannot be used.
+    ValueError
+        For a number of slots that is not positive, an unknown policy or option.
     """
     if slots < 1:
         raise ValueError(f"the twin runs one slot or more, not {slots}")
@@ -119,7 +123,10 @@ def run_slots(
 ) -> NetworkResult:
     """Run a policy; see `simulate_slots` and `NetworkResult`.
 
-    KeyboardInterrupt where `stop` was set before the first slot.
+    Raises
+    ------
+    KeyboardInterrupt
+        Where `stop` was set before the first slot.
     """
     ledger = _Ledger(network, slots)
     least = minimal(network).astype(np.uint8)
@@ -263,7 +270,10 @@ def regret_of(
 ) -> Regret:
     """Compare a run with the best static allocation for the mean requests, served as the run was.
 
-    RuntimeError where the solver finds no allocation within the time.
+    Raises
+    ------
+    RuntimeError
+        Where the solver finds no allocation within the time.
     """
     optimum = best_static(
         network, expected_batches(demand, result.slots), time_limit_s=time_limit_s

@@ -94,8 +94,11 @@ class Trace:
 def read(folder: Path) -> Trace:
     """Read one recording, of `inferway serve --record`.
 
-    ValueError where it cannot be read, holds no request, or holds some that waited in a central
-    queue: when those arrived is not recorded.
+    Raises
+    ------
+    ValueError
+        Where it cannot be read, holds no request, or holds some that waited in a central queue:
+        when those arrived is not recorded.
     """
     head = header(folder)
     try:
@@ -150,7 +153,11 @@ def traces(folder: Path) -> dict[str, Trace]:
     """Read the recordings at a folder, by task.
 
     Where a task has several, since another file was applied to the server, the longest counts.
-    ValueError as `read`, and where there is none.
+
+    Raises
+    ------
+    ValueError
+        As `read`, and where there is none.
     """
     found: dict[str, Trace] = {}
     for one in map(read, recordings(folder)):
@@ -207,7 +214,12 @@ def simulated(result: TaskResult) -> Numbers:
 def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> Iterator[Scenario]:
     """The file's fleet and policy under the requests of a trace, while the block runs.
 
-    Their times go through a file of their own, as any trace's do. ValueError as `scenario_of`.
+    Their times go through a file of their own, as any trace's do.
+
+    Raises
+    ------
+    ValueError
+        As `scenario_of`.
     """
     with TemporaryDirectory(prefix="inferway-trace-") as name:
         file = Path(name, "arrivals.csv")
