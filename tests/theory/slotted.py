@@ -45,7 +45,7 @@ class Decision(NamedTuple):
 
 def markovian(d0: list[list[float]], d1: list[list[float]]) -> MapArrivals:
     """A Markovian arrival process."""
-    return MapArrivals.model_validate({"process": "map", "d0": d0, "d1": d1})
+    return MapArrivals.read({"process": "map", "d0": d0, "d1": d1})
 
 
 def in_slots(control: Control, seed: int, decisions: list[Decision]) -> Iterator[Slot]:

@@ -77,18 +77,18 @@ def compare(scenario: Scenario, requests: int, seed: int, kind: Kind) -> list[Le
 
 def poisson(rate: float) -> Arrivals:
     """Poisson arrivals at a rate, 1/s."""
-    return PoissonArrivals.model_validate({"process": "poisson", "rate": f"{rate}/s"})
+    return PoissonArrivals.read({"process": "poisson", "rate": f"{rate}/s"})
 
 
 def constant(rate: float) -> Arrivals:
     """Arrivals at equal distances."""
-    return ConstantArrivals.model_validate({"process": "constant", "rate": f"{rate}/s"})
+    return ConstantArrivals.read({"process": "constant", "rate": f"{rate}/s"})
 
 
 def phases(*parts: tuple[float, float, float | None]) -> Arrivals:
     """Poisson phases, each for so long, at a rate, with a target or none."""
     listed = [
-        Phase.model_validate({"for": f"{for_s} s", "rate": f"{rate}/s", "accuracy_target": target})
+        Phase.read({"for": f"{for_s} s", "rate": f"{rate}/s", "accuracy_target": target})
         for for_s, rate, target in parts
     ]
     return PhasedArrivals(process="phases", phases=tuple(listed))

@@ -208,7 +208,7 @@ def trace(tmp_path: Path) -> TraceArrivals:
     """Four requests within 3 s, so that the next round begins at 4 s."""
     file = tmp_path / "trace.csv"
     file.write_text("time\n10\n10.5\n11.25\n13\n")
-    return TraceArrivals.model_validate({"process": "trace", "file": str(file)})
+    return TraceArrivals.read({"process": "trace", "file": str(file)})
 
 
 def test_a_trace_goes_round(trace: TraceArrivals) -> None:

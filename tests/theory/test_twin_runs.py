@@ -38,7 +38,7 @@ def two_classes(law: str = "exponential", arrivals: Arrivals | None = None) -> S
 
 def trace(file: Path) -> Arrivals:
     """The arrivals in a file."""
-    return TraceArrivals.model_validate({"process": "trace", "file": str(file)})
+    return TraceArrivals.read({"process": "trace", "file": str(file)})
 
 
 def numbers(result: Any) -> dict[str, Any]:

@@ -172,7 +172,7 @@ def test_map_m_1_by_matrices() -> None:
     equations = np.vstack([(d0 + mu * r).T, rest.sum(axis=1)])
     pi0 = np.linalg.lstsq(equations, np.array([0.0, 0.0, 1.0]))[0]
     in_system = float((pi0 @ r @ rest @ rest).sum())
-    arrivals = MapArrivals(process="map", d0=d0.tolist(), d1=d1.tolist())
+    arrivals = MapArrivals.read({"process": "map", "d0": d0.tolist(), "d1": d1.tolist()})
     rate = arrivals.mean_rate_per_s()
     assert float((pi0 @ r @ rest).sum()) == pytest.approx(rate)  # rho
     result = run(servers(1, arrivals), queries=4 * QUERIES, seed=7)

@@ -7,25 +7,25 @@ from typing import TYPE_CHECKING
 import typer
 
 if TYPE_CHECKING:
-    from inferway.deployment.quantities import Quantity
+    from inferway.deployment.units import Quantity
 
 
 def rate(text: str) -> float:
     """Read a rate above 0, such as 120/s."""
-    from inferway.deployment.quantities import RATE
+    from inferway.deployment.units import RATE
 
     return _positive(text, RATE)
 
 
 def time(text: str) -> float:
     """Read a time above 0, such as 300ms, in s."""
-    from inferway.deployment.quantities import TIME
+    from inferway.deployment.units import TIME
 
     return _positive(text, TIME)
 
 
 def _positive(text: str, quantity: Quantity) -> float:
-    from inferway.deployment.quantities import QuantityError
+    from inferway.deployment.units import QuantityError
 
     try:
         value = quantity.parse(text)

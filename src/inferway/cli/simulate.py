@@ -46,7 +46,7 @@ def _count(text: str) -> int:
 
 def _size(text: str) -> float:
     """Read bytes, such as 125 MB."""
-    from inferway.deployment.quantities import SIZE
+    from inferway.deployment.units import SIZE
 
     try:
         value = SIZE.parse(text)

@@ -1,23 +1,13 @@
 """The deployment file: load, validate, explain."""
 
-from inferway.deployment.cautions import Caution, check
-from inferway.deployment.deployment import (
-    Batch,
-    Deployment,
-    Failure,
-    Model,
-    Node,
-    Outage,
-    ServiceTime,
-    Task,
-    Variant,
-)
-from inferway.deployment.error import DeploymentError, Problem
-from inferway.deployment.load import load
+from inferway.deployment.deployment import Deployment, load, schema
+from inferway.deployment.errors import DeploymentError, Problem
 from inferway.deployment.measure import measured
+from inferway.deployment.models import Model, Remote
+from inferway.deployment.nodes import Failure, Node, Outage
 from inferway.deployment.policies import PolicySpec
-from inferway.deployment.remote import Remote
-from inferway.deployment.schema import schema
+from inferway.deployment.tasks import Batch, ServiceTime, Task, Variant
+from inferway.deployment.warnings import Caution, check
 
 __all__ = [
     "Batch",

@@ -1,235 +1,95 @@
-"""A deployment as the rest of Inferway sees it: names resolved, profiles filled in, SI units."""
+"""A whole deployment: read from its file, checked, and changed by `Deployment.with_`."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+import os
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Annotated, Any, Final
 
-from inferway.deployment.document import Cost
-from inferway.deployment.nodes import Network, NodeLimits, Store
-from inferway.deployment.policies import PolicySpec, scheduled_dispatch, spec_of
-from inferway.deployment.remote import Remote
+from pydantic import Field, Strict, TypeAdapter, ValidationError, field_validator
+
+from inferway.deployment import resolution
+from inferway.deployment.errors import Place
+from inferway.deployment.nodes import Network, Node
+from inferway.deployment.outline import complain, outline
+from inferway.deployment.policies import (
+    DispatchPolicy,
+    PlacementPolicy,
+    PolicySpec,
+    SchedulingPolicy,
+    scheduled_dispatch,
+    spec_of,
+)
+from inferway.deployment.section import UNWRITTEN, Name, Section
 from inferway.deployment.setting import set_all, setting
-from inferway.deployment.tasks import WrittenCatalog
-from inferway.deployment.unserved import sentences, unserved_at_node
+from inferway.deployment.source import Source, given, read
+from inferway.deployment.tasks import Task, Variant
+from inferway.deployment.units import Number, refuse
 from inferway.deployment.workloads import Workload
 
-if TYPE_CHECKING:
-    from inferway.deployment.source import Source
-
-ANY_HARDWARE = "*"
+MOST_TASKS: Final = 100_000
+"""Of all kinds together: each has a name, and entries of its own."""
 
 
-@dataclass(frozen=True)
-class ServiceTime:
-    """How long one request takes on one kind of hardware.
-
-    Attributes
-    ----------
-    distribution
-        ``deterministic``, ``exponential``, ``lognormal``, ``erlang``, ``hyperexponential`` or
-        ``empirical``.
-    mean_s
-        Mean, in seconds.
-    cv
-        Coefficient of variation: standard deviation over mean.
-    stages
-        Exponential stages in a row (1 but for ``erlang``).
-    samples_s
-        Measured times in seconds (``empirical`` only), scaled so that their mean is `mean_s`.
-    """
-
-    distribution: str
-    mean_s: float
-    cv: float = 0.0
-    stages: int = 1
-    samples_s: tuple[float, ...] = ()
-
-    @property
-    def rate(self) -> float:
-        """Requests per second of an instance that is never idle (the papers' mu)."""
-        return 1.0 / self.mean_s
+_SIGHTED = {"rl-fo", "rl-fo-b", "sa"}
+# Policies that steer by the accuracy balance: without a target there is nothing to steer to.
+_STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}
 
 
 @dataclass(frozen=True)
-class Model:
-    """The file behind a variant: where it is, as it was named, and its digest if known.
+class Cost(Section):
+    """What placement minimizes: latency plus alpha times inaccuracy (eq. 6 of [SiSalem23])."""
 
-    `path` is None for a model of another host, until a node has fetched it; such a model has a
-    digest.
-    """
-
-    path: Path | None
-    uri: str
-    digest: str | None = None
+    alpha: Number
+    """Milliseconds that one point of inaccuracy (0..100) is worth."""
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Batch sizes (increasing) and the seconds that a whole batch of each takes."""
+class Deployment(Section):
+    """An Inferway deployment: what is served, where, and by which policies."""
 
-    sizes: tuple[int, ...]
-    service_s: tuple[float, ...]
-    min: int
-    max: int
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One model that can answer a task.
-
-    Attributes
-    ----------
-    accuracy
-        0..1.
-    size_bytes
-        What one instance takes of its node's budget; None if neither file nor profile says.
-    service
-        Service time by hardware; the key ``*`` stands for any. Empty where nothing says how long
-        the variant takes: see `inferway.deployment.measure`.
-    energy
-        Mean energy of one request, J; None if the file does not say.
-    remote
-        The server that runs it, where there is no `model` here.
-    """
-
-    name: str
-    accuracy: float
-    size_bytes: int | None = None
-    price: float | None = None
-    model: Model | None = None
-    service: Mapping[str, ServiceTime] = field(default_factory=dict)
-    batch: Batch | None = None
-    energy: float | None = None
-    remote: Remote | None = None
-
-    @property
-    def runnable(self) -> bool:
-        """Whether requests can be answered: by a model here, or one at another server."""
-        return self.model is not None or self.remote is not None
-
-    def service_on(self, hardware: str) -> ServiceTime:
-        """Return the service time on `hardware`.
-
-        Raises
-        ------
-        ValueError
-            If neither the file nor a profile gives one.
-        """
-        found = self.service.get(hardware, self.service.get(ANY_HARDWARE))
-        if found is None:
-            known = ", ".join(self.service) or "none"
-            raise ValueError(
-                f"variant {self.name} has no service time on hardware {hardware} (known: {known})"
-            )
-        return found
-
-    def runs_on(self, hardware: str) -> bool:
-        """Whether a service time on `hardware` is known."""
-        return hardware in self.service or ANY_HARDWARE in self.service
-
-
-@dataclass(frozen=True)
-class Task:
-    """What a client asks for. Variants that come from a `catalog` have no models.
-
-    `energy_budget` is the most that a request may take on average, J; every variant then has an
-    `energy`. A request of an `idempotent` task may be run twice: that changes no answer.
-    """
-
-    name: str
-    variants: dict[str, Variant]
-    accuracy_target: float | None = None
-    deadline_s: float | None = None
-    count: int = 1
-    max_instances: int | None = None
-    dispatch: PolicySpec | None = None
-    catalog: WrittenCatalog | None = None
-    energy_budget: float | None = None
-    idempotent: bool = True
-
-    @property
-    def names(self) -> list[str]:
-        """Those that clients use: digits-0, digits-1, ... of a count."""
-        if self.count == 1:
-            return [self.name]
-        return [f"{self.name}-{k}" for k in range(self.count)]
-
-
-@dataclass(frozen=True)
-class Failure:
-    """How each instance of a variant fails: after exponential times of these means, s."""
-
-    every_s: float
-    """From its start or its return to its next failure."""
-    for_s: float
-    """Until it returns."""
-
-
-@dataclass(frozen=True)
-class Outage:
-    """Some instances away at a set time: so many of each (task, variant), the first ones."""
-
-    instances: dict[tuple[str, str], int]
-    at_s: float
-    """From the start of the workload."""
-    for_s: float
-
-
-@dataclass(frozen=True)
-class Node:
-    """A machine: `instances` and `pinned` count running copies by (task, variant).
-
-    `buffer` counts the request in service; None is unbounded, as it is for `budget_bytes`.
-    `failures` and `outages` say what happens to instances in the twin. `address`, `peer` and
-    `control` are HOST or HOST:PORT as the file has them.
-    """
-
-    name: str
-    instances: dict[tuple[str, str], int]
-    pinned: dict[tuple[str, str], int] = field(default_factory=dict)
-    budget_bytes: int | None = None
-    hardware: str = "cpu"
-    buffer: int | None = None
-    queue: Literal["per-server", "central"] = "per-server"
-    late: Literal["drop", "serve"] = "drop"
-    repository: bool = False
-    failures: dict[tuple[str, str], Failure] = field(default_factory=dict)
-    outages: tuple[Outage, ...] = ()
-    address: str | None = None
-    peer: str | None = None
-    control: str | None = None
-    store: Store = field(default_factory=Store)
-    limits: NodeLimits = field(default_factory=NodeLimits)
-
-
-@dataclass(frozen=True)
-class Deployment:
-    """A whole deployment file, checked; see `inferway.load`."""
-
-    path: Path
-    tasks: dict[str, Task]
-    nodes: dict[str, Node]
-    workload: dict[str, Workload] = field(default_factory=dict)
+    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
+    """What clients ask for, by name."""
+    nodes: dict[Name, Node] = field(default_factory=dict)
+    """The machines, by name; one node `here` with one instance of each variant if not given."""
     network: Network | None = None
-    dispatch: PolicySpec | None = None
-    scheduling: PolicySpec | None = None
-    placement: PolicySpec | None = None
+    """How the nodes are joined."""
+    dispatch: DispatchPolicy | None = None
+    """Which server answers a request."""
+    scheduling: SchedulingPolicy | None = None
+    """How routing changes per second."""
+    placement: PlacementPolicy | None = None
+    """Which variants live on which node."""
     cost: Cost | None = None
-    seed: int = 0
-    lines: Mapping[str, int] = field(default_factory=dict, repr=False, compare=False)
-    source: Source | None = field(default=None, repr=False, compare=False)
-    """As it was written."""
-    build: Callable[[Source], Deployment] | None = field(default=None, repr=False, compare=False)
-    """What has made it of its source, and makes another of a changed one."""
+    """What placement minimizes."""
+    seed: Annotated[int, Strict(), Field(ge=0, lt=2**63)] = 0
+    """Start of all random numbers."""
+    workload: dict[Name, Workload] = field(default_factory=dict)
+    """How requests arrive, by task."""
+    source: Annotated[Source, UNWRITTEN] = field(
+        default_factory=lambda: Source(Path("deployment")), repr=False, compare=False
+    )
+
+    @field_validator("tasks")
+    @classmethod
+    def _are_not_too_many(cls, tasks: dict[str, Task]) -> dict[str, Task]:
+        total = sum(task.count for task in tasks.values())
+        if total > MOST_TASKS:
+            raise refuse(f"there are {total:,} tasks by `count`, and {MOST_TASKS:,} are the most")
+        return tasks
+
+    @property
+    def path(self) -> Path:
+        """The file, as it was named by the caller."""
+        return self.source.path
 
     @property
     def folder(self) -> Path:
         """The folder that relative paths in the file start from."""
-        return self.path.resolve().parent
+        return self.source.folder
 
     def with_(
         self,
@@ -292,11 +152,9 @@ class Deployment:
         settings = {key: setting(value) for key, value in words.items() if value is not None}
         if not settings:
             return self
-        if self.source is None or self.build is None:
-            raise ValueError("only a deployment from `inferway.load` can be changed")
         source = replace(self.source, data=copy.deepcopy(self.source.data), problems=[])
-        set_all(source.data, settings, node)
-        return _as_measured(self.build(source), self)
+        set_all(source.data, settings, node, KEYS)
+        return _as_measured(build(source), self)
 
     def policy_of(self, task: Task | str) -> PolicySpec:
         """Return the dispatch policy of a task.
@@ -336,14 +194,21 @@ class Deployment:
 
         0 where the file says nothing of the kind (the default node).
         """
-        while field and field not in self.lines:
-            cut = max(field.rfind("."), field.rfind("["))
-            field = field[: max(cut, 0)]
-        return self.lines.get(field, 0)
+        lines = self.source.field_lines
+        while field and field not in lines:
+            field = field[: max(field.rfind("."), field.rfind("["), 0)]
+        return lines.get(field, 0)
 
     def named(self) -> dict[str, Task]:
         """Return the tasks by the names that clients use: digits-0, digits-1, ... of a count."""
         return {name: task for task in self.tasks.values() for name in task.names}
+
+    def running(self, task: Task) -> list[Variant]:
+        """Return the variants of a task that have an instance at some node."""
+        instances = {key for node in self.nodes.values() for key in node.instances}
+        return [
+            variant for name, variant in task.variants.items() if (task.name, name) in instances
+        ]
 
     def _task(self, task: Task | str) -> Task:
         if isinstance(task, Task):
@@ -352,11 +217,110 @@ class Deployment:
 
     def unserved(self) -> list[str]:
         """Say, in a sentence each, what of this file `inferway serve` cannot run."""
-        return sentences(self)
+        return _unserved_alone(self)
 
     def unserved_at_node(self) -> list[str]:
         """Say, in a sentence each, what of this file the nodes of a network cannot run."""
-        return unserved_at_node(self)
+        return _unserved_at_node(self)
+
+
+KEYS: Final = tuple(one.name for one in fields(Deployment) if one.name != "source")
+"""Of a file, at its top."""
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) that ``docs/deployment.schema.json`` publishes."""
+    return copy.deepcopy(outline(Deployment))
+
+
+def load(path: str | os.PathLike[str] | Mapping[str, Any]) -> Deployment:
+    """Read and check a deployment file.
+
+    Parameters
+    ----------
+    path
+        A YAML file, as ``docs/reference/deployment-file.md`` describes it; or the same as a
+        mapping, whose relative file names start from the current folder.
+
+    Raises
+    ------
+    DeploymentError
+        If anything is wrong with it. All problems are said at once, a line each, as
+        ``FILE:LINE: field: sentence``.
+    """
+    return build(given(path) if isinstance(path, Mapping) else read(Path(path)))
+
+
+def build(source: Source) -> Deployment:
+    """Check a file's data, as it was read or changed since.
+
+    Raises
+    ------
+    DeploymentError
+        As `load`.
+    """
+    stated = _stated(source)
+    if stated is not None:
+        deployment = _resolved(stated, source)
+        if not source.problems:
+            return deployment
+    raise source.refused()
+
+
+def _stated(source: Source) -> Deployment | None:
+    """Validate the data, without the entries that are wrong, so that the others are checked too."""
+    adapter, context = TypeAdapter(Deployment), {"folder": source.folder}
+    try:
+        return adapter.validate_python(source.data, context=context)
+    except ValidationError as error:
+        places = complain(error, source, outline(Deployment))
+    if source.full:
+        return None
+    try:
+        return adapter.validate_python(_without(source.data, places), context=context)
+    except ValidationError:
+        return None
+
+
+def _without(data: dict[str, Any], places: list[Place]) -> dict[str, Any]:
+    """Copy the data without the entries (a task, a node, a section) that `places` lie in."""
+    kept = copy.deepcopy(data)
+    for place in places:
+        depth = 2 if place[:1] in {("tasks",), ("nodes",), ("workload",)} else 1
+        inner: Any = kept
+        for step in place[: depth - 1]:
+            inner = inner.get(step, {}) if isinstance(inner, dict) else {}
+        if len(place) >= depth and isinstance(inner, dict):
+            inner.pop(place[depth - 1], None)
+        elif place:
+            kept.pop(str(place[0]), None)
+    return kept
+
+
+def _resolved(stated: Deployment, source: Source) -> Deployment:
+    """Fill in what the file leaves out; it may be used only if nothing is noted in `source`."""
+    resolved = {
+        name: resolution.resolve_task(name, task, source) for name, task in stated.tasks.items()
+    }
+    tasks = resolution.Tasks.of(resolved, source)
+    alone = stated.network is None and stated.placement is None
+    nodes = {
+        name: resolution.resolve_node(name, node, tasks, source, fill=alone)
+        for name, node in stated.nodes.items()
+    }
+    if alone and not source.data.get("nodes"):
+        nodes = {"here": resolution.default_node(tasks, source)}
+    resolution.check_counted_names(resolved, source)
+    for name, workload in stated.workload.items():
+        resolution.check_workload(name, workload, tasks, stated.network, source)
+    for task in resolved.values():
+        if task.dispatch is not None:
+            place: Place = ("tasks", task.name, "dispatch")
+            resolution.check_probabilities(place, task.dispatch, task, source)
+        elif stated.dispatch is not None and stated.scheduling is None:
+            resolution.check_probabilities(("dispatch",), stated.dispatch, task, source)
+        resolution.check_deadline(task, nodes, stated.scheduling is not None, source)
+    return replace(stated, tasks=resolved, nodes=nodes, source=source)
 
 
 def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:
@@ -372,3 +336,129 @@ def _as_measured(deployment: Deployment, before: Deployment) -> Deployment:
         }
         tasks[name] = replace(task, variants=variants)
     return replace(deployment, tasks=tasks)
+
+
+def _unserved_alone(deployment: Deployment) -> list[str]:
+    """List why `inferway serve` cannot run `deployment`, each reason with the field it is about."""
+    reasons: list[str] = []
+    if deployment.network is not None:
+        reasons.append(
+            "network: `serve` runs one node alone; `inferway up` runs the network, and "
+            "`inferway node` one of its nodes"
+        )
+    elif len(deployment.nodes) > 1:
+        names = ", ".join(deployment.nodes)
+        reasons.append(f"nodes: {names} are several nodes; one node is served, without a network")
+    if deployment.scheduling is not None:
+        name = deployment.scheduling.policy
+        if name in _SIGHTED:
+            reasons.append(
+                f"scheduling: {name} goes by the workload's state, which a live server cannot see"
+            )
+    if deployment.placement is not None:
+        name = deployment.placement.policy
+        reasons.append(
+            f"placement: {name} moves models between the nodes of a network; for `serve`, list "
+            "`instances` under the node"
+        )
+    for task in deployment.tasks.values():
+        running = deployment.running(task)
+        reasons += _of_catalog(task)
+        if task.count > 1:
+            reasons.append(
+                f"tasks.{task.name}.count: {task.count} identical tasks are served by the nodes "
+                "of a network; `serve` takes one"
+            )
+        if not running and task.catalog is None and deployment.nodes:
+            reasons.append(f"tasks.{task.name}: no node has an instance of any of its variants")
+        nodes = {f"node {node.name}": node for node in deployment.nodes.values()}
+        reasons += _of_variants(nodes, task, running)
+        reasons += [
+            f"tasks.{task.name}.variants.{variant.name}.model: {variant.model.uri} is on another "
+            "host, from where the nodes of a network fetch it; `serve` takes a file that is here"
+            for variant in running
+            if variant.model is not None and variant.model.path is None
+        ]
+        reasons += _of_policy(deployment, task)
+    return reasons
+
+
+def _unserved_at_node(deployment: Deployment) -> list[str]:
+    """List why the nodes of `deployment` cannot be run, each reason with the field it is about."""
+    reasons: list[str] = []
+    if deployment.network is None:
+        reasons.append(
+            "network: there is none, so there is one node alone; `inferway serve` runs it"
+        )
+    if deployment.scheduling is not None:
+        reasons.append(
+            f"scheduling: {deployment.scheduling.policy} routes among a node's own instances, and "
+            "the nodes of a network forward as well; give a `dispatch` policy instead"
+        )
+    network = deployment.network
+    described: dict[str, Node] = {f"nodes.{node.name}": node for node in deployment.nodes.values()}
+    if network is not None:
+        for k, tier in enumerate(network.tree or ()):
+            described[f"network.tree[{k}]"] = tier
+        if network.others is not None:
+            described["network.others"] = network.others
+    reasons += [
+        f"{field}.queue: requests wait at the instances of a network's nodes, not in one queue; "
+        "leave it out"
+        for field, node in described.items()
+        if node.queue == "central"
+    ]
+    for task in deployment.tasks.values():
+        reasons += _of_catalog(task)
+        # Placement may bring any variant to any node, and a repository holds them all.
+        members = {field: node for field, node in described.items() if node.queue != "central"}
+        reasons += _of_variants(members, task, task.variants.values())
+        reasons += _of_policy(deployment, task)
+    return reasons
+
+
+def _of_catalog(task: Task) -> list[str]:
+    if task.catalog is None:
+        return []
+    return [f"tasks.{task.name}.catalog: catalogs have no models to serve; list `variants`"]
+
+
+def _of_variants(nodes: Mapping[str, Node], task: Task, needed: Collection[Variant]) -> list[str]:
+    """Say which variants cannot run, or not as they are described."""
+    field, reasons = f"tasks.{task.name}.variants", []
+    bare = [variant.name for variant in needed if not variant.runnable]
+    if bare and task.catalog is None:
+        names = ", ".join(bare)
+        has = "have" if len(bare) > 1 else "has"
+        reasons.append(f"{field}: {names} {has} no `model`, so nothing can answer requests")
+    unfilled = [
+        f"{field}.{variant.name}.batch: {reason}"
+        for name, node in nodes.items()
+        for variant in needed
+        if (reason := _unfilled(name, node, variant))
+    ]
+    return reasons + list(dict.fromkeys(unfilled))
+
+
+def _of_policy(deployment: Deployment, task: Task) -> list[str]:
+    policy = deployment.policy_of(task).policy
+    if policy in _STEERED and task.accuracy_target is None:
+        return [f"tasks.{task.name}.accuracy_target: {policy} needs one to steer to"]
+    return []
+
+
+def _unfilled(name: str, node: Node, variant: Variant) -> str:
+    """Why the batches of a variant would never come about at a node; empty where they would."""
+    if variant.batch is None:
+        return ""
+    if node.queue == "central":
+        return (
+            f"{name} has a central queue, so that each instance holds one request and "
+            "forms no batches; leave out the one or the other"
+        )
+    if node.buffer is not None and variant.batch.min > node.buffer:
+        return (
+            f"instances wait for {variant.batch.min} requests and have room for {node.buffer}; "
+            "lower its `min` or raise the node's `buffer`"
+        )
+    return ""

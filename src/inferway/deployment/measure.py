@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.deployment.deployment import ANY_HARDWARE, Deployment, ServiceTime, Variant
-from inferway.deployment.remote import runtime_of
+from inferway.deployment.deployment import Deployment
+from inferway.deployment.tasks import ANY_HARDWARE, ServiceTime, Variant
 
 if TYPE_CHECKING:
     from inferway.runtime import Runtime
@@ -66,7 +66,7 @@ def _mean_s(variant: Variant, seconds: float) -> float:
         return _median_s(OnnxRuntime(variant.model.path), seconds)
     assert variant.remote is not None
     try:
-        return _median_s(runtime_of(variant.remote), seconds)
+        return _median_s(variant.remote.runtime(), seconds)
     except (RemoteError, ValueError) as error:
         raise ValueError(
             f"variant {variant.name} has no `service`, and its server cannot be measured: {error}"

@@ -1,34 +1,145 @@
-"""Finds the models that variants name and checks what their files say of themselves."""
+"""What runs a variant: a model's file, wherever it comes from, or a model behind another server."""
 
 from __future__ import annotations
 
+import os
 import re
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import unquote, urlsplit
 
-from inferway.deployment.deployment import Model
+from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
+
+from inferway.deployment.section import ReadAs, Section
+from inferway.deployment.units import Count, PositiveSeconds, refuse
 
 if TYPE_CHECKING:
     from inferway.catalog.profile import Profile
     from inferway.protocol import Signature
+    from inferway.runtime import RemoteRuntime
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_EXAMPLE = "http://127.0.0.1:8080/v2/models/digits"
 
 
 class ModelError(ValueError):
     """A model that cannot be used, with one sentence that says why."""
 
 
-def find(uri: str, folder: Path, digest: str | None = None) -> tuple[Model, Profile | None]:
+@dataclass(frozen=True)
+class Model:
+    """The file behind a variant: where it is, as it was named, and its digest if known.
+
+    `path` is None for a model of another host, until a node has fetched it; such a model has a
+    digest.
+    """
+
+    path: Path | None
+    uri: str
+    digest: str | None = None
+
+
+def _url(value: str) -> str:
+    from inferway.protocol.address import parse_model
+
+    try:
+        parse_model(value)
+    except ValueError as error:
+        raise refuse(str(error)) from None
+    return value
+
+
+def _variable(value: str) -> str:
+    if not value.isidentifier() or not value.isascii():
+        raise refuse(
+            "expected the name of an environment variable, such as INFERWAY_KEY; the key itself "
+            "does not belong in this file"
+        )
+    return value
+
+
+Url = Annotated[
+    str,
+    AfterValidator(_url),
+    WithJsonSchema(
+        {"type": "string", "pattern": "^https?://[^/]+/(.*/)?v2/models/.+", "examples": [_EXAMPLE]}
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Remote(Section):
+    """A model behind a server of the Open Inference Protocol: Triton, MLServer, OVMS, Inferway."""
+
+    url: Url
+    """The model's URL: http://HOST:PORT/v2/models/NAME, with /versions/VERSION if it has some."""
+    concurrency: Count | None = None
+    """Most requests at the server at once; the number of instances where a node lists none."""
+    timeout_s: Annotated[PositiveSeconds, Field(alias="timeout")] = 10.0
+    """Longest wait for one answer."""
+    key: Annotated[str, AfterValidator(_variable)] | None = None
+    """Name of the environment variable that holds the server's bearer key."""
+
+    def runtime(
+        self, *, signature: Signature | None = None, timeout_s: float | None = None
+    ) -> RemoteRuntime:
+        """Make the runtime of the variant; nothing is asked of its server yet.
+
+        Parameters
+        ----------
+        signature
+            Of the task's other variants, if known.
+        timeout_s
+            Longest wait for one answer, where it is shorter than the remote's own.
+
+        Raises
+        ------
+        ValueError
+            When the environment does not hold the key.
+        """
+        from inferway.protocol.address import parse_model
+        from inferway.runtime.remote import RemoteRuntime
+
+        options: dict[str, Any] = {}
+        if self.key is not None:
+            options["key"] = os.environ.get(self.key, "").strip()
+            if not options["key"]:
+                raise ValueError(
+                    f"the environment variable {self.key}, which is to hold the server's key, is "
+                    "not set"
+                )
+        limit_s = self.timeout_s if timeout_s is None else min(timeout_s, self.timeout_s)
+        return RemoteRuntime(
+            parse_model(self.url), timeout_s=limit_s, signature=signature, **options
+        )
+
+
+ModelUri = Annotated[
+    Model, ReadAs(Annotated[str, Field(min_length=1)], lambda uri: Model(None, uri))
+]
+UrlOrRemote = Annotated[
+    Remote,
+    ReadAs(
+        Annotated[
+            Annotated[Url, Tag("url")] | Annotated[Remote, Tag("section")],
+            Discriminator(lambda value: "url" if isinstance(value, str) else "section"),
+        ],
+        lambda value: Remote(value) if isinstance(value, str) else value,
+    ),
+]
+
+
+def located(model: Model, folder: Path, digest: str | None = None) -> tuple[Model, Profile | None]:
     """Find the file behind a model's URI, and its profile where it comes from a zoo.
 
     Parameters
     ----------
-    uri
-        ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path, both
-        relative to `folder`; ``https://HOST/PATH`` with a `digest`, whose file is not looked at.
+    model
+        Its URI is ``zoo://ZOO/VARIANT``; ``file:///absolute``; ``file:relative`` or a plain path,
+        both relative to `folder`; ``https://HOST/PATH`` with a `digest`, whose file is not looked
+        at.
     folder
         The deployment file's.
     digest
@@ -39,6 +150,7 @@ def find(uri: str, folder: Path, digest: str | None = None) -> tuple[Model, Prof
     ModelError
         If there is none, or the digest contradicts the profile.
     """
+    uri = model.uri
     if uri.startswith("zoo://"):
         from inferway.catalog import zoo
 
@@ -51,7 +163,7 @@ def find(uri: str, folder: Path, digest: str | None = None) -> tuple[Model, Prof
         return Model(path, uri, profile.digest), profile
     if uri.lower().startswith("https:"):
         _check_elsewhere(uri, digest)
-        return Model(None, uri, digest), None
+        return replace(model, digest=digest), None
     path = _path(uri, folder)
     if not path.is_file():
         raise ModelError(f"no such model file: {path}")
@@ -69,15 +181,15 @@ def signature_of(model: Model) -> Signature:
     if model.path is None:
         raise ModelError(f"{model.uri} is not on this machine")
     try:
-        found = model.path.stat()
-        changed = found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
+        status = model.path.stat()
+        version = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
     except OSError:  # which reading it says
-        changed = (0, 0, 0, 0)
-    return _inspected(model.path, model.digest, changed)
+        version = (0, 0, 0, 0)
+    return _inspected(model.path, model.digest, version)
 
 
 @lru_cache(maxsize=256)
-def _inspected(path: Path, digest: str | None, changed: tuple[int, ...]) -> Signature:
+def _inspected(path: Path, digest: str | None, version: tuple[int, ...]) -> Signature:
     """Check a file once for as long as it is the same: several tasks, or points of a sweep."""
     from inferway.runtime.artifact import ArtifactError, inspect
 

@@ -1,14 +1,30 @@
-"""Nodes and the network between them, as the file writes them."""
+"""Nodes, and the network between them."""
 
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Final, Literal
 
-from pydantic import Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Discriminator,
+    Field,
+    Tag,
+    field_validator,
+    model_validator,
+)
 
-from inferway.deployment.hosts import Host, HostPort
-from inferway.deployment.quantities import (
+from inferway.deployment.section import (
+    UNWRITTEN,
+    File,
+    Host,
+    HostPort,
+    Name,
+    Section,
+    Switch,
+)
+from inferway.deployment.units import (
     MOST,
     Bytes,
     Count,
@@ -17,36 +33,54 @@ from inferway.deployment.quantities import (
     Seconds,
     refuse,
 )
-from inferway.deployment.section import File, Name, Section, Switch
 from inferway.protocol.address import NODE
 
 MAX_HOPS: Final = 64
 """Links on the way of a request, or of an offer, at most: what goes on for longer has lost its way.
 Live nodes and their twin go by it, and a file that asks for a longer way is refused."""
 
-Instances = Annotated[dict[str, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})]
+
+def _split(key: str) -> tuple[str, str]:
+    task, slash, variant = key.partition("/")
+    return (task, variant) if slash and task and variant else (key, "")
 
 
-class WrittenFailure(Section):
+Pair = Annotated[tuple[str, str], BeforeValidator(_split)]
+"""A variant as TASK/VARIANT: the task's and the variant's name. What is none stands for the task,
+beside an empty variant, until the file's references are checked."""
+Instances = Annotated[
+    dict[Pair, Count], Field(json_schema_extra={"examples": [{"digits/tiny": 2}]})
+]
+
+
+def written(key: tuple[str, str]) -> str:
+    """Write a variant as the file does."""
+    return "/".join(key) if key[1] else key[0]
+
+
+@dataclass(frozen=True)
+class Failure(Section):
     """How each instance of a variant fails and returns, at random."""
 
-    every: PositiveSeconds
+    every_s: Annotated[PositiveSeconds, Field(alias="every")]
     """Mean time from its start or return to its next failure."""
-    for_: Annotated[PositiveSeconds, Field(alias="for")]
+    for_s: Annotated[PositiveSeconds, Field(alias="for")]
     """Mean time until it returns."""
 
 
-class WrittenOutage(Section):
+@dataclass(frozen=True)
+class Outage(Section):
     """A failure at a set time."""
 
     instances: Annotated[Instances, Field(min_length=1)]
     """How many instances of which variants fail together, the first ones of each."""
-    at: Seconds
+    at_s: Annotated[Seconds, Field(alias="at")]
     """When, from the start of the workload."""
-    for_: Annotated[PositiveSeconds, Field(alias="for")]
+    for_s: Annotated[PositiveSeconds, Field(alias="for")]
     """How long they are away."""
 
 
+@dataclass(frozen=True)
 class Store(Section):
     """The models that a node keeps on its disk, and where it may fetch others from."""
 
@@ -65,6 +99,7 @@ class Store(Section):
     """Whether they may be this machine."""
 
 
+@dataclass(frozen=True)
 class NodeLimits(Section):
     """How much of the machine's memory the requests of all clients may take together."""
 
@@ -74,16 +109,18 @@ class NodeLimits(Section):
     """Bodies of requests that have come in part, or wait, over all connections."""
 
 
-class WrittenNode(Section):
+@dataclass(frozen=True)
+class Node(Section):
     """A machine."""
 
-    budget: Bytes | None = None
+    name: Annotated[str, UNWRITTEN] = ""
+    budget_bytes: Annotated[Bytes | None, Field(alias="budget")] = None
     """What its instances may take together; unlimited if not given."""
     hardware: Name = "cpu"
     """Which of the variants' service times hold here."""
-    instances: Instances | None = None
+    instances: Instances = field(default_factory=dict)
     """Running copies, as TASK/VARIANT: COUNT; one of each variant if not given."""
-    pinned: Instances = Field(default_factory=dict)
+    pinned: Instances = field(default_factory=dict)
     """Copies that placement may not take away."""
     buffer: Count | None = None
     """Most requests at one instance, the one in service included; unlimited if not given."""
@@ -92,11 +129,11 @@ class WrittenNode(Section):
     late: Literal["drop", "serve"] = "drop"
     """What becomes of a request whose deadline passes in the queue."""
     failures: Annotated[
-        dict[str, WrittenFailure],
+        dict[Pair, Failure],
         Field(json_schema_extra={"examples": [{"digits/tiny": {"every": "1 h", "for": "60 s"}}]}),
-    ] = Field(default_factory=dict)
+    ] = field(default_factory=dict)
     """Which variants' instances fail and return at random, as TASK/VARIANT."""
-    outages: tuple[WrittenOutage, ...] = ()
+    outages: tuple[Outage, ...] = ()
     """Failures at set times."""
     repository: Switch = False
     """Whether this node can always serve every task."""
@@ -106,18 +143,19 @@ class WrittenNode(Section):
     """Where other nodes forward to; the same host and port 8003 if not given."""
     control: HostPort | None = None
     """Where its neighbors' control messages go; the same host and port 7447 if not given."""
-    store: Store = Field(default_factory=Store)
+    store: Store = field(default_factory=Store)
     """The models on its disk, and where others may come from."""
-    limits: NodeLimits = Field(default_factory=NodeLimits)
+    limits: NodeLimits = field(default_factory=NodeLimits)
     """Most memory that requests may take."""
 
 
+@dataclass(frozen=True)
 class BudgetShare(Section):
     """A part of a tier's nodes and their budget."""
 
     share: Ratio
     """Share of the tier's nodes."""
-    size: Bytes
+    size_bytes: Annotated[Bytes, Field(alias="size")]
     """Budget of each of them."""
 
 
@@ -132,19 +170,20 @@ Budget = Annotated[
 ]
 
 
-class Tier(WrittenNode):
+@dataclass(frozen=True)
+class Tier(Node):
     """One level of a tree of nodes, from the root down."""
 
-    tier: Name
+    tier: Name = field(kw_only=True)
     """Its name."""
-    nodes: Count
+    nodes: Count = field(kw_only=True)
     """How many nodes it has."""
-    rtt: Seconds | None = None
+    rtt_s: Annotated[Seconds | None, Field(alias="rtt")] = field(default=None, kw_only=True)
     """Round-trip time from each of its nodes to its parent in the tier above."""
-    budget: Budget | None = None  # type: ignore[assignment]
+    budget_bytes: Annotated[Budget | None, Field(alias="budget")] = None  # type: ignore[assignment]
     """Budget of each node, or shares of the nodes with different budgets."""
 
-    @field_validator("budget")
+    @field_validator("budget_bytes")
     @classmethod
     def _shares_add_up(cls, budget: Any) -> Any:
         if isinstance(budget, tuple):
@@ -156,8 +195,8 @@ class Tier(WrittenNode):
     @model_validator(mode="after")
     def _have_addresses_of_their_own(self) -> Tier:
         for key in ("address", "peer", "control"):
-            said = getattr(self, key)
-            if self.nodes > 1 and said is not None and NODE not in said:
+            address = getattr(self, key)
+            if self.nodes > 1 and address is not None and NODE not in address:
                 raise refuse(
                     f"tier {self.tier} has {self.nodes} nodes, which cannot share one `{key}`; "
                     f"write {NODE} where a node's name belongs, such as {NODE}.example.org"
@@ -165,12 +204,13 @@ class Tier(WrittenNode):
         return self
 
 
+@dataclass(frozen=True)
 class Link(Section):
     """A connection of two nodes."""
 
     between: tuple[Name, Name]
     """The two nodes."""
-    rtt: Seconds
+    rtt_s: Annotated[Seconds, Field(alias="rtt")]
     """Round-trip time."""
 
     @field_validator("between")
@@ -181,6 +221,7 @@ class Link(Section):
         return between
 
 
+@dataclass(frozen=True)
 class Network(Section):
     """How the nodes are joined: links by name, a tree of tiers, or a graph file."""
 
@@ -190,7 +231,7 @@ class Network(Section):
     """Tiers of nodes, the root first."""
     gml: File | None = None
     """A graph in GML, such as the Internet Topology Zoo's."""
-    others: WrittenNode | None = None
+    others: Node | None = None
     """What the nodes of a graph or of links are that `nodes` does not describe."""
     max_wait: PositiveSeconds = 0.1
     """A live node's servers with a longer predicted wait are passed over; a repository's never."""
@@ -198,12 +239,12 @@ class Network(Section):
     @field_validator("tree")
     @classmethod
     def _is_a_tree(cls, tree: tuple[Tier, ...]) -> tuple[Tier, ...]:
-        if tree[0].rtt is not None:
+        if tree[0].rtt_s is not None:
             raise refuse(f"tier {tree[0].tier} is the root and has no parent, so it takes no `rtt`")
         if tree[0].nodes != 1:
             raise refuse(f"tier {tree[0].tier} is the root and has one node, not {tree[0].nodes}")
         for tier in tree[1:]:
-            if tier.rtt is None:
+            if tier.rtt_s is None:
                 raise refuse(f"tier {tier.tier} needs `rtt`, the round-trip time to the tier above")
         (name, times), *_ = Counter(tier.tier for tier in tree).most_common(1)
         if times > 1:
@@ -217,8 +258,7 @@ class Network(Section):
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Network:
-        given = [key for key in ("links", "tree", "gml") if getattr(self, key) is not None]
-        if len(given) != 1:
+        if sum(form is not None for form in (self.links, self.tree, self.gml)) != 1:
             raise refuse("a network needs one of `links`, `tree` and `gml`")
         if self.tree is not None and self.others is not None:
             raise refuse("the tiers of a `tree` say what its nodes are, so it takes no `others`")

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple
 
 from pydantic import (
+    BaseModel,
     ConfigDict,
     Discriminator,
     Field,
@@ -35,8 +36,8 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from inferway.deployment.quantities import PositiveSeconds, refuse
 from inferway.deployment.section import Section
+from inferway.deployment.units import PositiveSeconds, refuse
 
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
 
@@ -197,8 +198,10 @@ class PolicySpec:
     options: dict[str, Any] = field(default_factory=dict)
 
 
-class PolicySection(Section):
+class PolicySection(Section, BaseModel):
     """A policy in a file: its name, and options that become a `PolicySpec`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
     policy: str
 
@@ -339,8 +342,15 @@ def _any_section(kind: Kind) -> TypeAdapter[PolicySection]:
     return TypeAdapter(Annotated[union, Discriminator(tag)])
 
 
+def _read(kind: Kind, value: Any, context: Any = None) -> PolicySection:
+    section = _section_of(kind, value)
+    if section is None:
+        return _any_section(kind).validate_python(value, context=context)
+    return section.model_validate(value, context=context)
+
+
 class _Policies:
-    """The pydantic type of a kind's sections; only that of the policy named is imported."""
+    """Reads a kind's sections as policies; only that of the policy named is imported."""
 
     def __init__(self, kind: Kind) -> None:
         self.kind = kind
@@ -350,11 +360,8 @@ class _Policies:
     ) -> core_schema.CoreSchema:
         return core_schema.with_info_plain_validator_function(self._read)
 
-    def _read(self, value: Any, info: ValidationInfo) -> PolicySection:
-        section = _section_of(self.kind, value)
-        if section is None:
-            return _any_section(self.kind).validate_python(value, context=info.context)
-        return section.model_validate(value, context=info.context)
+    def _read(self, value: Any, info: ValidationInfo) -> PolicySpec:
+        return _read(self.kind, value, info.context).spec()
 
     def __get_pydantic_json_schema__(
         self, source: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -362,9 +369,9 @@ class _Policies:
         return handler(_any_section(self.kind).core_schema)
 
 
-DispatchPolicy = Annotated[PolicySection, _Policies("dispatch")]
-SchedulingPolicy = Annotated[PolicySection, _Policies("scheduling")]
-PlacementPolicy = Annotated[PolicySection, _Policies("placement")]
+DispatchPolicy = Annotated[PolicySpec, _Policies("dispatch")]
+SchedulingPolicy = Annotated[PolicySpec, _Policies("scheduling")]
+PlacementPolicy = Annotated[PolicySpec, _Policies("placement")]
 
 
 def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
@@ -376,9 +383,7 @@ def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
         For an unknown name or option, or a value that a file may not have.
     """
     written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
-    section = _section_of(kind, {"policy": policy}) or _any_section(kind)
-    read = section.validate_python if isinstance(section, TypeAdapter) else section.model_validate
-    return read({"policy": policy, **written}).spec()
+    return _read(kind, {"policy": policy, **written}).spec()
 
 
 def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:

@@ -1,34 +1,80 @@
-"""What every section of a deployment file has in common."""
+"""Sections of a deployment file, and the kinds of values that are no quantities."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Self
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     ConfigDict,
+    GetCoreSchemaHandler,
+    TypeAdapter,
     ValidationInfo,
     WithJsonSchema,
 )
+from pydantic_core import PydanticKnownError, PydanticOmit, core_schema
 
-from inferway.deployment.quantities import refuse
+from inferway.deployment.units import refuse
+from inferway.protocol.address import LABELS, split
 
 
-class Section(BaseModel):
-    """A mapping of the file with known keys: others are refused, and it never changes.
+class Section:
+    """A mapping of the file with known keys; others are refused.
 
-    A string below a field describes it; `schema` reads these strings, and no start has to.
+    Sections are frozen dataclasses: values of a file are checked and turned into SI units while it
+    is read, and what is made in Python is taken as it stands. A string below a field describes it;
+    `schema` reads these strings, and no start has to.
     """
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        allow_inf_nan=False,
-        populate_by_name=False,
-    )
+    __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def read(cls, value: Any) -> Self:
+        """Make one of what a file would say.
+
+        Raises
+        ------
+        pydantic.ValidationError
+            If a file may not say it.
+        """
+        return TypeAdapter(cls).validate_python(value)
+
+
+class _Unwritten:
+    """Refuses a field as an unknown key, and leaves it out of the schema."""
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        return core_schema.no_info_plain_validator_function(self._refuse)
+
+    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
+        raise PydanticOmit
+
+    @staticmethod
+    def _refuse(value: Any) -> None:
+        raise PydanticKnownError("extra_forbidden")
+
+
+UNWRITTEN: Final = _Unwritten()
+"""Marks a field that no file gives: it is filled in when the whole file is known."""
+
+
+class ReadAs:
+    """Reads a value of the file as one type, and turns it into what the field holds."""
+
+    def __init__(self, written: Any, turn: Callable[[Any], Any]) -> None:
+        self.written, self.turn = written, turn
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        inner = handler.generate_schema(self.written)
+        return core_schema.no_info_after_validator_function(self.turn, inner)
 
 
 def _name(value: str) -> str:
@@ -53,23 +99,67 @@ def _against_folder(value: Any, info: ValidationInfo) -> Path:
     return folder / value
 
 
-def _must_be_file(path: Path) -> Path:
-    if not path.is_file():
-        raise refuse(f"no such file: {path}")
-    return path
+def _existing(exists: Callable[[Path], bool], noun: str) -> AfterValidator:
+    def check(path: Path) -> Path:
+        if not exists(path):
+            raise refuse(f"no such {noun}: {path}")
+        return path
 
-
-def _must_be_folder(path: Path) -> Path:
-    if not path.is_dir():
-        raise refuse(f"no such folder: {path}")
-    return path
+    return AfterValidator(check)
 
 
 # Names become parts of URLs and metric labels, so they hold neither slashes nor spaces.
 Name = Annotated[str, AfterValidator(_name)]
 Switch = Annotated[bool, BeforeValidator(_switch), WithJsonSchema({"type": "boolean"})]
+_RELATIVE = BeforeValidator(_against_folder)
 _TEXT = WithJsonSchema({"type": "string", "description": "A path, relative to this file."})
 # A path that something later writes or reads: it need not be there yet.
-Place = Annotated[Path, BeforeValidator(_against_folder), _TEXT]
-File = Annotated[Path, AfterValidator(_must_be_file), BeforeValidator(_against_folder), _TEXT]
-Folder = Annotated[Path, AfterValidator(_must_be_folder), BeforeValidator(_against_folder), _TEXT]
+FuturePath = Annotated[Path, _RELATIVE, _TEXT]
+File = Annotated[Path, _existing(Path.is_file, "file"), _RELATIVE, _TEXT]
+Folder = Annotated[Path, _existing(Path.is_dir, "folder"), _RELATIVE, _TEXT]
+
+_SOURCE: Final = re.compile(r"(\*\.)?[A-Za-z0-9_]([A-Za-z0-9_.-]*[A-Za-z0-9_])?(:[0-9]{1,5})?")
+
+
+def _address(value: Any) -> str:
+    if not isinstance(value, str):
+        raise refuse(f"expected an address such as edge-1.example.org:8000, got {value!r}")
+    try:
+        split(value)
+    except ValueError as error:
+        raise refuse(str(error)) from None
+    return value
+
+
+def _host(value: str) -> str:
+    if not _SOURCE.fullmatch(value):
+        raise refuse(
+            f'"{value[:60]}" is no host; write it as models.example.org, *.example.org or '
+            "models.example.org:8443"
+        )
+    return value.lower()
+
+
+# An address without a port reads as a number where it is one, so that is said as well.
+HostPort = Annotated[
+    str,
+    BeforeValidator(_address),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": rf"^(?:{LABELS}|\[[0-9A-Fa-f:.]+\])(?::[0-9]{{1,5}})?$",
+            "examples": ["edge-1.example.org", "10.0.0.7:8000", "[fd00::7]:8000"],
+        }
+    ),
+]
+Host = Annotated[
+    str,
+    AfterValidator(_host),
+    WithJsonSchema(
+        {
+            "type": "string",
+            "pattern": f"^{_SOURCE.pattern}$",
+            "examples": ["models.example.org", "*.example.org"],
+        }
+    ),
+]

@@ -8,18 +8,16 @@ not either, and with the same words. `Deployment.with_`, ``--policy``, ``--sweep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.deployment.document import Document
 from inferway.deployment.policies import FILE_POLICY
 from inferway.deployment.policy_object import policy_name
 from inferway.spelling import closest
 
-_PATHS: Final = frozenset(Document.model_fields)
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
 
@@ -85,7 +83,12 @@ def setting(value: Any) -> Setting:
     return Setting(str(value), data=value)
 
 
-def set_all(data: dict[str, Any], settings: Mapping[str, Setting], node: str | None = None) -> None:
+def set_all(
+    data: dict[str, Any],
+    settings: Mapping[str, Setting],
+    node: str | None,
+    keys: Collection[str],
+) -> None:
     """Set values in a file's data, which is changed.
 
     Parameters
@@ -97,6 +100,8 @@ def set_all(data: dict[str, Any], settings: Mapping[str, Setting], node: str | N
         ``deadline``, ``seed``, ``instances.TASK/VARIANT`` or a path into the file.
     node
         Whose instances are meant, where there are several nodes.
+    keys
+        Those at the top of a file, which paths begin with.
 
     Raises
     ------
@@ -111,7 +116,7 @@ def set_all(data: dict[str, Any], settings: Mapping[str, Setting], node: str | N
         elif (change := _CHANGES.get(key)) is not None:
             change(data, value)
         else:
-            _set_path(data, key, value)
+            _set_path(data, key, value, keys)
 
 
 def _set_seed(data: dict[str, Any], value: Setting) -> None:
@@ -194,7 +199,7 @@ def _set_arrivals(data: dict[str, Any], key: str, value: Setting, written: Any) 
 
 def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str) -> None:
     """Scale the phases' rates, so that their mean is the value."""
-    from inferway.deployment.quantities import RATE, TIME
+    from inferway.deployment.units import RATE, TIME
 
     if any(key not in phase for phase in phases):
         other = "rate" if key == "load" else "load"
@@ -243,9 +248,9 @@ _CHANGES: Final[dict[str, Callable[[dict[str, Any], Setting], None]]] = {
 }
 
 
-def _set_path(data: dict[str, Any], key: str, value: Setting) -> None:
+def _set_path(data: dict[str, Any], key: str, value: Setting, keys: Collection[str]) -> None:
     """Set what a dotted path leads to: keys may hold dots, list entries are numbers from 0."""
-    if key.partition(".")[0] not in _PATHS or "." not in key:
+    if key.partition(".")[0] not in keys or "." not in key:
         known = [*_CHANGES, "instances.TASK/VARIANT"]
         near = closest(key, known)
         raise SettingError(

@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from textwrap import shorten
 from typing import Any
@@ -19,7 +20,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from inferway.deployment.error import DeploymentError, Place, Problem, field_name
+from inferway.deployment.errors import DeploymentError, Place, Problem, field_name
 
 LARGEST_FILE = 2 * 2**20  # bytes
 MOST_MARKS = 50_000
@@ -73,6 +74,11 @@ class Source:
         while place and place not in self.lines:
             place = place[:-1]
         return self.lines.get(place, self.top)
+
+    @cached_property
+    def field_lines(self) -> Mapping[str, int]:
+        """Line of every key and list item by its field, such as ``network.tree[2].rtt``."""
+        return {field_name(place): line for place, line in self.lines.items()}
 
     def note(self, place: Place, sentence: str) -> None:
         """Note what is wrong at `place`; reading goes on, so that all problems are said at once."""

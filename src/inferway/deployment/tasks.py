@@ -1,50 +1,220 @@
-"""Tasks, variants and catalogs, as the file writes them."""
+"""Tasks and their variants: what clients ask for, and the models that can answer."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 
+from inferway.deployment.column import ColumnError, read_column
+from inferway.deployment.models import ModelUri, UrlOrRemote
 from inferway.deployment.policies import DispatchPolicy
-from inferway.deployment.quantities import (
+from inferway.deployment.section import (
+    UNWRITTEN,
+    File,
+    Folder,
+    Name,
+    ReadAs,
+    Section,
+    Switch,
+)
+from inferway.deployment.units import (
     Bytes,
     Count,
     FewCount,
     Joules,
     Number,
     PositiveJoules,
+    PositiveNumber,
+    PositiveRate,
     PositiveSeconds,
     Ratio,
     refuse,
 )
-from inferway.deployment.remote import WrittenRemotes
-from inferway.deployment.section import Folder, Name, Section, Switch
-from inferway.deployment.services import WrittenBatch, WrittenServices
+
+ANY_HARDWARE: Final = "*"
+
+_DISTRIBUTION: Final = Literal[
+    "deterministic", "exponential", "lognormal", "erlang", "hyperexponential", "empirical"
+]
+# The keys of which a distribution needs one; no other takes them.
+_SHAPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "lognormal": ("cv",),
+    "hyperexponential": ("cv",),
+    "erlang": ("stages",),
+    "empirical": ("samples", "file"),
+}
 
 
-class WrittenVariant(Section):
+def _samples(path: Path) -> tuple[float, ...]:
+    try:
+        values = read_column(path)
+        if not (values > 0).all():
+            raise ColumnError(f"{path}: {values.min():g} is not a service time above 0 s")
+    except ColumnError as error:
+        raise refuse(str(error)) from None
+    return tuple(values.tolist())
+
+
+# Defaults that a file's other words replace come from factories, which no schema shows.
+
+
+@dataclass(frozen=True)
+class ServiceTime(Section):
+    """A service time: its mean (or rate, one over it) and how it varies."""
+
+    distribution: Annotated[str, ReadAs(_DISTRIBUTION, str)] = "deterministic"
+    """How single service times spread around the mean."""
+    mean_s: Annotated[PositiveSeconds, Field(alias="mean")] = field(default_factory=float)
+    """Mean time that one request takes, at batch 1."""
+    rate: PositiveRate = field(default_factory=float)
+    """Requests that one instance serves per second when it is never idle; instead of `mean`."""
+    cv: PositiveNumber = field(default_factory=float)
+    """Coefficient of variation (standard deviation over mean): lognormal, hyperexponential."""
+    stages: FewCount = field(default_factory=lambda: 1)
+    """Number of exponential stages in a row: erlang."""
+    samples_s: Annotated[tuple[PositiveSeconds, ...], Field(alias="samples")] = field(
+        default_factory=tuple
+    )
+    """Measured service times: empirical."""
+    file: Annotated[tuple[float, ...], ReadAs(File, _samples)] = field(default_factory=tuple)
+    """One measured service time in seconds per line, instead of `samples`: empirical."""
+
+    def __post_init__(self) -> None:
+        if not self.mean_s and self.rate:
+            object.__setattr__(self, "mean_s", 1.0 / self.rate)
+        if self.mean_s:
+            object.__setattr__(self, "rate", 1.0 / self.mean_s)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _of_file(cls, value: Any, handler: Callable[[Any], ServiceTime]) -> ServiceTime:
+        read = handler(value)
+        kind = read.distribution
+        if "mean" in value and "rate" in value:
+            raise refuse("both `mean` and `rate` are given; one says the other, so keep one")
+        if "mean" not in value and "rate" not in value and kind != "empirical":
+            raise refuse("a service time needs `mean` (such as 10.7 ms) or `rate` (such as 0.9/s)")
+        takes = _SHAPES.get(kind, ())
+        for key in ("cv", "stages", "samples", "file"):
+            if key in value and key not in takes:
+                raise refuse(f"`{key}` means nothing where the distribution is {kind}")
+        if takes and sum(key in value for key in takes) != 1:
+            needs = " or ".join(f"`{key}`" for key in takes)
+            raise refuse(f"the distribution {kind} needs {needs}")
+        if kind == "hyperexponential" and read.cv <= 1:
+            raise refuse(f"the distribution {kind} has a `cv` above 1, not {read.cv:g}")
+        if "samples" in value and not read.samples_s:
+            raise refuse("`samples` is empty; give at least one service time")
+        if kind == "empirical":
+            return _empirical(read.samples_s or read.file, read.mean_s)
+        cv = {"exponential": 1.0, "erlang": read.stages**-0.5}.get(kind, read.cv)
+        return cls(kind, read.mean_s, cv=cv, stages=read.stages)
+
+
+def _empirical(samples: tuple[float, ...], mean_s: float) -> ServiceTime:
+    """Scale measured times to the mean, if one is stated."""
+    measured = math.fsum(samples) / len(samples)
+    scale = mean_s / measured if mean_s else 1.0
+    variance = math.fsum((sample - measured) ** 2 for sample in samples) / len(samples)
+    return ServiceTime(
+        "empirical",
+        measured * scale,
+        cv=math.sqrt(variance) / measured,
+        samples_s=tuple(sample * scale for sample in samples),
+    )
+
+
+def _service_kind(value: Any) -> str:
+    """Tell one service time from a mapping of hardware to service times, by its keys."""
+    one = {"distribution", "mean", "rate", "cv", "stages", "samples", "file"}
+    if isinstance(value, dict) and value and not set(value) & one:
+        return "per hardware" if all(isinstance(v, dict) for v in value.values()) else "one"
+    return "one"
+
+
+ServiceTimes = Annotated[
+    Mapping[str, ServiceTime],
+    ReadAs(
+        Annotated[
+            Annotated[ServiceTime, Tag("one")]
+            | Annotated[dict[Name, ServiceTime], Tag("per hardware")],
+            Discriminator(_service_kind),
+        ],
+        lambda value: {ANY_HARDWARE: value} if isinstance(value, ServiceTime) else value,
+    ),
+]
+
+
+@dataclass(frozen=True)
+class Batch(Section):
+    """Sizes at which a variant may serve several requests at once, and how long each takes."""
+
+    sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Batch sizes, increasing."""
+    service_s: Annotated[tuple[PositiveSeconds, ...], Field(alias="service"), Field(min_length=1)]
+    """Service time of a whole batch, one per size."""
+    min: Count = field(default_factory=int)
+    """Smallest batch to start while more requests may come; the smallest size if not given."""
+    max: Count = field(default_factory=int)
+    """Largest batch; the largest size if not given."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "min", self.min or self.sizes[0])
+        object.__setattr__(self, "max", self.max or self.sizes[-1])
+
+    @field_validator("sizes")
+    @classmethod
+    def _increase(cls, sizes: tuple[int, ...]) -> tuple[int, ...]:
+        for one, other in pairwise(sizes):
+            if other <= one:
+                raise refuse(f"batch sizes must increase, but {other} comes after {one}")
+        return sizes
+
+    @model_validator(mode="after")
+    def _match(self) -> Batch:
+        if len(self.sizes) != len(self.service_s):
+            raise refuse(
+                f"{len(self.sizes)} sizes but {len(self.service_s)} service times; give one per "
+                "size"
+            )
+        for key, size in (("min", self.min), ("max", self.max)):
+            if size not in self.sizes:
+                raise refuse(f"`{key}` is {size}, which is not one of the sizes")
+        if self.min > self.max:
+            raise refuse(f"`min` is {self.min}, above `max`, which is {self.max}")
+        return self
+
+
+@dataclass(frozen=True)
+class Variant(Section):
     """One model that can answer a task."""
 
-    model: Annotated[str, Field(min_length=1)] | None = None
+    name: Annotated[str, UNWRITTEN] = ""
+    model: ModelUri | None = None
     """The model: zoo://digits/tiny, file:///models/own.onnx, or a path relative to this file."""
     digest: (
         Annotated[str, Field(json_schema_extra={"pattern": "^sha256:[0-9a-fA-F]{64}$"})] | None
     ) = None
     """SHA-256 of the model file, checked before it is loaded."""
-    accuracy: Ratio | None = None
+    accuracy: Ratio = field(default_factory=lambda: math.nan)
     """Share of requests answered rightly; from the zoo's profile if not given."""
-    size: Bytes | None = None
+    size_bytes: Annotated[Bytes | None, Field(alias="size")] = None
     """What one instance takes of its node's budget; the model's own size if not given."""
-    service: WrittenServices | None = None
+    service: ServiceTimes = field(default_factory=dict)
     """Service time, or one per hardware; from the zoo's profile if not given."""
     price: Number | None = None
     """What one instance costs, in any unit that is the same for all variants."""
     energy: Joules | None = None
     """What one request takes on average; needed where the task has an energy budget."""
-    batch: WrittenBatch | None = None
+    batch: Batch | None = None
     """Serve several requests at once."""
-    remote: WrittenRemotes | None = None
+    remote: UrlOrRemote | None = None
     """The model behind another server, instead of `model`: its URL, or more about it."""
 
     @field_validator("digest")
@@ -55,8 +225,34 @@ class WrittenVariant(Section):
             raise refuse('expected "sha256:" and 64 hexadecimal digits')
         return digest.lower()
 
+    @property
+    def runnable(self) -> bool:
+        """Whether requests can be answered: by a model here, or one at another server."""
+        return self.model is not None or self.remote is not None
 
-class WrittenCatalog(Section):
+    def service_on(self, hardware: str) -> ServiceTime:
+        """Return the service time on `hardware`.
+
+        Raises
+        ------
+        ValueError
+            If neither the file nor a profile gives one; see `inferway.deployment.measured`.
+        """
+        time = self.service.get(hardware, self.service.get(ANY_HARDWARE))
+        if time is None:
+            known = ", ".join(self.service) or "none"
+            raise ValueError(
+                f"variant {self.name} has no service time on hardware {hardware} (known: {known})"
+            )
+        return time
+
+    def runs_on(self, hardware: str) -> bool:
+        """Whether a service time on `hardware` is known."""
+        return hardware in self.service or ANY_HARDWARE in self.service
+
+
+@dataclass(frozen=True)
+class PublishedCatalog(Section):
     """A published table that a task takes its variants from."""
 
     name: Annotated[str, Field(min_length=1)] | None = None
@@ -69,7 +265,7 @@ class WrittenCatalog(Section):
     """Which variants: those that no other beats in both accuracy and speed, all, or a list."""
 
     @model_validator(mode="after")
-    def _has_one_source(self) -> WrittenCatalog:
+    def _has_one_source(self) -> PublishedCatalog:
         if (self.name is None) == (self.timm is None):
             raise refuse("a catalog needs either `name` or `timm`")
         if self.timm is None and self.hardware is not None:
@@ -77,18 +273,20 @@ class WrittenCatalog(Section):
         return self
 
 
-class WrittenTask(Section):
+@dataclass(frozen=True)
+class Task(Section):
     """What a client asks for."""
 
-    variants: Annotated[dict[Name, WrittenVariant], Field(min_length=1)] | None = None
+    name: Annotated[str, UNWRITTEN] = ""
+    variants: Annotated[dict[Name, Variant], Field(min_length=1)] = field(default_factory=dict)
     """The models that can answer, by name."""
-    catalog: WrittenCatalog | None = None
+    catalog: PublishedCatalog | None = None
     """A table to take the variants from, instead of `variants`."""
     accuracy_target: Ratio | None = None
     """Mean accuracy promised."""
     energy_budget: PositiveJoules | None = None
     """Most energy that a request may take on average."""
-    deadline: PositiveSeconds | None = None
+    deadline_s: Annotated[PositiveSeconds | None, Field(alias="deadline")] = None
     """Time by which each request is to be answered, from its arrival."""
     count: Count = 1
     """Number of identical tasks, NAME-0, NAME-1, ... when above 1."""
@@ -96,11 +294,18 @@ class WrittenTask(Section):
     """Most instances of one variant on one node."""
     dispatch: DispatchPolicy | None = None
     """Dispatch policy of this task, instead of the one at the top level."""
-    idempotent: Switch | None = None
+    idempotent: Switch = field(default_factory=lambda: True)
     """Whether a request may be run twice; yes unless said where no variant is a `remote`."""
 
     @model_validator(mode="after")
-    def _has_variants(self) -> WrittenTask:
-        if (self.variants is None) == (self.catalog is None):
+    def _has_variants(self) -> Task:
+        if bool(self.variants) == (self.catalog is not None):
             raise refuse("a task needs either `variants` or `catalog`")
         return self
+
+    @property
+    def names(self) -> list[str]:
+        """Those that clients use: digits-0, digits-1, ... of a count."""
+        if self.count == 1:
+            return [self.name]
+        return [f"{self.name}-{k}" for k in range(self.count)]

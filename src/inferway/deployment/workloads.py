@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from inferway.deployment.quantities import (
+from inferway.deployment.section import File, Name, Section
+from inferway.deployment.units import (
     AnyNumber,
     Count,
     Load,
@@ -20,12 +22,12 @@ from inferway.deployment.quantities import (
     Ratio,
     refuse,
 )
-from inferway.deployment.section import File, Name, Section
 
 Row = Annotated[tuple[AnyNumber, ...], Field(min_length=1)]
 Matrix = Annotated[tuple[Row, ...], Field(min_length=1, max_length=1000)]
 
 
+@dataclass(frozen=True, kw_only=True)
 class _Rated(Section):
     """Arrivals with a mean rate, absolute or relative to what the fleet can serve."""
 
@@ -55,18 +57,21 @@ class _Rated(Section):
         return self.load * capacity_per_s
 
 
+@dataclass(frozen=True, kw_only=True)
 class PoissonArrivals(_Rated):
     """Independent requests at a steady rate."""
 
     process: Literal["poisson"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConstantArrivals(_Rated):
     """Requests at equal distances."""
 
     process: Literal["constant"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class SinusoidalArrivals(_Rated):
     """A Poisson process whose rate swings around its mean."""
 
@@ -77,6 +82,7 @@ class SinusoidalArrivals(_Rated):
     """Time of one swing."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class MapArrivals(Section):
     """A Markovian arrival process: phases that change at random, each with its own rate."""
 
@@ -149,6 +155,7 @@ def _refuse_dead_phases(generator: NDArray[np.float64], d1: NDArray[np.float64])
         raise refuse("not a MAP with arrivals: in the long run d1 gives no requests")
 
 
+@dataclass(frozen=True, kw_only=True)
 class Phase(_Rated):
     """A stretch of time with its own rate."""
 
@@ -158,6 +165,7 @@ class Phase(_Rated):
     """Target during the phase, instead of the task's."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class PhasedArrivals(Section):
     """A Poisson process whose rate changes at fixed times, in cycles."""
 
@@ -168,23 +176,24 @@ class PhasedArrivals(Section):
 
 def poisson(rate_per_s: float) -> PoissonArrivals:
     """Make Poisson arrivals of a rate that is a number; a file gives it a unit."""
-    return PoissonArrivals.model_construct(process="poisson", rate=float(rate_per_s))
+    return PoissonArrivals(process="poisson", rate=float(rate_per_s))
 
 
 def constant(rate_per_s: float) -> ConstantArrivals:
     """Make arrivals at equal distances, of a rate that is a number."""
-    return ConstantArrivals.model_construct(process="constant", rate=float(rate_per_s))
+    return ConstantArrivals(process="constant", rate=float(rate_per_s))
 
 
 def phased(stretches: Iterable[tuple[float, float, float | None]]) -> PhasedArrivals:
     """Make phases of numbers: for how many seconds, the rate per second, and the target or None."""
     phases = tuple(
-        Phase.model_construct(for_=float(lasts_s), rate=float(rate_per_s), accuracy_target=target)
+        Phase(for_=float(lasts_s), rate=float(rate_per_s), accuracy_target=target)
         for lasts_s, rate_per_s, target in stretches
     )
-    return PhasedArrivals.model_construct(process="phases", phases=phases)
+    return PhasedArrivals(process="phases", phases=phases)
 
 
+@dataclass(frozen=True, kw_only=True)
 class TraceArrivals(Section):
     """Arrival times from a file."""
 
@@ -206,6 +215,7 @@ Arrivals = Annotated[
 ]
 
 
+@dataclass(frozen=True, kw_only=True)
 class Sliding(Section):
     """Popularity that moves over the tasks."""
 
@@ -215,6 +225,7 @@ class Sliding(Section):
     """How often."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Popularity(Section):
     """How requests spread over identical tasks."""
 
@@ -224,6 +235,7 @@ class Popularity(Section):
     """Let the ranks move with time."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class Entries(Section):
     """Where requests enter the network."""
 
@@ -241,6 +253,7 @@ class Entries(Section):
         return self
 
 
+@dataclass(frozen=True, kw_only=True)
 class Workload(Section):
     """The requests for one task (or for all tasks of its `count` together)."""
 

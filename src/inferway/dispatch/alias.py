@@ -14,8 +14,8 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 from pydantic import AfterValidator, Field
 
-from inferway.deployment.quantities import Ratio, refuse
 from inferway.deployment.section import Name
+from inferway.deployment.units import Ratio, refuse
 from inferway.site import REJECT, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import PositiveNumber
+from inferway.deployment.units import PositiveNumber
 from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site
 from inferway.site.view import Floats, Ints
 

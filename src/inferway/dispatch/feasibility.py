@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from inferway.deployment.cautions import Caution
-from inferway.deployment.quantities import ENERGY
+from inferway.deployment.units import ENERGY
+from inferway.deployment.warnings import Caution
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.dispatch.bound import max_rate
 from inferway.site.fleet import Fleet, fleet_of

@@ -20,7 +20,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Number
+from inferway.deployment.units import Number
 from inferway.site import (
     REJECT,
     Fleet,

@@ -26,7 +26,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Number, PositiveNumber
+from inferway.deployment.units import Number, PositiveNumber
 from inferway.dispatch.bound import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats

@@ -6,7 +6,7 @@ from typing import Annotated, Self
 
 from pydantic import Field
 
-from inferway.deployment.quantities import Count
+from inferway.deployment.units import Count
 from inferway.dispatch.routing import Beta, Planned, RandomRouting, Window, class_by
 from inferway.site import REJECT, Fleet, Request, Site, any_in, uniform
 

@@ -8,7 +8,7 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Number, PositiveRate, PositiveSeconds
+from inferway.deployment.units import Number, PositiveRate, PositiveSeconds
 from inferway.dispatch.bound import max_rate, solve
 from inferway.site import Fleet, Request, Site, any_in
 from inferway.site.compiled import jit

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from inferway.deployment import check as check_file
-from inferway.deployment import reachability
-from inferway.deployment.cautions import Caution
+from inferway.deployment.warnings import Caution, check_remotes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -117,7 +116,7 @@ def _loads(deployment: Deployment) -> dict[str, float]:
 
 def cautions(deployment: Deployment) -> list[Caution]:
     """List the warnings for which no network has to be built."""
-    found = [*check_file(deployment), *reachability.check(deployment)]
+    found = [*check_file(deployment), *check_remotes(deployment)]
     if deployment.workload:
         from inferway.dispatch import feasibility
 

@@ -158,7 +158,6 @@ def sweep(
 
 
 def _digest(deployment: Deployment) -> str:
-    assert deployment.source is not None
     said = json.dumps(deployment.source.data, sort_keys=True, default=str)
     return sha256(f"{deployment.folder}\0{said}".encode()).hexdigest()
 

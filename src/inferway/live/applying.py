@@ -22,7 +22,7 @@ from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.deployment.error import Problem
+    from inferway.deployment.errors import Problem
     from inferway.deployment.source import Source
 
 
@@ -150,7 +150,7 @@ class Applying:
 
     def _loaded(self, source: Source, bounds: Bounds) -> Deployment:
         from inferway.deployment import DeploymentError, measured
-        from inferway.deployment.load import build
+        from inferway.deployment.deployment import build
 
         files = bounds.files(source)
         try:
@@ -189,7 +189,7 @@ def _written(path: Path) -> Source:
         When it is none.
     """
     from inferway.deployment import DeploymentError
-    from inferway.deployment.document import Document
+    from inferway.deployment.deployment import KEYS
     from inferway.deployment.source import read
 
     line = 0
@@ -200,12 +200,12 @@ def _written(path: Path) -> Source:
             raise RefusalError(400, str(error)) from None
         line = error.problems[0].line
     else:
-        strange = [source.line((key,)) for key in source.data if key not in Document.model_fields]
+        strange = [source.line((key,)) for key in source.data if key not in KEYS]
         if "tasks" in source.data and not strange:
             return source
         line = min(strange, default=0)
     where = f"{path}:{line}" if line else str(path)
-    known = ", ".join(Document.model_fields)
+    known = ", ".join(KEYS)
     raise RefusalError(
         400, f"{where}: this is no deployment file: at its top there is `tasks`, and only {known}"
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 if TYPE_CHECKING:
-    from inferway.deployment.error import Place
+    from inferway.deployment.errors import Place
     from inferway.deployment.source import Source
 
 OUTSIDE = "outside of the folders to apply from, which `serve --apply-from` names"
@@ -44,7 +44,7 @@ class Bounds:
         DeploymentError
             When one lies outside.
         """
-        from inferway.deployment.error import DeploymentError, Problem, field_name
+        from inferway.deployment.errors import DeploymentError, Problem, field_name
 
         found: dict[str, Path] = {}
         problems = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from inferway.deployment.remote import runtime_of
 from inferway.protocol import Signature
 from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Runtime
 
@@ -54,7 +53,7 @@ def _load(
                 runtime: Runtime = OnnxRuntime(model.path, digest=model.digest)
             else:
                 assert remote is not None  # `check_served` has refused it
-                runtime = runtime_of(remote, signature=signature)
+                runtime = remote.runtime(signature=signature)
                 found[name] = runtime
                 runtime.learn()
         except RemoteError as error:

@@ -10,7 +10,7 @@ from inferway.loadgen.message import random_images
 from inferway.protocol import Signature
 
 if TYPE_CHECKING:
-    from inferway.deployment.deployment import Task
+    from inferway.deployment import Task
 
 _RANDOM: Final = 64
 

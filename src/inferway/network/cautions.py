@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from inferway.deployment.cautions import Caution
+from inferway.deployment.warnings import Caution
 from inferway.network.deployed import network_of, topology_of
 from inferway.network.gml import load_gml
 

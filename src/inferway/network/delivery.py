@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Task
-from inferway.deployment.quantities import SIZE
+from inferway.deployment.units import SIZE
 from inferway.network.cost import CostFunction
 from inferway.network.error import NetworkError
 from inferway.network.kinds import Catalog, kinds_of, models_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Deployment, DeploymentError, Node, Problem
-from inferway.deployment.nodes import MAX_HOPS, WrittenNode
+from inferway.deployment.nodes import MAX_HOPS
 from inferway.deployment.nodes import Tier as WrittenTier
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
 from inferway.network.cost import CostFunction
@@ -151,12 +151,12 @@ def entries_of(deployment: Deployment, topology: Topology) -> dict[str, tuple[st
 
 
 def _tier(written: WrittenTier) -> Tier:
-    budget = written.budget
+    budget = written.budget_bytes
     return Tier(
         name=written.tier,
         nodes=written.nodes,
-        rtt_s=written.rtt or 0.0,
-        budget=[(part.share, part.size) for part in budget]
+        rtt_s=written.rtt_s or 0.0,
+        budget=[(part.share, part.size_bytes) for part in budget]
         if isinstance(budget, tuple)
         else budget,
         hardware=written.hardware,
@@ -172,7 +172,7 @@ def _linked(deployment: Deployment) -> Topology:
     names = tuple(dict.fromkeys([*deployment.nodes, *ends]))
     index = {name: node for node, name in enumerate(names)}
     links = [[index[one], index[other]] for one, other in (k.between for k in network.links)]
-    return Topology(names, np.array(links), np.array([link.rtt for link in network.links]))
+    return Topology(names, np.array(links), np.array([link.rtt_s for link in network.links]))
 
 
 def _described(deployment: Deployment, plain: Topology) -> Topology:
@@ -185,8 +185,8 @@ def _described(deployment: Deployment, plain: Topology) -> Topology:
     budget, repository = plain.budget.copy(), plain.repository.copy()
     hardware = plain.hardware.copy()
 
-    def describe(nodes: Iterable[int], said: Node | WrittenNode) -> None:
-        size = said.budget_bytes if isinstance(said, Node) else said.budget
+    def describe(nodes: Iterable[int], said: Node) -> None:
+        size = said.budget_bytes
         if said.hardware not in kinds:
             kinds.append(said.hardware)
         for node in nodes:
@@ -337,8 +337,7 @@ def _pinned(deployment: Deployment, topology: Topology) -> Given:
     if network.others is not None:
         said.append((network.others.pinned, np.arange(len(topology.nodes))))
     for copies_of, nodes in said:
-        for key, copies in copies_of.items():
-            task, _, variant = key.partition("/")
+        for (task, variant), copies in copies_of.items():
             for v in nodes:
                 if topology.nodes[v] not in deployment.nodes:
                     pin(topology.nodes[v], task, variant, copies)

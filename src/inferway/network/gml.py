@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.quantities import TIME, QuantityError
+from inferway.deployment.units import TIME, QuantityError
 from inferway.network.error import NetworkError
 from inferway.network.fibre import great_circle_m, interpolated, rtt_of
 from inferway.network.labels import unique_names

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.deployment.quantities import SIZE
+from inferway.deployment.units import SIZE
 from inferway.network.cost import CostFunction, Service, latency_and_inaccuracy
 from inferway.network.error import NetworkError
 from inferway.network.kinds import Catalog

@@ -13,7 +13,7 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Count, PositiveNumber
+from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of

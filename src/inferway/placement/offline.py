@@ -138,7 +138,7 @@ class Placement:
 
     def _entry(self, name: str) -> dict[str, Any]:
         """What the file says of a node, in its own words."""
-        from inferway.deployment.quantities import SIZE
+        from inferway.deployment.units import SIZE
 
         if name in self._described:
             return {k: v for k, v in self._described[name].items() if k != "instances"}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.deployment.quantities import SIZE
+from inferway.deployment.units import SIZE
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Static
 from inferway.placement.layout import layout_of

@@ -16,7 +16,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Protocol
 from pydantic import Field
 
 from inferway.deployment import Batch
-from inferway.deployment.quantities import PositiveSeconds
+from inferway.deployment.units import PositiveSeconds
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints, Site
 from inferway.workload import Span

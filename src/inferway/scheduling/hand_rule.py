@@ -12,7 +12,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Count, Ratio
+from inferway.deployment.units import Count, Ratio
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.fixed import even, heaviest, lightest, only
 from inferway.site.fleet import Fleet

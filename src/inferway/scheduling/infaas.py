@@ -16,7 +16,7 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Ratio
+from inferway.deployment.units import Ratio
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.site.fleet import Fleet
 from inferway.site.view import Flags, Site

@@ -16,7 +16,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.quantities import Ratio
+from inferway.deployment.units import Ratio
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.fixed import even, heaviest, lightest, only
 from inferway.scheduling.waiting_time import later_than

@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.section import Place
+from inferway.deployment.section import FuturePath
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.learned import Learned
 from inferway.scheduling.neural_policy import NeuralPolicy, fits, read
@@ -74,7 +74,7 @@ class Store:
         slot: Slot = 1.0,
         event: Event = None,
         checkpoint: Annotated[
-            Place,
+            FuturePath,
             Field(
                 description="The trained policy, relative to this file; or a folder with one for "
                 "each set of healthy\ninstances, of which the matching one is used, and `deadline` "

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferway.deployment.quantities import TIME
+from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
 from inferway.dispatch.bound import max_rate, relaxed
 from inferway.dispatch.sizing import Need, cheapest, roomiest

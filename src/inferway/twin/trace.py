@@ -224,7 +224,7 @@ def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> I
     with TemporaryDirectory(prefix="inferway-trace-") as name:
         file = Path(name, "arrivals.csv")
         np.savetxt(file, trace.arrived_s, fmt="%.9f")
-        arrivals = TraceArrivals(process="trace", file=str(file))
+        arrivals = TraceArrivals(process="trace", file=file)
         told = replace(deployment, workload={trace.task: Workload(arrivals=arrivals)})
         scenario = scenario_of(told, trace.task, node)
         options = dict(scenario.options)

@@ -6,14 +6,14 @@ from pathlib import Path
 import pytest
 
 from inferway.deployment import Caution, check, load
-from inferway.deployment.cautions import cores
+from inferway.deployment.warnings import cores
 
 Write = Callable[..., Path]
 
 
 @pytest.fixture(autouse=True)
 def two_cores(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("inferway.deployment.cautions.cores", lambda: 2)
+    monkeypatch.setattr("inferway.deployment.warnings.cores", lambda: 2)
 
 
 def ladder(*, task: str = "", third: str = "", more: str = "") -> str:

@@ -68,7 +68,9 @@ def test_the_papers_first_topology(examples: Path) -> None:
     assert deployment.nodes == {}
     assert deployment.network is not None
     assert deployment.network.tree is not None
-    tiers = [(tier.tier, tier.nodes, tier.rtt, tier.budget) for tier in deployment.network.tree]
+    tiers = [
+        (tier.tier, tier.nodes, tier.rtt_s, tier.budget_bytes) for tier in deployment.network.tree
+    ]
     assert tiers == [
         ("cloud", 1, None, None),
         ("isp", 1, 0.04, 16 * 2**30),
@@ -104,9 +106,9 @@ network:
     network = load(write(text)).network
     assert network is not None
     assert network.tree is not None
-    budget = network.tree[1].budget
+    budget = network.tree[1].budget_bytes
     assert isinstance(budget, tuple)
-    assert [(part.share, part.size) for part in budget] == [(0.75, 2**30), (0.25, 4 * 2**30)]
+    assert [(part.share, part.size_bytes) for part in budget] == [(0.75, 2**30), (0.25, 4 * 2**30)]
 
 
 def test_a_file_without_nodes_has_one_of_each_variant_here(write: Write) -> None:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.deployment.quantities import RATE, RATIO, SIZE, TIME, Quantity, QuantityError
+from inferway.deployment.units import RATE, RATIO, SIZE, TIME, Quantity, QuantityError
 
 KINDS = [TIME, RATE, SIZE]
 

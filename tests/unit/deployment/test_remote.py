@@ -10,8 +10,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from inferway.deployment import DeploymentError, Remote, check, load, measured, reachability
-from inferway.deployment.remote import runtime_of
+from inferway.deployment import DeploymentError, Remote, check, load, measured
+from inferway.deployment.warnings import check_remotes
 from inferway.runtime import RemoteError
 from scripted import METADATA, Scripted
 
@@ -34,11 +34,11 @@ def upstream() -> Iterator[Scripted]:
 
 def test_a_url_is_enough_and_more_can_be_said(write: Write) -> None:
     far = load(write(task(f'"{URL}"'))).tasks["t"].variants["far"]
-    assert far.remote == Remote(URL, 10.0, None, None)
+    assert far.remote == Remote(URL)
     assert far.runnable
     text = task(f'{{url: "{URL}", concurrency: 3, timeout: 250 ms, key: A_KEY}}')
     deployment = load(write(text))
-    assert deployment.tasks["t"].variants["far"].remote == Remote(URL, 0.25, 3, "A_KEY")
+    assert deployment.tasks["t"].variants["far"].remote == Remote(URL, 3, 0.25, "A_KEY")
     # As many instances as the server takes requests, where the file says nothing of it.
     assert deployment.nodes["here"].instances == {("t", "far"): 3}
     assert load(write(text + "nodes: {here: {}}\n")).nodes["here"].instances == {("t", "far"): 3}
@@ -107,11 +107,11 @@ def test_the_key_is_the_environments(
     assert remote is not None
     monkeypatch.delenv("FAR_KEY", raising=False)
     with pytest.raises(ValueError, match="environment variable FAR_KEY"):
-        runtime_of(remote)
-    (found,) = reachability.check(deployment)
+        remote.runtime()
+    (found,) = check_remotes(deployment)
     assert (found.kind, found.line) == ("unreachable", 1)
     monkeypatch.setenv("FAR_KEY", "s3cret\n")
-    runtime = runtime_of(remote)
+    runtime = remote.runtime()
     runtime.learn()
     runtime.close()
     assert upstream.asked[0].headers["authorization"] == "Bearer s3cret"
@@ -135,9 +135,9 @@ def test_check_asks_the_servers(
 ) -> None:
     model("near.onnx", 2, 2)
     deployment = load(write(LOCAL.replace("URL", upstream.url)))
-    assert reachability.check(deployment) == []
+    assert check_remotes(deployment) == []
     upstream.metadata = METADATA | {"outputs": METADATA["inputs"]}
-    (found,) = reachability.check(deployment)
+    (found,) = check_remotes(deployment)
     assert (found.kind, found.field, found.line) == (
         "remote-unfit",
         "tasks.t.variants.far.remote",
@@ -146,7 +146,7 @@ def test_check_asks_the_servers(
     assert "differs from (x: FP32[-1, 2]) -> (y: FP32[-1, 2])" in found.message
     upstream.script = upstream.hang
     upstream.close()
-    (found,) = reachability.check(deployment)
+    (found,) = check_remotes(deployment)
     assert str(found) == (
         "tasks.t.variants.far.remote: the remote server cannot be reached: connection refused"
     )
@@ -162,12 +162,12 @@ def test_without_a_model_here_the_first_server_says_the_signature(
         f'{name}: {{accuracy: 0.9, service: {{mean: 9 ms}}, remote: "{server.url}"}}'
         for name, server in (("one", upstream), ("two", other))
     )
-    (found,) = reachability.check(load(write(f"tasks: {{t: {{variants: {{{variants}}}}}}}\n")))
+    (found,) = check_remotes(load(write(f"tasks: {{t: {{variants: {{{variants}}}}}}}\n")))
     other.close()
     assert (found.kind, found.field) == ("remote-unfit", "tasks.t.variants.two.remote")
 
 
 def test_a_runtime_that_cannot_reach_its_server_says_so(write: Write) -> None:
-    runtime = runtime_of(Remote("http://127.0.0.1:1/v2/models/m"))
+    runtime = Remote("http://127.0.0.1:1/v2/models/m").runtime()
     with pytest.raises(RemoteError, match="connection refused"):
         runtime.learn()

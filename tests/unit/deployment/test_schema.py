@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import inferway.deployment as deployment
-from inferway.deployment.document import Document
+from inferway.deployment.deployment import KEYS
 
 
 def test_the_published_schema_is_the_one_that_is_enforced(root: Path) -> None:
@@ -19,7 +19,7 @@ def test_the_published_schema_is_the_one_that_is_enforced(root: Path) -> None:
 
 
 def test_the_schema_names_every_key_at_the_top() -> None:
-    assert list(deployment.schema()["properties"]) == list(Document.model_fields)
+    assert list(deployment.schema()["properties"]) == list(KEYS)
     assert deployment.schema()["required"] == ["tasks"]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.deployment.error import DeploymentError
+from inferway.deployment.errors import DeploymentError
 from inferway.deployment.source import read
 
 Write = Callable[..., Path]

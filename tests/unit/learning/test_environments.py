@@ -82,7 +82,7 @@ def test_without_a_file_it_is_the_paper_s_site() -> None:
 
 def test_a_step_is_that_of_sites(actions: np.ndarray) -> None:
     calm = setting(alpha=0.5, gains=(0.6, 0.9))
-    steady = PoissonArrivals.model_validate({"process": "poisson", "rate": "150/s"})
+    steady = PoissonArrivals.read({"process": "poisson", "rate": "150/s"})
     control = replace(calm, scenario=replace(calm.scenario, arrivals=steady))
     env, envs = edge_site(control=control), edge_sites(5, control=control)
     alone, sites = (SlottedSites(control, count=count, seed=7) for count in (1, 5))

@@ -27,8 +27,8 @@ def yolo() -> dict[str, Variant]:
     return {
         entry.name: Variant(
             entry.name,
-            entry.accuracy,
-            entry.size_bytes,
+            accuracy=entry.accuracy,
+            size_bytes=entry.size_bytes,
             service={h: ServiceTime("deterministic", mean) for h, mean in entry.mean_s.items()},
         )
         for entry in table("paper/yolov4")

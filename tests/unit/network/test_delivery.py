@@ -31,7 +31,7 @@ HARDWARE = ("fast", "slow")
 
 def variant(name: str, accuracy: float, size: int | None, **mean_s: float) -> Variant:
     service = {h: ServiceTime("deterministic", mean) for h, mean in mean_s.items()}
-    return Variant(name, accuracy, size, service=service)
+    return Variant(name, accuracy=accuracy, size_bytes=size, service=service)
 
 
 @st.composite

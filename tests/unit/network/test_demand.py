@@ -73,7 +73,7 @@ def test_any_slot_can_be_asked_for_first() -> None:
 
 
 def test_requests_spread_by_popularity_and_evenly_over_entries() -> None:
-    popularity = Popularity.model_validate({"zipf": 1.2, "sliding": {"shift": 1, "every": "60 s"}})
+    popularity = Popularity.read({"zipf": 1.2, "sliding": {"shift": 1, "every": "60 s"}})
     one = demand(
         arrivals(process="constant", rate="1000/s"), tasks=4, entries=2, popularity=popularity
     )
@@ -98,7 +98,7 @@ def test_a_trace(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("said", PROCESSES, ids=lambda said: str(said["process"]))
 def test_no_slot_passes_the_peak(said: dict[str, Any]) -> None:
-    popularity = Popularity.model_validate({"zipf": 1.0, "sliding": {"shift": 1, "every": "7 s"}})
+    popularity = Popularity.read({"zipf": 1.0, "sliding": {"shift": 1, "every": "7 s"}})
     one = demand(arrivals(**said), tasks=3, entries=2, slot_s=5.0, popularity=popularity)
     peak = peaks(one.streams, 6, 5.0)
     most = np.max(list(one.slots(300)), axis=0)

@@ -18,6 +18,6 @@ def scenario() -> Scenario:
     return Scenario(
         fleet,
         (ServiceTime("exponential", 0.5), ServiceTime("exponential", 2.0)),
-        PoissonArrivals.model_validate({"process": "poisson", "rate": "3/s"}),
+        PoissonArrivals.read({"process": "poisson", "rate": "3/s"}),
         target=0.7,
     )

@@ -59,7 +59,7 @@ def test_growth_is_told_of_one_replication(
     scenario: Scenario, replications: int, among: str
 ) -> None:
     """So that it compares with the requests of a recording, which every replication replays."""
-    fast = PoissonArrivals.model_validate({"process": "poisson", "rate": "9/s"})
+    fast = PoissonArrivals.read({"process": "poisson", "rate": "9/s"})
     over = replace(scenario, arrivals=fast)
     result = run(over, queries=2000, replications=replications, warmup=0, seed=3)
     (note,) = result.notes

@@ -223,5 +223,7 @@ def test_arrivals_that_are_none() -> None:
     from inferway.deployment.workloads import MapArrivals
 
     with pytest.raises(ValueError, match="not a MAP: row 0"):
-        MapArrivals(process="map", d0=[[-1.0]], d1=[[2.0]])
-    assert np.isfinite(MapArrivals(process="map", d0=[[-1.0]], d1=[[1.0]]).mean_rate_per_s())
+        MapArrivals.read({"process": "map", "d0": [[-1.0]], "d1": [[2.0]]})
+    assert np.isfinite(
+        MapArrivals.read({"process": "map", "d0": [[-1.0]], "d1": [[1.0]]}).mean_rate_per_s()
+    )

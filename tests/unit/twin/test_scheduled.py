@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferway.deployment import Batch, PolicySpec, ServiceTime
-from inferway.deployment.workloads import ConstantArrivals, MapArrivals, PhasedArrivals
+from inferway.deployment.workloads import MapArrivals, PhasedArrivals, constant
 from inferway.scheduling import Routing, Signal
 from inferway.site import Fleet, Site
 from inferway.twin import Scenario, SetOutage, run
@@ -19,7 +19,7 @@ from inferway.twin.replication import replicate
 from inferway.workload import phase_of, stream
 
 ONES = np.ones(2, np.int64)
-BURSTY = MapArrivals.model_validate(
+BURSTY = MapArrivals.read(
     {"process": "map", "d0": [[-21, 1], [0.5, -4.5]], "d1": [[20, 0], [0, 4]]}
 )
 
@@ -80,7 +80,7 @@ def records_of(scenario: Scenario, queries: int, seed: int = 2) -> dict[str, np.
 
 def test_each_slot_has_its_routing(probe: Any) -> None:
     controller = probe(Probe(1.0, lambda number: to(number % 4)))
-    arrivals = ConstantArrivals(process="constant", rate="3.9/s")
+    arrivals = constant(3.9)
     rows = records_of(site_of(arrivals), 400)
     assert [seen[0] for seen in controller.seen[:50]] == list(range(50))
     # Decisions at 0, 1, 2, ... hold until the next; an arrival at the very time comes before.
@@ -90,7 +90,7 @@ def test_each_slot_has_its_routing(probe: Any) -> None:
 
 def test_a_slot_is_seen_as_the_requests_before_it_left_it(probe: Any) -> None:
     controller = probe(Probe(0.25, lambda number: to(2)))
-    rows = records_of(site_of(ConstantArrivals(process="constant", rate="4.9/s")), 300)
+    rows = records_of(site_of(constant(4.9)), 300)
     for at_s, _, queue in controller.seen[1:200]:
         there = (rows["arrived_s"] <= at_s) & (rows["left_s"] > at_s) & (rows["server"] >= 0)
         assert queue == [0, 0, int(there.sum()), 0]
@@ -119,7 +119,7 @@ def test_the_phase_is_that_of_the_slots_start(probe: Any) -> None:
 
 def test_periodic_phases_are_seen_too(probe: Any) -> None:
     written = [{"for": "1500 ms", "rate": "4/s"}, {"for": "700 ms", "rate": "20/s"}]
-    arrivals = PhasedArrivals.model_validate({"process": "phases", "phases": written})
+    arrivals = PhasedArrivals.read({"process": "phases", "phases": written})
     controller = probe(Probe(0.4, lambda number: to(0)))
     replicate(site_of(arrivals), queries=2000, seed=1, replication=0)
     times_s = np.array([seen[0] for seen in controller.seen])
@@ -132,7 +132,7 @@ def test_a_rejection_asks_again_at_once(probe: Any) -> None:
     controller = probe(
         Probe(1000.0, lambda number: to(2) if number == 0 else to(0, 1), on_rejection=True)
     )
-    rows = records_of(site_of(ConstantArrivals(process="constant", rate="16/s")), 200)
+    rows = records_of(site_of(constant(16)), 200)
     rejected = np.flatnonzero(rows["outcome"] == 3)
     assert len(rejected) == 1
     (_, _, _), (asked_s, _, queue) = controller.seen[:2]
@@ -162,9 +162,7 @@ def test_a_smaller_batch_starts_as_soon_as_it_is_allowed(probe: Any) -> None:
     then = Routing(np.array([1.0, 0, 0, 0]), ONES, ONES)
     probe(Probe(1.0, lambda number: one if number == 0 else then))
     batch = Batch((1, 3), (0.2, 0.3), 1, 3)
-    scenario = site_of(
-        ConstantArrivals(process="constant", rate="5/s"), batches=(None, batch), deadline_s=None
-    )
+    scenario = site_of(constant(5), batches=(None, batch), deadline_s=None)
     rows = records_of(scenario, 20)
     heavy = rows["server"] == 2
     # At 0, 0.2 and 0.4 s three come and leave together; those of 0.6, 0.8 and 1 s too, at 1.3 s.
@@ -179,7 +177,7 @@ def test_a_smaller_batch_starts_as_soon_as_it_is_allowed(probe: Any) -> None:
 
 def test_what_is_left_goes_on_when_servers_fail() -> None:
     outage = SetOutage("heavy", 1, 100.0, 1000.0)
-    scenario = site_of(ConstantArrivals(process="constant", rate="6/s"), outages=(outage,))
+    scenario = site_of(constant(6), outages=(outage,))
     found = run(scenario.scheduled("hw"), queries=2000, warmup=0)
     assert found.dispatched["heavy"] == pytest.approx(1 - found.rejected)
     assert found.rejected > 0.05  # 6 a second are more than one serves

@@ -43,7 +43,7 @@ CASES = {
 
 def arrivals_of(name: str) -> MapArrivals:
     d0, d1 = CASES[name]
-    return MapArrivals.model_validate({"process": "map", "d0": d0, "d1": d1})
+    return MapArrivals.read({"process": "map", "d0": d0, "d1": d1})
 
 
 class Closed:
@@ -111,7 +111,7 @@ def test_the_edge_example_has_long_bursts() -> None:
         "d0": [[-180.0036, 0.0036], [0.0002, -10.0002]],
         "d1": [[180, 0], [0, 10]],
     }
-    arrivals = MapArrivals.model_validate(written)
+    arrivals = MapArrivals.read(written)
     assert arrivals.stationary == pytest.approx([1 / 19, 18 / 19])
     assert mean_rate(arrivals) == pytest.approx((180 + 18 * 10) / 19)
     assert peak_rate(arrivals) == 180
@@ -127,7 +127,7 @@ def test_a_long_stay_costs_no_more_than_its_first_arrivals() -> None:
         "d0": [[-1e6 - 1e-9, 1e-9], [1e-9, -1e6 - 1e-9]],
         "d1": [[1e6, 0], [0, 1e6]],
     }
-    drawn = times(MapArrivals.model_validate(written), count=200_000, seed=1)
+    drawn = times(MapArrivals.read(written), count=200_000, seed=1)
     assert drawn[-1] == pytest.approx(0.2, rel=0.02)
 
 
@@ -161,7 +161,7 @@ def test_the_plain_walk_takes_the_same_steps() -> None:
 
 def test_time_and_arrivals_in_each_phase() -> None:
     written = {"process": "map", "d0": [[-7, 2], [1, -4]], "d1": [[4, 1], [0, 3]]}
-    arrivals = MapArrivals.model_validate(written)
+    arrivals = MapArrivals.read(written)
     course, spent, came = PhaseCourse(arrivals), np.zeros(2), np.zeros(2)
     for chunk in islice(stream(arrivals, seed=5), 3):
         course.follow(chunk)
@@ -186,7 +186,7 @@ def test_many_phases_are_not_told_apart() -> None:
         "d0": (around - 3 * np.eye(size)).tolist(),
         "d1": (2 * np.eye(size)).tolist(),
     }
-    arrivals = MapArrivals.model_validate(written)
+    arrivals = MapArrivals.read(written)
     assert len(phases_of(arrivals)) == 1
     chunk = next(stream(arrivals, seed=1))
     assert not chunk.phase.any()
@@ -195,7 +195,7 @@ def test_many_phases_are_not_told_apart() -> None:
 
 def test_a_phase_that_is_never_left() -> None:
     written = {"process": "map", "d0": [[-3, 2], [0, -7]], "d1": [[1, 0], [0, 7]]}
-    arrivals = MapArrivals.model_validate(written)
+    arrivals = MapArrivals.read(written)
     assert arrivals.stationary == pytest.approx([0, 1])
     gaps = np.diff(times(arrivals, count=20_001, seed=1))
     assert stats.kstest(gaps, stats.expon(scale=1 / 7).cdf).pvalue > 0.001

@@ -11,7 +11,7 @@ from inferway.workload import PhaseCourse, Span, phase_of, phases_of, spans
 
 @pytest.fixture
 def arrivals() -> PhasedArrivals:
-    return PhasedArrivals.model_validate(
+    return PhasedArrivals.read(
         {
             "process": "phases",
             "phases": [
@@ -56,7 +56,7 @@ def test_each_phase_once(arrivals: PhasedArrivals) -> None:
 
 def test_the_phases_of_a_markovian_process_have_their_own_rates() -> None:
     written = {"process": "map", "d0": [[-7, 2], [1, -4]], "d1": [[4, 1], [0, 3]]}
-    found = phases_of(MapArrivals.model_validate(written))
+    found = phases_of(MapArrivals.read(written))
     assert found == (Span(0, 0.0, np.inf, 5.0, None), Span(1, 0.0, np.inf, 3.0, None))
 
 

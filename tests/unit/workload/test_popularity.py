@@ -11,7 +11,7 @@ from inferway.workload.popularity import greatest_share, mean_share, share_at, z
 
 def sliding(shift: int, every: str = "1 h", exponent: float = 1.2) -> Popularity:
     said = {"zipf": exponent, "sliding": {"shift": shift, "every": every}}
-    return Popularity.model_validate(said)
+    return Popularity.read(said)
 
 
 def test_the_papers_profile() -> None:

@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from inferway.deployment.remote import runtime_of
 from inferway.live.errors import DamagedError, StoreError, WarmUpError
 from inferway.live.growths import Growths
 from inferway.live.headroom import is_closed
@@ -374,7 +373,7 @@ class LoadedModels:
             runtime.close()
 
     def _runtime_of(self, task: str, remote: Remote) -> RemoteRuntime:
-        return runtime_of(remote, signature=self.signature(task))
+        return remote.runtime(signature=self.signature(task))
 
     def _returned(self, pair: Pair, weights: _Weights) -> None:
         # Wherever it was closed, or forgotten.

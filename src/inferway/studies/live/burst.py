@@ -340,7 +340,6 @@ def scheduled(
 ) -> dict[str, Any]:
     """Return a deployment's data with a scheduler in place of the policy that it has."""
     if scheduler == "deadline":
-        assert deployment.source is not None
         return deployment.source.data
     section = {"policy": scheduler}
     if scheduler not in _WITHOUT_SLOTS:
@@ -348,7 +347,6 @@ def scheduled(
     if scheduler == LEARNED:
         section["checkpoint"] = str(Path(checkpoint or "").resolve())
     changed = deployment.with_(scheduling=section)
-    assert changed.source is not None
     return {name: part for name, part in changed.source.data.items() if name != "dispatch"}
 
 

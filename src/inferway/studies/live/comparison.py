@@ -163,7 +163,6 @@ def with_service(deployment: Deployment, service_s: Mapping[str, float], **more:
 
 def site_of(deployment: Deployment) -> dict[str, Any]:
     """Return the data of a site that serves each variant once, without network and deadline."""
-    assert deployment.source is not None
     variants = deployment.source.data["tasks"][TASK]["variants"]
     return {
         "tasks": {TASK: {"variants": variants}},
@@ -178,7 +177,6 @@ def write(deployment: Deployment | Mapping[str, Any], path: Path) -> Path:
     from ruamel.yaml import YAML
 
     if not isinstance(deployment, Mapping):
-        assert deployment.source is not None
         deployment = deployment.source.data
     written = io.StringIO()
     YAML(typ="safe").dump(deployment, written)

@@ -6,6 +6,7 @@ carry the stream, and all variants together can.
 
 from __future__ import annotations
 
+import json
 import shutil
 import sys
 import tempfile
@@ -300,7 +301,7 @@ def compare_policies(
             calibration = calibrate(url, times_of(fleet), progress=steps)
             request = body(signature(url, TASK), testset(TASK).images[0])
         load = choose(as_measured(fleet, calibration.service_s), target, cores())
-        arrivals = load.process().model_dump(mode="json")
+        arrivals = json.loads(json.dumps(asdict(load.process())))
         served = with_service(
             deployment, calibration.service_s, **{f"workload.{TASK}": {"arrivals": arrivals}}
         )

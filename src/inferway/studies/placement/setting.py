@@ -86,8 +86,8 @@ def yolov4(copies: int) -> Task:
     variants = {
         entry.name: Variant(
             entry.name,
-            entry.accuracy,
-            entry.size_bytes,
+            accuracy=entry.accuracy,
+            size_bytes=entry.size_bytes,
             service={
                 hardware: ServiceTime("deterministic", mean_s)
                 for hardware, mean_s in entry.mean_s.items()
@@ -147,7 +147,7 @@ def demanded(
     moving = {"shift": SHIFT, "every": f"{WINDOW / rate_per_s!r} s"} if sliding else None
     stream = Stream(
         constant(rate_per_s),
-        Popularity.model_validate({"zipf": ZIPF, **({"sliding": moving} if moving else {})}),
+        Popularity.read({"zipf": ZIPF, **({"sliding": moving} if moving else {})}),
         np.arange(TASKS * per_task).reshape(TASKS, per_task),
     )
     entries = assign(TASKS, places, per_task, seed=seed)

@@ -187,7 +187,7 @@ def scenario(
     from inferway.twin.scenario import Scenario
 
     cv = {"exponential": 1.0, "deterministic": 0.0}[distribution]
-    service = tuple(ServiceTime(distribution, 1 / float(mu), cv) for mu in fleet.rate)
+    service = tuple(ServiceTime(distribution, 1 / float(mu), cv=cv) for mu in fleet.rate)
     return Scenario(
         fleet=fleet,
         service=service,

@@ -58,7 +58,7 @@ def arrivals_of(workload: str) -> MapArrivals | PhasedArrivals:
     if workload == "map":
         out, back = LEAVING_PER_S
         high, low = RATE_PER_S
-        return MapArrivals.model_validate(
+        return MapArrivals.read(
             {
                 "process": "map",
                 "d0": [[-high - out, out], [back, -low - back]],
@@ -122,7 +122,7 @@ def scenario(
         batches = tuple(Batch(SIZES, of, 1, SIZES[-1]) for of in times)
     return Scenario(
         fleet=fleet,
-        service=tuple(ServiceTime(distribution, service_s[k], cv) for k in there),
+        service=tuple(ServiceTime(distribution, service_s[k], cv=cv) for k in there),
         arrivals=arrivals_of(workload),
         policy="deadline",
         deadline_s=deadline_s,

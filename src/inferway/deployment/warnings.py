@@ -1,4 +1,4 @@
-"""Advice on a deployment that is valid and may still not be what was meant."""
+"""Advice on a deployment that is valid: what may not be meant, and what runs in the twin alone."""
 
 from __future__ import annotations
 
@@ -6,11 +6,18 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from inferway.deployment.deployment import Deployment, Node, Task, Variant
-from inferway.deployment.quantities import TIME
+from inferway.deployment.deployment import Deployment
+from inferway.deployment.models import ModelError, signature_of
+from inferway.deployment.nodes import Node
+from inferway.deployment.tasks import Task, Variant
+from inferway.deployment.units import TIME
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.spelling import closest
+
+if TYPE_CHECKING:
+    from inferway.protocol import Signature
 
 # Dispatch policies that keep an energy budget.
 _WITHIN_ENERGY = ("priced", "r-jiq", "r-jsq", "r-jsq-d")
@@ -27,8 +34,8 @@ class Caution:
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
         ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
-        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.cautions`,
-        ``unreachable`` and ``remote-unfit`` from `inferway.deployment.reachability`.
+        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.findings`,
+        ``unreachable`` and ``remote-unfit`` from `check_remotes`.
     field, line
         Where in the file; line 0 where no line can be named.
     message
@@ -53,20 +60,35 @@ def cores() -> int:
 
 def check(deployment: Deployment) -> list[Caution]:
     """Advise on a deployment, in the order of its file."""
-    found = [
-        *(c for task in deployment.tasks.values() for c in _of_task(deployment, task)),
-        *(c for node in deployment.nodes.values() for c in _of_node(deployment, node)),
-        *(c for name in deployment.workload for c in _of_workload(deployment, name)),
-        *_of_network(deployment),
-    ]
-    cautions = [
-        Caution(kind, field, deployment.line_of(field), message) for kind, field, message in found
-    ]
-    return sorted(cautions, key=lambda caution: caution.line)
+    return _cautions(
+        deployment,
+        [
+            *(one for task in deployment.tasks.values() for one in _of_task(deployment, task)),
+            *(one for node in deployment.nodes.values() for one in _of_node(deployment, node)),
+            *(one for name in deployment.workload for one in _of_workload(deployment, name)),
+            *_of_network(deployment),
+        ],
+    )
+
+
+def check_remotes(deployment: Deployment) -> list[Caution]:
+    """Say which remote variants' servers do not answer, or have another signature.
+
+    Asks each server once; takes a few seconds where one is silent.
+    """
+    found = [one for task in deployment.tasks.values() for one in _of_remotes(task)]
+    return _cautions(deployment, found)
 
 
 Found = tuple[str, str, str]  # kind, field, message
 _MOST_COMPARED = 1_000
+
+
+def _cautions(deployment: Deployment, found: Iterable[Found]) -> list[Caution]:
+    cautions = [
+        Caution(kind, field, deployment.line_of(field), message) for kind, field, message in found
+    ]
+    return sorted(cautions, key=lambda caution: caution.line)
 
 
 def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
@@ -80,7 +102,7 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
                 f"{field}.variants.{variant.name}",
                 "gives no service time, so it is measured when the server starts",
             )
-    running = list(_running(deployment, task))
+    running = deployment.running(task)
     target = task.accuracy_target
     if target is not None and running:
         best = max(running, key=lambda variant: variant.accuracy)
@@ -123,12 +145,6 @@ def _of_task(deployment: Deployment, task: Task) -> Iterator[Found]:
         )
 
 
-def _running(deployment: Deployment, task: Task) -> Iterator[Variant]:
-    for name, variant in task.variants.items():
-        if any((task.name, name) in node.instances for node in deployment.nodes.values()):
-            yield variant
-
-
 def _dominated(deployment: Deployment, task: Task) -> Iterator[Found]:
     """Name each variant that another beats, on every hardware where it could run.
 
@@ -164,15 +180,8 @@ def _beats(one: Variant, others: Iterable[Variant], hardware: str) -> Iterator[V
         if other is one or not other.runs_on(hardware):
             continue
         gain = mean - other.service_on(hardware).mean_s
-        if (
-            gain >= 0
-            and other.accuracy >= one.accuracy
-            and (gain, other.accuracy)
-            != (
-                0,
-                one.accuracy,
-            )
-        ):
+        equal = (gain, other.accuracy) == (0, one.accuracy)
+        if gain >= 0 and other.accuracy >= one.accuracy and not equal:
             yield other
 
 
@@ -272,3 +281,39 @@ def _meant(name: str, known: Iterable[str]) -> str:
     others = [one for one in known if letters(one) != letters(name)]
     near = closest(name, others)
     return f"; did you mean {near}?" if near else ""
+
+
+_WAIT_S = 3.0
+"""Longest wait for one remote server."""
+
+
+def _of_remotes(task: Task) -> Iterator[Found]:
+    from inferway.runtime.remote_failure import Fault, RemoteError
+
+    remotes = {name: v.remote for name, v in task.variants.items() if v.remote is not None}
+    signature = _local_signature(task) if remotes else None
+    for name, remote in remotes.items():
+        field = f"tasks.{task.name}.variants.{name}.remote"
+        try:
+            runtime = remote.runtime(signature=signature, timeout_s=_WAIT_S)
+        except ValueError as error:
+            yield "unreachable", field, str(error)
+            continue
+        try:
+            runtime.learn()
+            signature = runtime.signature
+        except RemoteError as error:
+            kind = "remote-unfit" if error.fault is Fault.UNFIT else "unreachable"
+            yield kind, field, str(error)
+        finally:
+            runtime.close()
+
+
+def _local_signature(task: Task) -> Signature | None:
+    for variant in task.variants.values():
+        if variant.model is not None:
+            try:
+                return signature_of(variant.model)
+            except ModelError:  # of a zoo, whose models are not looked at when a file is read
+                continue
+    return None
