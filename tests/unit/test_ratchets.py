@@ -63,10 +63,6 @@ WIDE_CONSTRUCTORS = {
 # Modules that import each other in a circle, lazily or for types only as well.
 CIRCLES = (
     (
-        "inferway.deployment.deployment",
-        "inferway.deployment.unserved",
-    ),
-    (
         "inferway.live.http.connection",
         "inferway.live.http.exchange",
         "inferway.live.http.listener",
