@@ -20,27 +20,13 @@ from inferway.live.request import Outcome, Request
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
 _INSTANCE: Final = "service.instance.id"
 
-RECEIVE, DISPATCH, QUEUE, RUN, REPLY = range(1, 6)
-"""Places of a request's parts."""
-AGAIN: Final = 8
-"""From a part's place to that of the same part after the next decision on the request."""
-
 
 def tracer_from_environment(node: str = "") -> Tracer | None:
     """Make a tracer if an exporter is configured.
 
     `OTEL_TRACES_EXPORTER` may be ``otlp`` (the default once `OTEL_EXPORTER_OTLP_ENDPOINT` is set),
-    ``console`` or ``none``.
-
-    Parameters
-    ----------
-    node
-        As of `Tracer`.
-
-    Raises
-    ------
-    ServeError
-        When the extra ``otel`` is not installed, or the exporter is another one.
+    ``console`` or ``none``. ServeError when the extra ``otel`` is not installed, or the exporter is
+    another one.
     """
     if os.environ.get("OTEL_SDK_DISABLED", "").lower() == "true":
         return None
@@ -64,8 +50,8 @@ def tracer_from_environment(node: str = "") -> Tracer | None:
     raise ServeError(f"OTEL_TRACES_EXPORTER is {kind!r}; otlp, console and none are offered")
 
 
-class Stretch(NamedTuple):
-    """What became of one decision on a request.
+class Attempt(NamedTuple):
+    """One decision on a request, and what became of it.
 
     Attributes
     ----------
@@ -75,10 +61,9 @@ class Stretch(NamedTuple):
         Whether a server was found.
     started_s, ended_s
         When that began to run it, 0 where it did not, and when that was over.
-    name
-        Of the span for that: ``run`` here, ``forward`` to another node.
-    attributes, failed
-        Of the same.
+    forward
+        The span of OpenTelemetry that is begun where it went to another node; None where it ran
+        here.
     """
 
     decided_s: float
@@ -86,60 +71,60 @@ class Stretch(NamedTuple):
     placed: bool
     started_s: float
     ended_s: float
-    name: str = "run"
-    attributes: Mapping[str, Any] | None = None
-    failed: bool = False
+    forward: Any = None
 
 
-class Begun:
-    """A span that is exported, and that may have parts.
+class RequestSpan:
+    """A sampled request: the span of OpenTelemetry of the whole, and those of its parts."""
 
-    Parameters
-    ----------
-    tracer
-        Exports it.
-    own, parent
-        Contexts of the span, and of the one that it is a child of; None for none.
-    """
+    __slots__ = ("_around", "_shift_s", "_tracer", "whole")
 
-    __slots__ = ("_tracer", "own", "parent", "shift_s")
+    def __init__(self, tracer: Tracer, whole: Any, around: Any, shift_s: float) -> None:
+        self._tracer, self.whole = tracer, whole
+        self._around, self._shift_s = around, shift_s
 
-    def __init__(self, tracer: Tracer, own: Any, parent: Any) -> None:
-        self._tracer, self.own, self.parent = tracer, own, parent
-        # Spans carry the wall clock's time.
-        self.shift_s = time.time() - tracer.now()
-
-    def number(self, place: int) -> int:
-        """Id of a part: it follows from the whole's, which saves random bytes for each."""
-        return (self.own.span_id + (place << 32)) & 0xFFFFFFFFFFFFFFFF or 1
-
-    def tell(
+    def begin(
         self,
         name: str,
         begin_s: float,
-        end_s: float,
-        place: int = 0,
         attributes: Mapping[str, Any] | None = None,
-        *,
-        failed: bool = False,
-        forward: bool = False,
-    ) -> None:
-        """Hand a span over.
+        kind: Any = None,
+    ) -> Any:
+        """Begin the span of a part, by default one that is done here."""
+        kind = self._tracer.kind.INTERNAL if kind is None else kind
+        start_ns = self._ns(begin_s)
+        return self._tracer.start(name, self._around, kind, attributes, start_time=start_ns)
 
-        Parameters
-        ----------
-        name, attributes
-            Its own.
-        begin_s, end_s
-            On the clock of the requests.
-        place
-            0 for the whole; another for each of its parts.
-        failed
-            Whether its status is an error.
-        forward
-            Whether it is another node that does it.
-        """
-        self._tracer.export(self, name, begin_s, end_s, place, attributes, failed, forward)
+    def forward(self, begin_s: float, neighbor: str, node: str, variant: str) -> Any:
+        """Begin the span of a forward to another node."""
+        attributes = {
+            "inferway.neighbor": neighbor,
+            "inferway.node": node,
+            "inferway.variant": variant,
+        }
+        return self.begin("forward", begin_s, attributes, self._tracer.kind.CLIENT)
+
+    def part(self, name: str, begin_s: float, end_s: float) -> None:
+        """Hand over a part that is done."""
+        self.end(self.begin(name, begin_s), max(begin_s, end_s))
+
+    def end(self, span: Any, end_s: float) -> None:
+        """Hand over a span that has been begun."""
+        span.end(self._ns(end_s))
+
+    def finish(self, end_s: float, attributes: Mapping[str, Any], *, failed: bool) -> None:
+        """Hand over the whole; its parts may follow."""
+        self.whole.set_attributes(attributes)
+        if failed:
+            self.fail(self.whole)
+        self.end(self.whole, end_s)
+
+    def fail(self, span: Any) -> None:
+        """Give a span the status of an error."""
+        span.set_status(self._tracer.error)
+
+    def _ns(self, at_s: float) -> int:
+        return int((at_s + self._shift_s) * 1e9)
 
 
 class Tracer:
@@ -159,64 +144,60 @@ class Tracer:
         self, exporter: Any, now: Callable[[], float] = time.monotonic, *, node: str = ""
     ) -> None:
         self.now = now
-        api, sdk = _module("trace"), _module("sdk.trace")
+        self._api, sdk = _module("trace"), _module("sdk.trace")
         named = {"service.name": os.environ.get("OTEL_SERVICE_NAME", "inferway")}
         if node and _INSTANCE not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
             named[_INSTANCE] = node
-        self._resource = _module("sdk.resources").Resource.create(named)
-        self._sampler = sdk.TracerProvider(resource=self._resource).sampler
-        self._processor = _module("sdk.trace.export").BatchSpanProcessor(exporter)
-        self._span, self._context = sdk.ReadableSpan, api.SpanContext
-        self._state = api.TraceState
-        self._server, self._client = api.SpanKind.SERVER, api.SpanKind.CLIENT
-        self._internal = api.SpanKind.INTERNAL
-        self._failed, self._unset = api.Status(api.StatusCode.ERROR), api.Status()
-        self._flags = api.TraceFlags
-        self._sampled = api.TraceFlags(api.TraceFlags.SAMPLED)
-        self._carry, self._parent = api.set_span_in_context, api.NonRecordingSpan
+        self._ids = _Ids()
+        self._provider = sdk.TracerProvider(
+            resource=_module("sdk.resources").Resource.create(named), id_generator=self._ids
+        )
+        self._provider.add_span_processor(_module("sdk.trace.export").BatchSpanProcessor(exporter))
+        self._sampler = self._provider.sampler
+        self._nowhere = _module("context").Context()
+        """Where a span without a parent begins, whatever may be current."""
+        self.start = self._provider.get_tracer("inferway").start_span
+        self.kind = self._api.SpanKind
+        self.error = self._api.Status(self._api.StatusCode.ERROR)
 
-    def begin(self, name: str, identity: Identity) -> Begun | None:
-        """Decide whether a request has spans: its own, or None where it is not sampled."""
-        trace = int(identity.trace, 16)
-        parent = None
-        around = state = None
+    def begin(self, name: str, identity: Identity, begin_s: float) -> RequestSpan | None:
+        """Begin the span of a request; None where it is not sampled."""
+        api, trace = self._api, int(identity.trace, 16)
+        around = None
         if identity.parent:
-            flags = self._flags(int(identity.flags, 16))
-            if identity.state:
-                state = self._state(list(members_of(identity.state).items()))
-            parent = self._context(trace, int(identity.parent, 16), True, flags, state)
-            around = self._carry(self._parent(parent))
+            flags = api.TraceFlags(int(identity.flags, 16))
+            members = list(members_of(identity.state).items()) if identity.state else None
+            state = None if members is None else api.TraceState(members)
+            parent = api.SpanContext(trace, int(identity.parent, 16), True, flags, state)
+            around = api.set_span_in_context(api.NonRecordingSpan(parent))
         if not self._sampler.should_sample(around, trace, name).decision.is_sampled():
             return None
-        own = self._context(trace, int(identity.span, 16), False, self._sampled, state)
-        return Begun(self, own, parent)
+        # Spans carry the wall clock's time.
+        shift_s = time.time() - self.now()
+        self._ids.trace, self._ids.span = trace, int(identity.span, 16)
+        begin_ns = int((begin_s + shift_s) * 1e9)
+        context = self._nowhere if around is None else around
+        whole = self.start(name, context, api.SpanKind.SERVER, start_time=begin_ns)
+        return RequestSpan(self, whole, api.set_span_in_context(whole, context), shift_s)
 
     def request(self, task: str, request: Request) -> None:
         """Make and hand over the spans of a request that ended just now."""
-        begun = self.begin(f"infer {task}", request.identity or Identity(None, None))
-        if begun is not None:
-            self.tell(begun, task, request, stretches_of(request, self.now()), {})
+        identity = request.identity or Identity(None, None)
+        span = self.begin(f"infer {task}", identity, request.received_s)
+        if span is not None:
+            self.tell(span, task, request, attempts_of(request, self.now()), {})
 
     def tell(
         self,
-        begun: Begun,
+        span: RequestSpan,
         task: str,
         request: Request,
-        stretches: Sequence[Stretch],
+        attempts: Sequence[Attempt],
         more: Mapping[str, Any],
     ) -> None:
         """Hand over the spans of a request that ended just now.
 
-        Parameters
-        ----------
-        begun
-            Its span.
-        task, request
-            The request.
-        stretches
-            What its decisions led to, in their order.
-        more
-            Attributes beside those of any request.
+        `more` are attributes beside those of any request.
         """
         now_s = self.now()
         outcome = request.outcome
@@ -230,90 +211,52 @@ class Tracer:
         if request.variant:
             attributes["inferway.variant"] = request.variant
             attributes["inferway.predicted_s"] = request.predicted_s
-        attributes.update(more)
-        received_s = request.received_s
-        failed = outcome is Outcome.FAILED
-        begun.tell(f"infer {task}", received_s, now_s, attributes=attributes, failed=failed)
-        if not stretches:
+        span.finish(now_s, {**attributes, **more}, failed=outcome is Outcome.FAILED)
+        if not attempts:
             return
-        begun.tell("receive", received_s, stretches[0].decided_s, RECEIVE)
-        for i, one in enumerate(stretches):
-            begun.tell("dispatch", one.decided_s, one.dispatched_s, DISPATCH + AGAIN * i)
+        span.part("receive", request.received_s, attempts[0].decided_s)
+        for one in attempts:
+            span.part("dispatch", one.decided_s, one.dispatched_s)
             if not one.placed:
                 continue
-            begun_s = one.started_s or now_s
-            begun.tell("queue", one.dispatched_s, begun_s, QUEUE + AGAIN * i)
-            if one.started_s:
-                begun.tell(
-                    one.name,
-                    begun_s,
-                    one.ended_s,
-                    RUN + AGAIN * i,
-                    one.attributes,
-                    failed=one.failed,
-                    forward=one.name == "forward",
-                )
-        if stretches[-1].placed and stretches[-1].started_s:
-            begun.tell("reply", stretches[-1].ended_s, now_s, REPLY)
-
-    def export(
-        self,
-        begun: Begun,
-        name: str,
-        begin_s: float,
-        end_s: float,
-        place: int,
-        attributes: Mapping[str, Any] | None,
-        failed: bool,
-        forward: bool,
-    ) -> None:
-        """As `Begun.tell`."""
-        own, parent, kind = begun.own, begun.parent, self._server
-        if place:
-            parent, kind = own, self._client if forward else self._internal
-            number = begun.number(place)
-            own = self._context(own.trace_id, number, False, self._sampled, own.trace_state)
-        self._processor.on_end(
-            self._span(
-                name=name,
-                context=own,
-                parent=parent,
-                resource=self._resource,
-                attributes=attributes,
-                kind=kind,
-                status=self._failed if failed else self._unset,
-                start_time=int((begin_s + begun.shift_s) * 1e9),
-                end_time=int((max(begin_s, end_s) + begun.shift_s) * 1e9),
-            )
-        )
+            span.part("queue", one.dispatched_s, one.started_s or now_s)
+            if one.forward is not None:
+                span.end(one.forward, max(one.started_s, one.ended_s))
+            elif one.started_s:
+                span.part("run", one.started_s, one.ended_s)
+        last = attempts[-1]
+        if last.placed and last.started_s:
+            span.part("reply", last.ended_s, now_s)
 
     def close(self) -> None:
         """Export what is left; takes as long as the exporter does."""
-        self._processor.shutdown()
+        self._provider.shutdown()
 
 
-def stretches_of(request: Request, now_s: float) -> list[Stretch]:
-    """Read what the last decision on a request led to; nothing where there was none.
+class _Ids:
+    """Gives the span of a request the ids that its answer names, and each part one of its own."""
 
-    Parameters
-    ----------
-    request
-        It has ended.
-    now_s
-        When it has, on its clock.
-    """
+    trace = span = 0
+
+    def generate_trace_id(self) -> int:
+        return self.trace
+
+    def generate_span_id(self) -> int:
+        span, self.span = self.span, 0
+        return span or int.from_bytes(os.urandom(8), "big") or 1
+
+    def is_trace_id_random(self) -> bool:
+        return False
+
+
+def attempts_of(request: Request, now_s: float) -> list[Attempt]:
+    """Read what the last decision on a request that has ended led to; nothing without one."""
     if request.before is None:
         return []
     started_s = request.started_s if request.server >= 0 else 0.0
-    return [
-        Stretch(
-            request.before.now_s,
-            request.dispatched_s,
-            request.server >= 0,
-            started_s,
-            started_s + request.service_s if started_s else now_s,
-        )
-    ]
+    ended_s = started_s + request.service_s if started_s else now_s
+    placed = request.server >= 0
+    return [Attempt(request.before.now_s, request.dispatched_s, placed, started_s, ended_s)]
 
 
 def _module(name: str) -> Any:

@@ -193,7 +193,7 @@ class Proxy:
             target = self._targets[upstream, task] = target_of(task, upstream.host, upstream.port)
         carried = exchange.carried
         if relayed is not None:
-            carried = relayed.lines + body_lines(exchange)
+            carried = relayed.sent(upstream.name) + body_lines(exchange)
         elif carried is None:
             carried = body_lines(exchange)
             if exchange.traceparent is not None:
@@ -215,7 +215,6 @@ class Proxy:
         exchange.withdraw = UpstreamCall.cancel
         if relayed is not None:
             exchange.withdraw = relayed.withdraw
-            relayed.sent(upstream.name)
         done = partial(self._answered, exchange, upstream.name, received_s, relayed)
         exchange.request = upstream.send(head, body, done, 0.0, limit_s)
 

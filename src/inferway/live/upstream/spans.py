@@ -7,19 +7,17 @@ has none passes on what it was told. The client's `tracestate` goes along.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.identity import Identity
 from inferway.live.request import Outcome, Request, outcome_of
-from inferway.live.tracing import AGAIN, RECEIVE, REPLY, RUN, Begun, Stretch, Tracer, stretches_of
+from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
 from inferway.live.upstream.headers import ConnectError, ForwardHeaders, Response, decoded
 
 _SAMPLED: Final = b"01"
-_TO: Final = ("inferway.neighbor", "inferway.node", "inferway.variant")
-"""Attributes of a forward."""
+_OUTCOME: Final = "inferway.outcome"
 _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 """Of a forward: the other node, or the way to it, is at fault."""
 
@@ -27,124 +25,103 @@ _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 class _Forwarded:
     """A sampled request that has been forwarded, and may be so again."""
 
-    __slots__ = ("before", "begun", "started_s", "stretches", "to")
+    __slots__ = ("attempts", "before", "forward", "span", "started_s")
 
-    def __init__(self, begun: Begun) -> None:
-        self.begun = begun
-        self.stretches: list[Stretch] = []
+    def __init__(self, span: RequestSpan) -> None:
+        self.span = span
+        self.attempts: list[Attempt] = []
         self.before: Any = None
         """What the policy saw when it last decided to forward."""
         self.started_s = 0.0
-        self.to: Mapping[str, Any] | None = None
-        """Attributes of the forward that is on its way; None while none is."""
+        self.forward: Any = None
+        """The span of the forward that is on its way; None while none is."""
 
 
 class Spans:
     """Makes the spans of a node; a node without an exporter has none.
 
-    Parameters
+    Attributes
     ----------
     tracer
         Where they go.
-    node
-        This node's name.
-
-    Attributes
-    ----------
     degraded
         In a sentence, why answers are not what they could be; empty while they are.
     """
 
     def __init__(self, tracer: Tracer, node: str) -> None:
-        self._tracer, self._node = tracer, node
+        self.tracer, self._node = tracer, node
         self.degraded = ""
         self._forwards: dict[Request, _Forwarded] = {}
 
     def forward(
         self, task: str, request: Request, to: tuple[str, str, str], started_s: float
     ) -> bytes:
-        """Begin a forward; header lines that say who the request is.
+        """Begin a forward of a request that left the queue here at a time.
 
-        Parameters
-        ----------
-        task, request
-            What is forwarded.
-        to
-            The neighbor that it is sent to, and the node and the variant that shall answer.
-        started_s
-            When it left the queue here.
+        `to` names the neighbor that it is sent to, and the node and the variant that shall answer.
+        Returns header lines that say who the request is.
         """
         identity = request.identity or Identity(None, None)
         way = self._forwards.get(request)
         if way is None:
-            begun = self._tracer.begin(f"infer {task}", identity)
-            if begun is None:
+            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
+            if span is None:
                 return identity.onward()
-            way = self._forwards[request] = _Forwarded(begun)
+            way = self._forwards[request] = _Forwarded(span)
         way.before, way.started_s = request.before, started_s
-        way.to = dict(zip(_TO, to, strict=True))
-        number = way.begun.number(RUN + AGAIN * len(way.stretches))
-        return identity.onward(b"%016x" % number, _SAMPLED)
+        way.forward = way.span.forward(started_s, *to)
+        return _onward(identity, way.forward)
 
     def forwarded(self, request: Request, outcome: Outcome | None) -> None:
         """End a forward: an answer has come, or none will."""
         way = self._forwards.get(request)
-        if way is None or way.to is None:
+        if way is None or way.forward is None:
             return
         if request.abandoned:
             outcome = Outcome.CANCELED
         assert outcome is not None
-        way.stretches.append(
-            Stretch(
-                way.before.now_s,
-                request.dispatched_s,
-                True,
-                way.started_s,
-                self._tracer.now(),
-                "forward",
-                {**way.to, "inferway.outcome": outcome.name.lower()},
-                outcome in _ERRORS,
-            )
+        way.forward.set_attribute(_OUTCOME, outcome.name.lower())
+        if outcome in _ERRORS:
+            way.span.fail(way.forward)
+        decided_s, ended_s = way.before.now_s, self.tracer.now()
+        way.attempts.append(
+            Attempt(decided_s, request.dispatched_s, True, way.started_s, ended_s, way.forward)
         )
-        way.to = None
+        way.forward = None
 
     def ended(self, task: str, request: Request) -> None:
         """Make the spans of a request that a site has ended just now."""
         way = self._forwards.pop(request, None)
         if way is not None:
-            begun, stretches = way.begun, way.stretches
+            span, attempts = way.span, way.attempts
             if request.before is not way.before:  # decided on again since
-                stretches += stretches_of(request, self._tracer.now())
+                attempts += attempts_of(request, self.tracer.now())
         else:
-            found = self._tracer.begin(f"infer {task}", request.identity or Identity(None, None))
-            if found is None:
+            identity = request.identity or Identity(None, None)
+            begun = self.tracer.begin(f"infer {task}", identity, request.received_s)
+            if begun is None:
                 return
-            begun, stretches = found, stretches_of(request, self._tracer.now())
+            span, attempts = begun, attempts_of(request, self.tracer.now())
         came = b"" if request.raw is None else request.raw.path
-        more = {**self._whereabouts(request.passed, came), "inferway.retried": request.moved}
-        self._tracer.tell(begun, task, request, stretches, more)
+        more = {**self.whereabouts(request.passed, came), "inferway.retried": request.moved}
+        self.tracer.tell(span, task, request, attempts, more)
 
     def relay(
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
     ) -> Relayed | None:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
         identity = Identity(exchange.given_id, exchange.traceparent, exchange.tracestate)
-        begun = self._tracer.begin(f"relay {task}", identity)
-        if begun is None:
+        span = self.tracer.begin(f"relay {task}", identity, received_s)
+        if span is None:
             return None
-        return Relayed(self, begun, identity, task, forward, received_s)
+        return Relayed(self, span, identity, task, forward, received_s)
 
-    def now(self) -> float:
-        """Tell the time, s."""
-        return self._tracer.now()
-
-    def _whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
-        """Who answered and by which nodes, as the hop headers of the answer say it."""
+    def whereabouts(self, answer: Response | None, came: bytes) -> dict[str, Any]:
+        """Tell who answered and by which nodes, as the headers of the answer say it."""
         degraded = self.degraded
         if answer is not None and answer.path:
-            node, path = decoded(answer.node), answer.path
+            node, names = decoded(answer.node), _names(answer.path)
             degraded = degraded or decoded(answer.degraded)
-            names = _names(path)
         else:
             node, names = self._node, (*_names(came), self._node)
         told: dict[str, Any] = {"inferway.node": node, "inferway.path": names}
@@ -156,83 +133,65 @@ class Spans:
 class Relayed:
     """A request between other nodes that this one passes on: receive, forward, reply.
 
-    Parameters
-    ----------
-    spans
-        This node's.
-    begun
-        The span of the whole.
-    identity
-        The request's names.
-    task, forward
-        What is asked, and of whom.
-    received_s
-        When it was whole, s.
-
-    Attributes
-    ----------
-    lines
-        Header lines for the next node.
+    It was whole at `received_s`; `sent` begins the forward.
     """
 
     def __init__(
         self,
         spans: Spans,
-        begun: Begun,
+        span: RequestSpan,
         identity: Identity,
         task: str,
         forward: ForwardHeaders,
         received_s: float,
     ) -> None:
-        self._spans, self._begun, self._id = spans, begun, identity.id
+        self._spans, self._span, self._identity = spans, span, identity
         self._task, self._forward, self._received_s = task, forward, received_s
-        self._neighbor, self._sent_s = "", 0.0
-        self.lines = identity.onward(b"%016x" % begun.number(RUN), _SAMPLED)
+        self._sent_s = 0.0
+        self._sent: Any = None
 
-    def sent(self, neighbor: str) -> None:
-        """It goes to the next node now."""
-        self._neighbor, self._sent_s = neighbor, self._spans.now()
+    def sent(self, neighbor: str) -> bytes:
+        """It goes to the next node now; returns header lines that say who it is."""
+        self._sent_s = self._spans.tracer.now()
+        forward = self._forward
+        self._sent = self._span.forward(self._sent_s, neighbor, forward.node, forward.variant)
+        return _onward(self._identity, self._sent)
 
     def withdraw(self, call: UpstreamCall) -> None:
         """Whoever sent it waits no more."""
         call.cancel()
-        self._tell("canceled", None, self._spans.now())
+        self._tell(Outcome.CANCELED, None, self._spans.tracer.now())
 
     def ended(self, status: int, result: Response | ConnectError | None, answered_s: float) -> None:
-        """Its answer has been handed on.
+        """Its answer, with this status, has been handed on.
 
-        Parameters
-        ----------
-        status
-            Of the answer.
-        result
-            What came of the forward; None where there was none.
-        answered_s
-            When that came, s.
+        `result` is what came of the forward, and when; None where there was none.
         """
-        outcome = outcome_of(status).name.lower()
-        self._tell(outcome, result if isinstance(result, Response) else None, answered_s)
+        answer = result if isinstance(result, Response) else None
+        self._tell(outcome_of(status), answer, answered_s)
 
-    def _tell(self, outcome: str, answer: Response | None, answered_s: float) -> None:
-        begun, now_s, forward = self._begun, self._spans.now(), self._forward
-        failed = outcome == "failed"
+    def _tell(self, outcome: Outcome, answer: Response | None, answered_s: float) -> None:
+        span, now_s = self._span, self._spans.tracer.now()
         attributes = {
             "inferway.task": self._task,
-            "inferway.request_id": self._id.decode("latin-1"),
-            "inferway.outcome": outcome,
-            "inferway.variant": forward.variant,
-            **self._spans._whereabouts(answer, forward.path),
+            "inferway.request_id": self._identity.id.decode("latin-1"),
+            _OUTCOME: outcome.name.lower(),
+            "inferway.variant": self._forward.variant,
+            **self._spans.whereabouts(answer, self._forward.path),
         }
-        name = f"relay {self._task}"
-        begun.tell(name, self._received_s, now_s, attributes=attributes, failed=failed)
-        begun.tell("receive", self._received_s, self._sent_s or now_s, RECEIVE)
-        if not self._sent_s:
+        span.finish(now_s, attributes, failed=outcome is Outcome.FAILED)
+        span.part("receive", self._received_s, self._sent_s or now_s)
+        if self._sent is None:
             return
-        to = dict(zip(_TO, (self._neighbor, forward.node, forward.variant), strict=True))
-        to["inferway.outcome"] = outcome
-        wrong = failed or outcome == "unavailable"
-        begun.tell("forward", self._sent_s, answered_s, RUN, to, failed=wrong, forward=True)
-        begun.tell("reply", answered_s, now_s, REPLY)
+        self._sent.set_attribute(_OUTCOME, outcome.name.lower())
+        if outcome in _ERRORS:
+            span.fail(self._sent)
+        span.end(self._sent, answered_s)
+        span.part("reply", answered_s, now_s)
+
+
+def _onward(identity: Identity, forward: Any) -> bytes:
+    return identity.onward(b"%016x" % forward.get_span_context().span_id, _SAMPLED)
 
 
 def _names(path: bytes) -> tuple[str, ...]:
