@@ -49,7 +49,7 @@ def serve(model: str) -> None:
     async def main() -> None:
         await server.start()
         await endpoint.start("127.0.0.1", 0)
-        endpoint.serve(server.sites)
+        endpoint.serve(server.served())
         print(json.dumps({"http": server.http_port, "grpc": endpoint.port}), flush=True)
         await asyncio.Event().wait()
 

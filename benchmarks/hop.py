@@ -124,9 +124,11 @@ async def _entry(port: int, stub: int) -> None:
         for _ in range(count)
     ]
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
-    site = Site(Pool(TASK, signature, dispatcher, runtimes, PoolOptions(target=0.8, node="edge")))
+    site = Site.of(
+        Pool(TASK, signature, dispatcher, runtimes, PoolOptions(target=0.8, node="edge"))
+    )
     await site.start()
-    routes = inference_routes([site], lambda: True, Limits())
+    routes = inference_routes({TASK: site}, lambda: True, Limits())
     await Listener(routes.find, _broken).start("127.0.0.1", port)
     settle()
     await asyncio.Event().wait()

@@ -76,7 +76,7 @@ def sites_of(model: str) -> list[Any]:
     fleet = Fleet(("tiny", "big"), np.array([1e4, 5e3]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "priced", target=0.8, rate_per_s=1e3)
     runtime: Any = NullRuntime(signature) if model == "null" else linear()
-    return [Site(Pool(TASK, signature, dispatcher, [runtime, runtime], PoolOptions(target=0.8)))]
+    return [Site.of(Pool(TASK, signature, dispatcher, [runtime, runtime], PoolOptions(target=0.8)))]
 
 
 def linear() -> Any:

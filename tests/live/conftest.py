@@ -120,6 +120,11 @@ class Running:
         return self.begin(work).result(LIMIT_S)
 
     @property
+    def site(self) -> Site:
+        """Of its first task."""
+        return next(iter(self.server.sites.values()))
+
+    @property
     def url(self) -> str:
         return f"127.0.0.1:{self.server.http_port}"
 
@@ -212,7 +217,7 @@ def build_site(
     dispatcher = Dispatcher(fleet, policy, target=target, rate_per_s=100.0, narrow=narrow)
     if runtimes is None:
         runtimes = [NullRuntime(signature) for _ in range(sum(count))]
-    return Site(
+    return Site.of(
         Pool(task, signature, dispatcher, runtimes, PoolOptions(seed=1, target=target, **options))
     )
 

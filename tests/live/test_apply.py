@@ -110,7 +110,7 @@ def test_no_request_is_lost_while_everything_changes(
         until(lambda: len(clients.statuses) > before + count)
 
     more()
-    site, first = serving.server.sites[0], serving.server.sites[0].pool
+    site, first = serving.site, serving.site.pool
     changes: list[dict[str, Any]] = [
         {"instances": THREE, "target": 0.8, "policy": "jiq-accurate"},
         {"instances": "digits/large: 1", "target": 0.5},
@@ -119,13 +119,13 @@ def test_no_request_is_lost_while_everything_changes(
     for change in changes:
         served = apply(write(file.parent, **change), serving.admin)
         assert list(served["tasks"]) == ["digits"]
-        assert len(served["tasks"]["digits"]) == len(serving.server.sites[0].pool.variants)
+        assert len(served["tasks"]["digits"]) == len(serving.site.pool.variants)
         more()
     clients.stop()
     assert set(clients.statuses) == {200}
     assert "large" in clients.variants
     until(lambda: not site._retiring)
-    assert serving.server.sites[0] is site
+    assert serving.site is site
     assert not any(instance._thread.is_alive() for instance in first.instances)
     status = serving.get("/status", admin=True).json["tasks"]["digits"]
     assert status["requests"]["answered"] == len(clients.statuses)
@@ -169,14 +169,14 @@ def test_the_balance_goes_on_where_the_target_stays(serving: Any, file: Path) ->
 def test_an_invalid_file_changes_nothing(
     serving: Any, file: Path, text: str | None, sentence: str
 ) -> None:
-    site = serving.server.sites[0]
+    site = serving.site
     if text is None:
         file.unlink()
     else:
         file.write_text(text)
     with pytest.raises(ServeError, match=sentence):
         apply(file, serving.admin)
-    assert serving.server.sites[0] is site
+    assert serving.site is site
     wire = serving.wire()
     wire.send(ask(serving.post, 0))
     assert wire.read().status == 200
@@ -189,7 +189,7 @@ def test_a_request_whose_body_comes_late_finds_the_new_site(
     wire = serving.wire()
     wire.send(raw[:-100])
     until(lambda: bool(serving.server._http.connections))
-    site, first = serving.server.sites[0], serving.server.sites[0].pool
+    site, first = serving.site, serving.site.pool
     apply(write(file.parent, instances=THREE), serving.admin)
     until(lambda: not site._retiring)
     assert site.pool is not first
@@ -248,10 +248,10 @@ def test_only_who_names_this_machine_may_apply(serving: Any, host: str, status: 
 
 def test_without_keys_nothing_is_applied_unasked(start: Any, file: Path) -> None:
     running = start(deployment=inferway.load(file))
-    site = running.server.sites[0]
+    site = running.site
     with pytest.raises(ServeError, match="nothing: start it with --allow-apply"):
         apply(file, f"http://127.0.0.1:{running.server.admin_port}")
-    assert running.server.sites[0] is site
+    assert running.site is site
 
 
 def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:
@@ -273,13 +273,13 @@ def test_every_fleet_has_a_recording_of_its_own(start: Any, file: Path) -> None:
 def test_the_collector_leaves_what_is_applied_alone(
     serving: Any, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = serving.server.sites[0]
+    first = serving.site
     settled: list[bool] = []
-    monkeypatch.setattr(gc, "freeze", lambda: settled.append(serving.server.sites[0] is first))
+    monkeypatch.setattr(gc, "freeze", lambda: settled.append(serving.site is first))
     # Not in a process that is also somebody else's.
     apply(write(file.parent, target=0.8), serving.admin)
     assert settled == []
-    first = serving.server.sites[0]
+    first = serving.site
     serving.server._settles = True
     apply(write(file.parent, target=0.7), serving.admin)
     assert settled == [True]  # once, before a request came to what is new

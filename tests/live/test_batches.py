@@ -79,7 +79,7 @@ def test_answers_of_a_batch_are_those_of_single_requests(serve: Callable[..., An
     for wire, raw in zip(wires, requests, strict=True):
         wire.send(raw)
     together = [scores(wire.read()) for wire in wires]
-    (site,) = running.server.sites
+    site = running.site
     running.call(site.flush)  # nobody waits for others now
     for wire, raw, found in zip(wires, requests, together, strict=True):
         wire.send(raw)
@@ -105,7 +105,7 @@ def test_an_explanation_names_the_batch_and_its_time_is_measured(
         assert [wire.read().status for wire in wires] == [200] * 3
     told = running.get("/v2/models/digits/explain/r0").json
     assert told["batch"] == {"requests": 3, "rows": 3}
-    (site,) = running.server.sites
+    site = running.site
     view = site.pool.dispatcher.site
     large = site.pool.first[site.pool.variants.index("large")]
     assert view.measured[large].tolist() == [0, 0, 4, 0, 0, 0, 0, 0]
@@ -114,7 +114,7 @@ def test_an_explanation_names_the_batch_and_its_time_is_measured(
     assert view.row_s[large, 0] == pytest.approx(1.0)
     running.wait(running.server.stop())
     again = serve(large=SLOW, times=tmp_path / "times.json")
-    (site,) = again.server.sites
+    site = again.site
     assert site.pool.dispatcher.site.row_s[large, 2] == pytest.approx(view.row_s[large, 2])
 
 
@@ -125,7 +125,7 @@ def test_a_server_that_ends_leaves_nobody_waiting_for_a_batch(
     wires = [running.wire() for _ in range(2)]
     for wire, raw in zip(wires, asks(running.post, 2), strict=True):
         wire.send(raw)
-    (site,) = running.server.sites
+    site = running.site
     until(lambda: running.call(lambda: site.in_flight) == 2)
     stopping = running.begin(running.server.stop(grace_s=10.0))
     assert [wire.read().status for wire in wires] == [200] * 2
@@ -138,7 +138,7 @@ def test_who_waits_for_a_batch_when_another_file_is_applied_is_answered(
     running = serve(large=SLOW)
     wire = running.wire()
     wire.send(asks(running.post, 1)[0])
-    (site,) = running.server.sites
+    site = running.site
     until(lambda: running.call(lambda: site.in_flight) == 1)
     running.deployment.path.write_text(
         FILE.format(policy="{policy: fastest-only}", tiny=BATCH, large=BATCH)
@@ -165,7 +165,7 @@ def test_a_replay_of_batches_finds_no_difference(
         for wire, part in zip(wires, parts, strict=True):
             answered += sum(wire.read().status == 200 for _ in part)
     assert answered > 200
-    (site,) = running.server.sites
+    site = running.site
     # Some runs were of several requests.
     assert "alias" in policy or sum(map(sum, site.stats.batches)) < answered
     running.wait(running.server.stop())
@@ -245,7 +245,7 @@ def test_the_largest_size_of_a_variant_is_its_largest_run(
     serve: Callable[..., Any], until: Any
 ) -> None:
     running = serve(large="{sizes: [1, 3, 5], service: [1 s, 2 s, 3 s]}")
-    (site,) = running.server.sites
+    site = running.site
     (raw,) = asks(running.post, 1, rows=12)
     wire = running.wire()
     wire.send(raw)

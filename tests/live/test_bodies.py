@@ -106,7 +106,7 @@ def test_bodies_that_wait_for_their_answers_count_too(
     raw = running.post(*binary(4000))
     wire = running.wire()
     wire.send(raw)
-    until(lambda: running.server.sites[0].in_flight == 1)
+    until(lambda: running.site.in_flight == 1)
     assert running.server.bodies.held > 64_000
     refused = running.ask(raw)
     assert (refused.status, refused.headers["retry-after"]) == (503, "1")
@@ -155,7 +155,7 @@ from inferway.site import Fleet
 signature = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", (-1, 400)),))
 fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.7]), np.array([1]))
 dispatcher = Dispatcher(fleet, "fastest-only", target=None, rate_per_s=100.0)
-site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
+site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
 limits = Limits(**json.loads(sys.argv[1]))
 options = {"limits": limits, "drain_delay_s": 0.0, "log_level": "warning"}
 Server([site], ServerOptions(http_port=0, admin_port=0, **options)).run(
@@ -304,7 +304,7 @@ def test_who_goes_while_his_body_is_unpacked_leaves_nothing(
         wire.close()
     assert running.ask(raw).status == 200
     until(lambda: running.server.bodies.held == 0)
-    assert running.server.sites[0].in_flight == 0
+    assert running.site.in_flight == 0
 
 
 def test_a_body_that_is_being_unpacked_is_answered_before_the_server_ends(
@@ -384,7 +384,7 @@ WIDE = Signature((Tensor("image", "FP32", (-1, 4)),), (Tensor("scores", "FP32", 
 
 def test_answers_that_nobody_reads_are_bounded(start: Any, site_of: Any, until: Any) -> None:
     running = start(site_of(signature=WIDE), limits=Limits(queued_bytes=4 * MIB, pipelined=200))
-    site, listener = running.server.sites[0], running.server._http
+    site, listener = running.site, running.server._http
     with closing(running.wire()) as wire:
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * KIB)
         # 32 MB of answers, of which the system's buffers take some.
@@ -415,7 +415,7 @@ def test_of_all_who_do_not_read_whoever_has_most_is_cut_off(
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 256 * KIB)
         wire.send(ask_raw(8000))
         wires.append(wire)
-    until(lambda: running.server.sites[0].stats.rows[0] == 6 * 8000)
+    until(lambda: running.site.stats.rows[0] == 6 * 8000)
     until(lambda: len(listener.connections) < 6)
     assert 0 < listener.unread <= 16 * MIB
     assert running.infer(ONE).status == 200
@@ -510,7 +510,7 @@ def test_who_goes_while_his_answer_is_written_leaves_nothing(
     for _ in range(5):
         wire = running.wire()
         wire.send(raw)
-        until(lambda: running.server.sites[0].in_flight == 0)
+        until(lambda: running.site.in_flight == 0)
         wire.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         wire.close()
     assert running.infer(ONE).status == 200

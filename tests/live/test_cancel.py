@@ -54,7 +54,7 @@ def test_a_run_that_nobody_waits_for_is_stopped(
 ) -> None:
     runtime = OnnxRuntime(deep)
     running = start(site_of([runtime, NullRuntime(SIGNATURE)], signature=SIGNATURE))
-    site = running.server.sites[0]
+    site = running.site
     wire = running.wire()
     wire.send(ask(running.post, ROWS))
     until(lambda: bool(site.pool.queues[0]) and site.pool.queues[0][0].call is not None)

@@ -43,7 +43,7 @@ def test_the_most_accurate_variant_in_time_answers(
         ]
     }
     answer = running.infer(body)
-    counters = running.server.sites[0].stats
+    counters = running.site.stats
     other = {"tiny": "ensemble", "ensemble": "tiny"}[variant]
     assert counters.rows[counters.variants.index(other)] == 0
     # Whether 5 ms are kept depends on the machine.

@@ -70,7 +70,7 @@ def test_idle_connections_do_not_delay_and_busy_ones_finish(
     idle.send(READY)
     assert idle.read().status == 200
     busy.send(draining.post(ONE))
-    until(lambda: draining.server.sites[0].in_flight == 1)
+    until(lambda: draining.site.in_flight == 1)
     draining.call(lambda: draining.server.end(delay=False))
     assert idle.closed()
     assert _refuses(draining)
@@ -85,7 +85,7 @@ def test_idle_connections_do_not_delay_and_busy_ones_finish(
 def test_the_grace_period_is_the_end(draining: Any, until: Any) -> None:
     idle, busy = draining.wire(), draining.wire()
     busy.send(draining.post(ONE))
-    until(lambda: draining.server.sites[0].in_flight == 1)
+    until(lambda: draining.site.in_flight == 1)
     draining.call(lambda: draining.server.end(delay=False))
     assert idle.closed()
     _let(draining, 10.1)
@@ -97,7 +97,7 @@ def test_the_grace_period_is_the_end(draining: Any, until: Any) -> None:
 def test_each_further_signal_moves_on(draining: Any, until: Any) -> None:
     idle, busy = draining.wire(), draining.wire()
     busy.send(draining.post(ONE))
-    until(lambda: draining.server.sites[0].in_flight == 1)
+    until(lambda: draining.site.in_flight == 1)
     draining.call(draining.server.end)
     until(lambda: not draining.server.ready)
     idle.send(READY)
@@ -123,7 +123,7 @@ signature = Signature(
 )
 fleet = Fleet(("tiny",), np.array([10.0]), np.array([0.7]), np.array([1]))
 dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature, service_s=0.3)]))
+site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature, service_s=0.3)]))
 Server([site], ServerOptions(http_port=0, admin_port=0, drain_delay_s=DELAY)).run(
     lambda server: print(json.dumps(server.http_port), flush=True)
 )

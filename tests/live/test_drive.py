@@ -33,12 +33,12 @@ def deployment(tmp_path):
 @pytest.mark.parametrize("binary", [True, False])
 def test_every_request_is_answered_once(digits, binary):
     images = np.random.default_rng(0).random((8, 4))
-    before = sum(digits.server.sites[0].stats.rows)
+    before = sum(digits.site.stats.rows)
     record = loadgen.drive(
         f"http://{digits.url}", "digits", np.arange(200) * 0.002, images, binary=binary
     )
     assert record.answered.all()
-    assert sum(digits.server.sites[0].stats.rows) - before == 200
+    assert sum(digits.site.stats.rows) - before == 200
     assert record.variants == ("tiny",)
     # The server predicts what the file says: 1 ms of service, and more behind a queue.
     assert record.predicted_s.min() == pytest.approx(1e-3)

@@ -94,7 +94,7 @@ def test_the_command_shows_the_key_of_a_file_or_of_the_environment(
     assert main([*command, "--key-file", str(key_file), "--out", str(out)]) == 0
     captured = capsys.readouterr()
     task = json.loads(captured.out)["tasks"]["digits"]
-    assert task["answered"] == task["offered"] == sum(running.server.sites[0].stats.rows) > 20
+    assert task["answered"] == task["offered"] == sum(running.site.stats.rows) > 20
     assert KEY not in captured.out + captured.err
     written = [one for one in out.iterdir() if one.is_file()]
     assert {one.suffix for one in written} == {".parquet", ".png", ".svg"}
@@ -130,7 +130,7 @@ def test_the_command_takes_the_authority_of_the_certificate(
     assert "--ca FILE.pem" in told
     assert main([*command, "--ca", str(certs / "authority.pem")]) == 0
     task = json.loads(capsys.readouterr().out)["tasks"]["digits"]
-    assert task["answered"] == task["offered"] == sum(running.server.sites[0].stats.rows) > 20
+    assert task["answered"] == task["offered"] == sum(running.site.stats.rows) > 20
     # What makes no sense is refused, whatever the server.
     assert main([*command, "--ca", str(key_file)]) == 2
     assert "keys.txt does not hold a certificate in PEM" in capsys.readouterr().err
@@ -164,7 +164,7 @@ def test_nodes_with_keys_and_certificates_are_driven_together(
     entries = json.loads(capsys.readouterr().out)["network"]["entries"]
     for name, running in nodes.items():
         met = entries[name]
-        assert met["answered"] == met["offered"] == sum(running.server.sites[0].stats.rows) > 10
+        assert met["answered"] == met["offered"] == sum(running.site.stats.rows) > 10
     told.write_text(json.dumps({name: {"http": one.url} for name, one in nodes.items()}))
     assert main([*command, "--key-file", str(key_file)]) == 1
     assert "has no TLS, and --ca names an authority" in capsys.readouterr().err

@@ -61,7 +61,7 @@ def test_every_request_is_answered_by_the_node_where_it_enters(network, nodes):
     assert len(record) > 100
     for name, running in nodes.items():
         here = record.entry == record.nodes.index(name)
-        for k, site in enumerate(running.server.sites):
+        for k, site in enumerate(running.server.served()):
             assert sum(site.stats.rows) == (here & (record.asked == k)).sum() > 5
     assert (record.label >= 0).all()
     found = loadgen.network_summary(record, network)

@@ -104,7 +104,7 @@ def test_queues_are_told_as_they_were(start: Any, site_of: Any, gates: Any, unti
         gate.opened.set()
     running = start(site_of(gates, buffer=2))
     gates[0].opened.clear()
-    site = running.server.sites[0]
+    site = running.site
     wires = [running.wire(), running.wire()]
     for i, wire in enumerate(wires):
         wire.send(running.post(ONE, f"X-Request-Id: r{i}\r\n", path=TINY))

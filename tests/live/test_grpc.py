@@ -94,7 +94,7 @@ def speak(
         running.loop.set_exception_handler(lambda _, context: broken.append(context))
         running.wait(endpoint.start("127.0.0.1", 0))
         if serve:
-            running.call(lambda: endpoint.serve(running.server.sites))
+            running.call(lambda: endpoint.serve(running.server.served()))
         channel = grpc.insecure_channel(f"127.0.0.1:{endpoint.port}")
         speaking.append(Speaking(running, endpoint, channel, broken))
         return speaking[-1]
@@ -340,7 +340,7 @@ def test_wrong_requests(digits_over_grpc: Speaking) -> None:
         found, details = failure(lambda r=request: digits_over_grpc.stub.ModelInfer(r))
         assert found.name == code, details
         assert reason in details
-    (site,) = digits_over_grpc.running.server.sites
+    site = digits_over_grpc.running.site
     # Requests for a task or variant that is not there belong to no site.
     assert site.stats.total(Outcome.INVALID) == len(wrong) - 3
 
@@ -459,7 +459,7 @@ def test_retries_follow_the_servers_word(gated: Any, gates: list[Any]) -> None:
         stub = GRPCInferenceServiceStub(channel)
         code, _ = failure(lambda: stub.ModelInfer(raw_request(), timeout=LIMIT_S))
     assert code is grpc.StatusCode.RESOURCE_EXHAUSTED
-    (site,) = speaking.running.server.sites
+    site = speaking.running.site
     assert site.stats.total(Outcome.REJECTED) == 5
     gates[0].opened.set()
     for call in calls:
@@ -574,7 +574,7 @@ def test_a_failing_model(gated: Any, gates: list[Any]) -> None:
 
 
 def test_a_broken_handler_tells_the_server_and_not_the_client(digits_over_grpc: Speaking) -> None:
-    (site,) = digits_over_grpc.running.server.sites
+    site = digits_over_grpc.running.site
     site.submit = None
     code, details = failure(lambda: digits_over_grpc.stub.ModelInfer(raw_request()))
     assert (code, details) == (grpc.StatusCode.INTERNAL, "the server failed to answer")
@@ -592,9 +592,9 @@ def test_before_the_tasks_are_there(
     assert error.code() is grpc.StatusCode.UNAVAILABLE
     assert error.details() == "the server is starting"
     assert ("retry-after", "1") in error.trailing_metadata()
-    speaking.running.call(lambda: speaking.endpoint.serve(speaking.running.server.sites))
+    speaking.running.call(lambda: speaking.endpoint.serve(speaking.running.server.served()))
     assert speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S).model_version == "tiny"
-    (site,) = speaking.running.server.sites
+    site = speaking.running.site
     site.ready = False
     code, details = failure(lambda: speaking.stub.ModelInfer(raw_request(), timeout=LIMIT_S))
     assert (code, details) == (grpc.StatusCode.UNAVAILABLE, "task 'digits' is not ready")
@@ -634,7 +634,7 @@ def test_health_of_server_and_tasks(digits_over_grpc: Speaking, client: Any) -> 
     code, details = failure(lambda: digits_over_grpc.check("other"))
     assert code is grpc.StatusCode.NOT_FOUND
     assert details == "unknown service 'other'; there is '', and each task"
-    (site,) = digits_over_grpc.running.server.sites
+    site = digits_over_grpc.running.site
     site.ready = False
     assert digits_over_grpc.check("") == status(SERVING)
     assert digits_over_grpc.check("digits") == status(NOT_SERVING)
@@ -657,7 +657,7 @@ def test_health_is_told_when_it_changes(
     told, server = speaking.watch("digits"), speaking.watch("")
     assert next(told) == status(SERVICE_UNKNOWN)
     assert next(server) == status(SERVING)
-    running.call(lambda: endpoint.serve(running.server.sites))
+    running.call(lambda: endpoint.serve(running.server.served()))
     assert next(told) == status(SERVING)
 
     def drain() -> None:

@@ -150,7 +150,7 @@ def test_files_that_are_no_certificate_are_refused(site_of: Any, tmp_path: Path)
 
 def test_who_does_not_read_is_cut_off(start: Any, site_of: Any, until: Any, patient: Any) -> None:
     running = start(site_of(), limits=Limits(pipelined=4096), loop=patient)
-    site = running.server.sites[0]
+    site = running.site
     rows = 2000
     tensor = ONE["inputs"][0] | {"shape": [rows, 4], "data": [0.5] * 4 * rows}
     wire = running.wire()

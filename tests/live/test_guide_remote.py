@@ -39,7 +39,7 @@ def test_the_files_of_the_guide_serve(start: Any, root: Path, tmp_path: Path) ->
         return found
 
     assert answered() == {"small", "large"}
-    site = running.server.sites[0]
+    site = running.site
     assert running.call(lambda: site.pool.dispatcher.balance) > -0.1
     origin.wait(origin.server.stop(grace_s=0.0))
     assert answered() == {"small"}

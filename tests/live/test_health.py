@@ -37,7 +37,7 @@ def test_it_is_taken_out_probed_and_taken_back(
     running: Any, gates: Any, until: Any, patient: Any, tmp_path: Path
 ) -> None:
     tiny, big = gates
-    site = running.server.sites[0]
+    site = running.site
     tiny.failure = RuntimeError("no memory")
     for _ in range(2 * FAILURES):
         assert running.infer(ONE, path=f"{TASK}/versions/tiny/infer").status == 500
@@ -100,7 +100,7 @@ def test_each_change_is_a_line_of_the_log(
     for _ in range(FAILURES):
         running.infer(ONE)
     gates[0].failure = None
-    until(lambda: running.server.sites[0].pool.health.healthy == [True, True])
+    until(lambda: running.site.pool.health.healthy == [True, True])
     running.wait(running.server.stop())
     lines = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
     said = [line for line in lines if "healthy" in line["event"]]

@@ -92,7 +92,7 @@ def test_pipelined_requests_are_answered_in_order(
         fast = running.post(ONE | {"id": "fast"}, path="/v2/models/digits/versions/tiny/infer")
         wire.send(slow + fast + GET % b"/v2/health/live")
         gates[0].opened.set()  # the second request's model answers first
-        until(lambda: running.server.sites[0].stats.rows[0] == 1)
+        until(lambda: running.site.stats.rows[0] == 1)
         gates[1].opened.set()
         assert [wire.read().json["id"], wire.read().json["id"]] == ["slow", "fast"]
         assert wire.read().body == b""

@@ -112,7 +112,7 @@ def test_a_replay_finds_no_difference(start: Any, tmp_path: Path, policy: str) -
 def test_a_central_queue_is_served_and_replayed(start: Any, tmp_path: Path, late: str) -> None:
     deployment = deployment_of(tmp_path, "{policy: priced}", more=f", queue: central, late: {late}")
     running = start(deployment=deployment, record=tmp_path / "run")
-    (site,) = running.server.sites
+    site = running.site
     assert site.pool.dispatcher.site.arrived_s.shape == (4, 1)
     statuses = ask_all(running, 600)
     # 4 in service and (8 - 1) x 4 in line: a burst of 48 is too much.
@@ -256,7 +256,7 @@ def test_a_full_disk_is_a_gap_between_two_sections(
     start: Any, disk: Path, tmp_path: Path, until: Any
 ) -> None:
     running = start(deployment=deployment_of(tmp_path, "{policy: priced}"), record=disk / "run")
-    (site,) = running.server.sites
+    site = running.site
     ask_all(running, 96)
     until(lambda: inferway.replay(disk / "run" / "digits").requests >= 96)
     filler = disk / "filler"
@@ -290,7 +290,7 @@ def test_a_site_that_takes_over_on_a_full_disk_is_recorded_later(
             file.write(bytes(4096))
     other = deployment_of(tmp_path, "{policy: priced}", more=", queue: central")
     running.wait(running.server.apply(other))
-    (site,) = running.server.sites
+    site = running.site
     ask_all(running, 96)
     until(lambda: running.call(lambda: site.pool.recording.gap))
     filler.unlink()

@@ -142,11 +142,11 @@ def test_our_own_server_is_a_remote_one(
     ]
 
     def answered() -> list[int]:
-        rows: list[int] = origin.call(lambda: origin.server.sites[0].stats.rows)
+        rows: list[int] = origin.call(lambda: origin.site.stats.rows)
         return rows
 
     assert answered() == [0, 2 + 3]  # and those of the warm-up
-    assert running.server.sites[0].pool.runtimes[0].binary is True
+    assert running.site.pool.runtimes[0].binary is True
     refused = running.infer({"inputs": [image | {"shape": [2, 3], "data": [0.5] * 6}]})
     assert refused.status == 400  # by the signature, here
     assert answered() == [0, 5]
@@ -182,7 +182,7 @@ def test_it_serves_what_the_other_server_computes(
     running = start(deployment=write(tmp_path, far(server.url)))
     found = running.infer(asking(1, 2, 3, 4.25)).json
     assert found["outputs"][0]["data"] == [2.0, 4.0, 6.0, 8.5]
-    assert running.server.sites[0].pool.runtimes[0].binary is binary
+    assert running.site.pool.runtimes[0].binary is binary
 
 
 @pytest.mark.parametrize(
@@ -231,7 +231,7 @@ def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scr
 
 def test_a_server_whose_health_hangs_too_is_asked_no_more(two: Any, upstream: Scripted) -> None:
     running = two()
-    (remote,) = {*running.server.sites[0].pool.runtimes[:1]}
+    (remote,) = {*running.site.pool.runtimes[:1]}
     remote.timeout_s = 0.3
     upstream.script = lambda asked: upstream.hang(asked)
     found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
@@ -269,7 +269,7 @@ def test_a_lost_answer_is_not_asked_for_again(two: Any, upstream: Scripted) -> N
     upstream.script = infers(lose)
     found = running.infer(ONE)
     assert (found.status, len(upstream.infers)) == (500, before + 1)
-    assert running.server.sites[0].stats.moved == [0, 0]
+    assert running.site.stats.moved == [0, 0]
 
 
 # --- health
@@ -279,7 +279,7 @@ def test_requests_that_were_not_served_go_to_another_variant_and_it_recovers(
     two: Any, upstream: Scripted, serve: Callable[..., Scripted], until: Any, patient: Any
 ) -> None:
     running = two(count=2)
-    site = running.server.sites[0]
+    site = running.site
     assert running.infer(ONE).json["model_version"] == "tiny"
     upstream.close()
     for _ in range(4):
@@ -309,7 +309,7 @@ def test_requests_that_were_not_served_go_to_another_variant_and_it_recovers(
 
 def test_the_balance_counts_a_moved_request_once(two: Any, upstream: Scripted) -> None:
     running = two(target=0.8)
-    site = running.server.sites[0]
+    site = running.site
     upstream.script = infers(response(503))
     assert running.infer(ONE).json["model_version"] == "big"
     assert running.call(lambda: site.pool.dispatcher.balance) == pytest.approx(0.9 - 0.8)
@@ -335,14 +335,14 @@ def test_a_request_does_not_move_where_it_may_not(two: Any, upstream: Scripted) 
     found = running.infer(ONE)
     assert found.json["model_version"] == "big"
     # It has too much to do, which is no illness.
-    assert running.server.sites[0].pool.health.healthy == [True, True]
+    assert running.site.pool.health.healthy == [True, True]
     pinned = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
     assert pinned.status == 429
 
 
 def test_a_server_that_fails_at_zeros_too_rests(two: Any, upstream: Scripted) -> None:
     running = two()
-    site = running.server.sites[0]
+    site = running.site
     upstream.script = infers(response(500))  # but for zeros
     for _ in range(2 * FAILURES):
         assert running.infer(ONE).status == 500
@@ -361,7 +361,7 @@ def test_it_starts_without_a_server_that_is_down_and_takes_it_in_later(
     server.close()
     deployment = write(tmp_path, f"{local(tmp_path)}, {far(server.url)}")
     running = start(deployment=deployment, loop=patient, now=patient.time)
-    site = running.server.sites[0]
+    site = running.site
     assert running.get(f"{PATH}/ready").status == 200
     assert running.get(f"{PATH}/versions/far/ready").status == 503
     assert running.infer(ONE).json["model_version"] == "near"
@@ -404,7 +404,7 @@ def test_one_server_that_answers_says_the_signature_of_all(
 
     until(asked)
     assert changed.infers == []
-    assert running.call(lambda: running.server.sites[0].pool.health.healthy) == [False, True]
+    assert running.call(lambda: running.site.pool.health.healthy) == [False, True]
 
 
 def test_a_task_without_any_signature_is_refused(
@@ -440,12 +440,12 @@ def test_no_more_requests_are_there_at_once_than_instances(two: Any, upstream: S
         upstream.released.set()
         assert {one.result(20).status for one in asked} == {200}
     assert upstream.most_busy == 2
-    assert running.server.sites[0].pool.runtimes[0].opened == 2
+    assert running.site.pool.runtimes[0].opened == 2
 
 
 def test_dispatch_learns_how_long_it_takes(start: Any, upstream: Scripted, tmp_path: Path) -> None:
     running = start(deployment=write(tmp_path, far(upstream.url)))
-    site = running.server.sites[0]
+    site = running.site
     assert running.call(lambda: site.pool.dispatcher.site.row_s[0, 0]) == pytest.approx(1e-3)
 
     def slowly(asked: Asked) -> None:
@@ -496,7 +496,7 @@ def test_a_server_that_stops_closes_its_connections(
     start: Any, upstream: Scripted, tmp_path: Path
 ) -> None:
     running = start(deployment=write(tmp_path, far(upstream.url)))
-    runtime = running.server.sites[0].pool.runtimes[0]
+    runtime = running.site.pool.runtimes[0]
     running.infer(ONE)
     assert len(runtime._wires._idle) == 1
     running.wait(running.server.stop())

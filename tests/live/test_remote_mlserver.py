@@ -77,7 +77,7 @@ def test_mlserver_is_a_remote_server(
     service_s = deployment.tasks["digits"].variants["far"].service_on("cpu").mean_s
     assert 1e-4 < service_s < 0.5
     running = start(deployment=deployment)
-    site = running.server.sites[0]
+    site = running.site
     runtime = site.pool.instances[site.pool.first[site.pool.variants.index("far")]].runtime
     assert runtime.binary is False  # MLServer has no binary tensors over HTTP
     images = load_testset().images[:5]

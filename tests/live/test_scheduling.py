@@ -163,7 +163,7 @@ def test_a_store_follows_failures(start: Any, deployment: Any, tmp_path: Path) -
     trained(tmp_path / "store" / "all.npz")
     trained(tmp_path / "store" / "fewer.npz", counts=(1, 1), favorite=1)
     running = start(deployment=deployment("{policy: rl-po, checkpoint: store}"))
-    (site,) = running.server.sites
+    site = running.site
 
     def mark(server: int, healthy: bool) -> Any:
         running.call(lambda: site.pool._mark(server, healthy, "test"))
@@ -186,7 +186,7 @@ def test_learned_batch_sizes_are_followed(
     trained(tmp_path / "b.npz", favorite=1, batches=True)
     scheduled = deployment("{policy: rl-po-b, checkpoint: b.npz}", BATCH, "serve")
     running = start(deployment=scheduled, record=tmp_path / "run")
-    (site,) = running.server.sites
+    site = running.site
     wires = [running.wire() for _ in range(3)]
     image = load_testset().images[:1]
     shape = list(image.shape)

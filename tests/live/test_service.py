@@ -43,7 +43,7 @@ def metric(running: Any, name: str, **labels: str) -> float | None:
 
 
 def test_a_full_site_rejects_with_429(gated: Any, gates: Any, until: Any) -> None:
-    site = gated.server.sites[0]
+    site = gated.site
     waiting = [gated.wire() for _ in range(2)]
     for wire in waiting:
         wire.send(gated.post(ONE, path=TINY))
@@ -70,14 +70,14 @@ def test_a_failing_model_gives_500_and_undoes_the_balance(gated: Any, gates: Any
         500,
         {"error": "digits/tiny#0 failed: the model is broken"},
     )
-    assert gated.call(lambda: gated.server.sites[0].pool.dispatcher.balance) == pytest.approx(0.0)
+    assert gated.call(lambda: gated.site.pool.dispatcher.balance) == pytest.approx(0.0)
     gates[0].failure = None
     assert gated.infer(ONE).status == 200
     assert metric(gated, "inferway_requests_total", outcome="failed", variant="tiny") == 1
 
 
 def test_a_client_that_goes_frees_its_place(gated: Any, gates: Any, until: Any) -> None:
-    site = gated.server.sites[0]
+    site = gated.site
     first, second = gated.wire(), gated.wire()
     first.send(gated.post(ONE))
     assert gates[0].entered.acquire(timeout=10)
@@ -129,7 +129,7 @@ def test_what_is_served_late_says_so(
         gate.opened.set()
     running = start(site_of(gates, buffer=2, drop_late=False, now=patient.time), loop=patient)
     gates[0].opened.clear()
-    site = running.server.sites[0]
+    site = running.site
     wires = [running.wire(), running.wire()]
     for wire in wires:
         wire.send(running.post(ONE | {"parameters": {"deadline_ms": 100_000}}, path=TINY))
@@ -232,7 +232,7 @@ def test_other_servers_parameters_are_ignored_and_counted(digits: Any) -> None:
 
 
 def test_the_lowest_priority_gives_way_when_all_is_full(gated: Any, gates: Any, until: Any) -> None:
-    site = gated.server.sites[0]
+    site = gated.site
 
     def send(priority: int | None) -> Any:
         wire = gated.wire()
@@ -322,7 +322,7 @@ def test_stopping_finishes_what_is_in_flight(gated: Any, gates: Any, until: Any)
         idle.send(b"GET /v2/health/ready HTTP/1.1\r\nHost: t\r\n\r\n")
         assert idle.read().status == 200
         busy.send(gated.post(ONE))
-        until(lambda: gated.server.sites[0].in_flight == 1)
+        until(lambda: gated.site.in_flight == 1)
         stopping = gated.begin(gated.server.stop(grace_s=20))
         assert idle.closed()
         assert not stopping.done()

@@ -78,7 +78,7 @@ def ended(running: Any, outcome: str) -> float:
 def sent(running: Any, until: Any, count: int) -> list[Any]:
     """Send requests that nobody answers yet, each on a connection of its own."""
     wires = []
-    (site,) = running.server.sites
+    site = running.site
     for i in range(count):
         wires.append(running.wire())
         wires[-1].send(running.post(ONE, path=INFER))
@@ -93,7 +93,7 @@ def test_what_is_undone_later_is_undone_where_the_task_is_by_then(
     hang(upstream)
     served, queued, last = sent(running, until, 3)
     assert metric(running, "inferway_accuracy_balance{") == pytest.approx(3 * (0.7 - 0.8))
-    (site,) = running.server.sites
+    site = running.site
     running.wait(running.server.apply(written()))
     queued.close()
     until(lambda: running.call(lambda: site.in_flight) == 2)
@@ -114,7 +114,7 @@ def test_a_balance_of_another_promise_is_left(
     running = start(deployment=written())
     hang(upstream)
     served, queued = sent(running, until, 2)
-    (site,) = running.server.sites
+    site = running.site
     for target in (0.75, 0.8):
         running.wait(running.server.apply(written(target=target)))
     queued.close()
@@ -180,7 +180,7 @@ def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
 ) -> None:
     running = start(deployment=written())
     assert threads_of_instances()
-    (first,) = running.server.sites
+    first = running.site
     other = Scripted()
     try:
         other.script = lambda asked: other.hang(asked) if asked.path.endswith("/infer") else None
@@ -190,7 +190,7 @@ def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
         other.released.set()
         with pytest.raises(ServeError, match="nothing has been applied"):
             applying.result(20)
-        assert [*running.server.sites] == [first]
+        assert running.server.served() == [first]
         until(lambda: not threads_of_instances())
     finally:
         other.close()

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 def admin_routes(
-    sites: Sequence[Site],
+    sites: Callable[[], Sequence[Site]],
     ready: Callable[[], bool],
     apply: Callable[[Exchange], None],
     pauses: Pauses,
     guard: Guard | None = None,
     bodies: Bodies | None = None,
 ) -> Routes:
-    """Lay out the admin pages; `apply` answers ``POST /apply``."""
+    """Lay out the admin pages of the tasks that are served; `apply` answers ``POST /apply``."""
     registry = registry_of(sites, pauses, guard, bodies)
     kind = CONTENT_TYPE_LATEST.encode()
     routes = Routes(lambda path: f"there is nothing at {path}; see /metrics and /status")
@@ -45,7 +45,7 @@ def admin_routes(
     )
 
     def show(exchange: Exchange) -> None:
-        exchange.respond(200, msgspec.json.encode(status(sites, ready())))
+        exchange.respond(200, msgspec.json.encode(status(sites(), ready())))
 
     routes.read("/status", show, Role.READ)
     return routes
@@ -98,7 +98,7 @@ def _task(site: Site) -> dict[str, Any]:
         "ready": site.ready,
         "accuracy_target": site.target,
         "accuracy_mean": counters.accuracy_sum / rows if rows else None,
-        "accuracy_balance": site.pool.dispatcher.balance,
+        "accuracy_balance": site.balance.item(),
         "requests": {outcome.name.lower(): counters.total(outcome) for outcome in Outcome},
         "held": len(site.pool.held),
         "slots": None if site.pool.scheduler is None else site.pool.scheduler.slots,

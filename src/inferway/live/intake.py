@@ -47,7 +47,7 @@ class Intake:
     def _see(self) -> None:
         """Look at the fleet that answers now: its classes, and what they take."""
         self._pool = pool = self.site.pool
-        self.classes = ALL_CLASSES
+        self.classes, self._deadline_s = ALL_CLASSES, pool.options.deadline_s
         if self._variant is not None:
             mask = pool.own_mask if self._own else pool.mask_of
             self.classes = mask(self._variant)
@@ -81,7 +81,9 @@ class Intake:
         RefusalError
             When a parameter is out of range, or there is no memory for so many rows.
         """
-        if self._pool is not self.site.pool:  # another has taken over since the last request
+        pool = self.site.present
+        # Another may have taken over since the last request; where none has, the site says so.
+        if pool is not self._pool and pool is not None:
             self._see()
             if not self.classes:
                 assert self._variant is not None
@@ -92,8 +94,8 @@ class Intake:
         if rows > self._least_fits:
             request.classes = self._fitting(rows)
         request.counted = self.counted
-        if self.site.deadline_s is not None:
-            request.deadline_s = received_s + self.site.deadline_s
+        if self._deadline_s is not None:
+            request.deadline_s = received_s + self._deadline_s
         if parameters is not None:
             _schedule(request, parameters)
         return request
@@ -102,8 +104,9 @@ class Intake:
         """Bit mask of the classes that can answer so many rows within the memory that there is."""
         fitting = sum(1 << k for k, most in self._fits.items() if rows <= most)
         if not fitting:
-            assert self.site.headroom is not None
-            most, limit_bytes = max(self._fits.values()), self.site.headroom.limit_bytes
+            headroom = self._pool.options.headroom
+            assert headroom is not None
+            most, limit_bytes = max(self._fits.values()), headroom.limit_bytes
             raise RefusalError(413, too_many(rows, most, limit_bytes))
         return fitting
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
@@ -29,12 +29,12 @@ _NEIGHBOR = ["neighbor"]
 
 
 def registry_of(
-    sites: Sequence[Site],
+    sites: Callable[[], Sequence[Site]],
     pauses: Pauses,
     guard: Guard | None = None,
     bodies: Bodies | None = None,
 ) -> CollectorRegistry:
-    """Make a registry of these sites and the process, to be rendered by ``generate_latest``."""
+    """Make a registry of what is served and of the process, for ``generate_latest``."""
     registry = CollectorRegistry()
     registry.register(SiteCollector(sites))
     registry.register(NeighborCollector(sites))
@@ -72,7 +72,7 @@ class PauseCollector(Collector):
 class NeighborCollector(Collector):
     """Reads the counters of the ways that sites forward by."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
+    def __init__(self, sites: Callable[[], Sequence[Site]]) -> None:
         self._sites = sites
 
     def collect(self) -> Iterator[Any]:
@@ -95,7 +95,7 @@ class NeighborCollector(Collector):
         )
         upstreams = {
             one.upstream.name: one.upstream
-            for site in self._sites
+            for site in self._sites()
             for one in site.pool.runtimes
             if isinstance(one, Forwarding)
         }
@@ -151,11 +151,13 @@ class BodiesCollector(Collector):
 class SiteCollector(Collector):
     """Reads the sites' counters; nothing is kept between two scrapes."""
 
-    def __init__(self, sites: Sequence[Site]) -> None:
-        self._sites = sites
+    def __init__(self, sites: Callable[[], Sequence[Site]]) -> None:
+        self._served = sites
+        self._sites: Sequence[Site] = ()
 
     def collect(self) -> Iterator[Any]:
         """Yield every metric of every site."""
+        self._sites = self._served()
         yield self._requests()
         yield self._answers()
         yield self._late()
@@ -172,7 +174,8 @@ class SiteCollector(Collector):
 
     def _memory(self) -> Iterator[Any]:
         # One for all sites of a process.
-        rooms = {site.headroom for site in self._sites if site.headroom is not None}
+        every = (site.pool.options.headroom for site in self._sites)
+        rooms = {room for room in every if room is not None}
         held = GaugeMetricFamily(
             "inferway_run_memory_bytes", "Memory that running requests are taken to need."
         )
@@ -317,7 +320,7 @@ class SiteCollector(Collector):
                 mean.add_metric([site.task], site.stats.accuracy_sum / rows)
             if site.target is not None:
                 target.add_metric([site.task], site.target)
-            balance.add_metric([site.task], site.pool.dispatcher.balance)
+            balance.add_metric([site.task], site.balance.item())
         yield from (mean, target, balance)
 
     def _scheduling(self) -> Iterator[Any]:

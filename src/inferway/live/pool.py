@@ -31,7 +31,7 @@ from inferway.live.scheduler import SchedulerLoop
 from inferway.live.threads import Wakeup
 from inferway.protocol import Signature
 from inferway.runtime import Runtime
-from inferway.site.view import WHOLE
+from inferway.site.view import WHOLE, Floats
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
@@ -347,19 +347,20 @@ class Pool:
             self.recording.close()
         await self.remember()
 
-    def follow(self, before: Pool) -> None:
-        """Go on where another pool of the task is: with its balance, and what its policy knows.
+    def follow(self, balance: Floats, before: Pool | None) -> None:
+        """Go on with a task's balance, and where another pool of it is.
 
-        The balance where the promise is the same; what was learned, where the policy is the same,
-        of the same classes, as well.
+        What its policy has learned goes along where the policy is the same, of the same classes.
         """
-        if before.options.target != self.options.target:
-            return
         assert self.recording is None
-        self.dispatcher.share_balance(before.balance)
-        self.balance = before.balance
+        self.dispatcher.share_balance(balance)
+        self.balance = balance
+        if before is None:
+            return
         _teach(self.dispatcher, before.dispatcher)
         if self.scheduler is not None:
+            if before.scheduler is not None:
+                self.scheduler.go_on(before.scheduler)
             self.scheduler.again()  # what was taught holds the old routing
 
     def flush(self) -> None:

@@ -78,7 +78,7 @@ class Running:
         self.stop()
 
     def __repr__(self) -> str:
-        tasks = ", ".join(site.task for site in self.server.sites)
+        tasks = ", ".join(self.server.sites)
         state = f"{tasks} on {self.url}" if self._thread.is_alive() else "stopped"
         return f"<inferway server: {state}>"
 

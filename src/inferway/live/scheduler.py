@@ -58,6 +58,13 @@ class SchedulerLoop:
         self._begun_s = asyncio.get_running_loop().time()
         self._slot()
 
+    def go_on(self, before: SchedulerLoop) -> None:
+        """Count on from where another one is."""
+        self.slots += before.slots
+        self.decisions += before.decisions
+        self.spent_s += before.spent_s
+        self.longest_s = max(self.longest_s, before.longest_s)
+
     def stop(self) -> None:
         """Begin no more slots."""
         for handle in (self._timer, self._soon):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,7 @@ import uvloop
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
-from inferway.live.assembly import check_served
+from inferway.live.assembly import check_served, pools_of
 from inferway.live.bodies import Bodies
 from inferway.live.bounds import Bounds
 from inferway.live.descriptors import Descriptors
@@ -26,14 +26,13 @@ from inferway.live.headroom import Headroom
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.http.routes import Handler, Routes, inference_routes
+from inferway.live.http.routes import Handler, Routes, inference_routes, lay_out
 from inferway.live.keys import ANYBODY, Keys, Role
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
 from inferway.live.pauses import Pauses, settle
 from inferway.live.pool import Pool
 from inferway.live.port import listening
-from inferway.live.roster import Roster
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.tidying import Tidying
@@ -41,6 +40,7 @@ from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.dispatch.recording import Losses
     from inferway.live.grpc.endpoint import Endpoint
 
 _POLL_S = 0.01
@@ -52,14 +52,17 @@ class Server:
     Parameters
     ----------
     deployment
-        From `inferway.load`; or the sites themselves, made by hand: none, where `replace` brings
-        them.
+        From `inferway.load`; or the sites themselves, made by hand. They may have no fleet yet,
+        where `replace` brings one.
     options
         How; after `start`, `http_port`, `grpc_port` and `admin_port` hold the actual ports.
-    expected
-        Tasks that are not unknown where no site serves them: nothing can answer them now.
     pages
         More pages of the admin listener, by path, for whose key may read.
+
+    Attributes
+    ----------
+    sites
+        By task, what answers its requests, or says that nothing can now.
 
     Raises
     ------
@@ -71,8 +74,6 @@ class Server:
         self,
         deployment: Deployment | Sequence[Site],
         options: ServerOptions | None = None,
-        *,
-        expected: Iterable[str] = (),
         pages: Mapping[str, Handler] | None = None,
     ) -> None:
         self.options = options = options or ServerOptions()
@@ -85,23 +86,23 @@ class Server:
         self.grpc_port = options.grpc_port
         self.limits = options.limits or _limits_of(deployment)
         self.bodies = Bodies(self.limits.bodies_bytes)
-        self._expected, self._pages = tuple(expected), dict(pages or {})
-        self._routes_by_pool: dict[Pool, Routes] = {}
         self.ready = False
         self.log = logger(options.log_level)
         self._pauses = Pauses()
         self._settles = False
         self.headroom = Headroom(self.limits.memory_bytes)
         self._tidying = Tidying()
-        self._roster = Roster(
-            self._route,
-            self._announce,
-            self._settle,
-            self.log,
-            options,
-            headroom=self.headroom,
-            growths=Growths(options.times, self.log, self.limits.memory_bytes),
-        )
+        self._growths = Growths(options.times, self.log, self.limits.memory_bytes)
+        self.sites: dict[str, Site] = {}
+        if isinstance(deployment, Sequence):
+            self.sites = {site.task: self._watched(site) for site in deployment}
+        self._dropped: set[Site] = set()
+        """Of tasks that are served no more, while requests of them are on their way."""
+        self._losses: dict[str, Losses] = {}
+        """By task, what could not be recorded, of whatever fleet."""
+        self._changing = asyncio.Lock()
+        self._over = False
+        """Whether all sites are being stopped: nobody takes over any more."""
         self._applying = Applying(
             self._apply,
             self._broken,
@@ -118,8 +119,8 @@ class Server:
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
         self._renewing: asyncio.Task[None] | None = None
         self._renew_again = False
-        starting = _starting_routes()
-        self._routes, self._admin_routes = starting, starting
+        self._routes = self._admin_routes = _starting_routes()
+        self._pages = pages or {}
         self._http = Listener(
             lambda method, target: self._routes.find(method, target),
             self._broken,
@@ -177,7 +178,7 @@ class Server:
             with listening("admin", self.admin_host, self.admin_port):
                 await self._admin.start(self.admin_host, self.admin_port, **secured)
             self.admin_port = self._admin.port
-            await self._roster.start(self._deployment)
+            await self._load()
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
@@ -191,13 +192,66 @@ class Server:
             http=f"{self.host}:{self.http_port}",
             grpc=None if self.grpc_port is None else f"{self.host}:{self.grpc_port}",
             admin=f"{self.admin_host}:{self.admin_port}",
-            tasks={site.task: list(site.pool.variants) for site in self.sites},
+            tasks=self._variants(),
         )
 
-    @property
-    def sites(self) -> Sequence[Site]:
-        """The sites that requests go to, one per task."""
-        return self._roster.sites
+    async def _load(self) -> None:
+        if not isinstance(self._deployment, Sequence):
+            for pool in await self._made(self._deployment):
+                self.sites[pool.task] = self._watched(Site.of(pool))
+        folder = self.options.record
+        for site in self.served() if folder is not None else ():
+            assert folder is not None
+            try:
+                self._record(site, folder / site.task)
+            except (ValueError, OSError) as error:
+                reason = getattr(error, "strerror", None) or error
+                raise ServeError(f"nothing can be recorded in {folder}: {reason}") from error
+        self._admin_routes = admin_routes(
+            self.served, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
+        )
+        for path, page in self._pages.items():
+            self._admin_routes.read(path, page, Role.READ)
+        self._routes = inference_routes(self.sites, self._is_ready, self.limits)
+        self._serve_grpc()
+        for site in self.served():
+            self._say_cold(await site.start())
+
+    def served(self) -> list[Site]:
+        """List the tasks that a fleet answers now."""
+        return [site for site in self.sites.values() if site.present is not None]
+
+    def _variants(self) -> dict[str, list[str]]:
+        return {site.task: list(site.pool.variants) for site in self.served()}
+
+    async def _made(self, deployment: Deployment) -> Sequence[Pool]:
+        options = self.options
+        return await run_detached(
+            pools_of,
+            deployment,
+            options.times,
+            options.now,
+            self.headroom,
+            self._growths,
+            self.log,
+        )
+
+    def _watched(self, site: Site) -> Site:
+        if self.options.tracer is not None:
+            site.trace(self.options.tracer.request)
+        site.told = self._tell
+        return site
+
+    def _tell(self, instance: str, healthy: bool, reason: str) -> None:
+        if healthy:
+            self.log.info("healthy again", instance=instance)
+        else:
+            self.log.warning("unhealthy", instance=instance, reason=reason)
+        self._announce()
+
+    def _say_cold(self, instances: Sequence[str]) -> None:
+        for name in instances:
+            self.log.warning("not warmed up: free input axes", instance=name)
 
     @property
     def scheme(self) -> str:
@@ -209,20 +263,9 @@ class Server:
             return {}
         return {"ssl": self._tls, "ssl_handshake_timeout": float(self.limits.receive_s)}
 
-    def _route(self, sites: Sequence[Site]) -> None:
-        self._routes = inference_routes(sites, self._is_ready, self.limits, self._routes_by_pool)
-        served = {site.task for site in sites}
-        for task in self._expected:
-            if task not in served:
-                self._routes.post(f"/v2/models/{task}/infer", _unserved(task), Role.INFER)
-                self._routes.read(f"/v2/models/{task}/ready", _unserved(task), Role.INFER)
-        self._admin_routes = admin_routes(
-            sites, self._is_ready, self._applying, self._pauses, self.guard, self.bodies
-        )
-        for path, page in self._pages.items():
-            self._admin_routes.read(path, page, Role.READ)
+    def _serve_grpc(self) -> None:
         if self._grpc is not None:
-            self._grpc.serve(sites)
+            self._grpc.serve(self.served())
 
     async def apply(self, deployment: Deployment) -> None:
         """Serve another deployment from now on; no request is lost.
@@ -235,22 +278,106 @@ class Server:
         ServeError, WarmUpError
             When it cannot be served; nothing has changed then.
         """
-        await self._roster.apply(deployment, lambda: not self.ready or self._ending.is_set())
+        async with self._changing:
+            if not self.ready or self._ending.is_set():
+                raise ServeError("the server is starting or ending; nothing can be applied now")
+            check_served(deployment)
+            for site in self.served():
+                await site.pool.remember()
+            pools = await self._made(deployment)
+            sites = {pool.task: self.sites.get(pool.task) or self._new(pool) for pool in pools}
+            try:
+                for pool in pools:
+                    self._say_cold(await sites[pool.task].prepare(pool))
+                if not self.ready or self._ending.is_set():
+                    raise ServeError("the server is ending; nothing has been applied")
+                self._settle()
+            except BaseException:
+                for pool in pools:
+                    await sites[pool.task].close(pool)
+                raise
+            # From here to the new routes nothing waits: every request finds the old or the new.
+            for pool in pools:
+                self._swap(sites[pool.task], pool)
+            for task in self.sites.keys() - sites.keys():
+                self._drop(self.sites[task])
+            self.sites = sites
+            self._routes = inference_routes(sites, self._is_ready, self.limits)
+            self._serve_grpc()
+            self.log.info("applied", tasks=self._variants())
 
-    async def replace(
-        self, task: str, pool: Pool | None
-    ) -> tuple[Site | None, asyncio.Task[None] | None]:
-        """Let another fleet serve one task from now on, or none; see `Roster.replace`."""
-        return await self._roster.replace(task, pool)
+    async def replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
+        """Let another fleet answer one task from now on, or none; no request is lost.
+
+        Parameters
+        ----------
+        task
+            One of `sites`.
+        pool
+            Not started yet; None where nothing can answer the task any more.
+
+        Returns
+        -------
+        asyncio.Task or None
+            Ends when the fleet before has answered all that it has and is gone; None where there
+            was none.
+
+        Raises
+        ------
+        ServeError, WarmUpError
+            When the new one cannot be run, or the server is ending; nothing has changed then.
+        """
+        async with self._changing:
+            site = self.sites[task]
+            if pool is not None:
+                try:
+                    self._say_cold(await site.prepare(pool))
+                    if self._over:
+                        raise ServeError("the server is ending; nothing has been replaced")
+                except BaseException:
+                    await site.close(pool)
+                    raise
+            leaving = self._swap(site, pool)
+            lay_out(self._routes, site, self._is_ready, self.limits)
+            self._serve_grpc()
+            return leaving
+
+    def _swap(self, site: Site, pool: Pool | None) -> asyncio.Task[None] | None:
+        leaving = site.swap(pool)
+        if pool is not None and self.options.record is not None:
+            # A recording has one fleet and one policy: what is new gets a folder of its own.
+            self._record(site, _following(self.options.record, site.task), patient=True)
+        return leaving
+
+    def _new(self, pool: Pool) -> Site:
+        return self._watched(Site(pool.task, pool.options.target, now=self.options.now))
+
+    def _drop(self, site: Site) -> None:
+        leaving = site.swap(None)
+        assert leaving is not None
+        self._dropped.add(site)
+        leaving.add_done_callback(lambda _: self._dropped.discard(site))
+
+    def _record(self, site: Site, own: Path, *, patient: bool = False) -> None:
+        from inferway.dispatch.recording import Losses
+
+        folder, task = own.parent, site.task
+        site.pool.record(
+            own,
+            self.log,
+            following=lambda: _following(folder, task),
+            losses=self._losses.setdefault(task, Losses()),
+            patient=patient,
+        )
 
     async def _apply(self, deployment: Deployment) -> dict[str, list[str]]:
-        if self._expected:
+        if any(site.response_headers is not None for site in self.sites.values()):
             raise ServeError(
                 "a node of a network runs what its file says and placement decides: change the "
                 "file, and start its nodes again one by one"
             )
         await self.apply(deployment)
-        return {site.task: list(site.pool.variants) for site in self.sites}
+        return self._variants()
 
     def renew(self) -> None:
         """Read keys, certificate and deployment anew, as SIGHUP asks; to be called on the loop.
@@ -320,7 +447,7 @@ class Server:
         while self._http.connections and not self._hurried and loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
         await asyncio.gather(*calls)
-        sites = await self._roster.all()
+        sites, self._over = [*self.sites.values(), *self._dropped], True
         unfinished = sum(site.in_flight for site in sites)
         self._http.abort()
         self._admin.close()
@@ -332,7 +459,7 @@ class Server:
             await asyncio.to_thread(self.options.tracer.close)
         self._pauses.end()
         self._tidying.end()
-        if self.sites:
+        if self.served():
             self.log.info("stopped", unfinished=unfinished)
 
     def end(self, *, delay: bool = True) -> None:
@@ -420,7 +547,7 @@ class Server:
             settle()
 
     def _flush(self) -> None:
-        for site in self.sites:
+        for site in self.sites.values():
             site.flush()
 
     def _announce(self) -> None:
@@ -429,7 +556,7 @@ class Server:
 
     def _is_ready(self) -> bool:
         # One task that nothing can answer must not cost the others their clients.
-        return self.ready and any(site.ready for site in self.sites)
+        return self.ready and any(site.ready for site in self.sites.values())
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
@@ -463,9 +590,12 @@ def _folders_of(deployment: Deployment | Sequence[Site]) -> Sequence[Path]:
     return () if path is None else (path.absolute().parent, path.resolve().parent)
 
 
-def _unserved(task: str) -> Handler:
-    reason = f"nothing that can answer task {task!r} is within reach now"
-    return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
+def _following(folder: Path, task: str) -> Path:
+    """Name the folder of a task's next section."""
+    number = 2
+    while (own := folder / f"{task}.{number}").exists():
+        number += 1
+    return own
 
 
 def _starting_routes() -> Routes:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Collection, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
+import numpy as np
+
 from inferway.live.explain import RequestLog
-from inferway.live.headroom import Headroom
 from inferway.live.health import Health
 from inferway.live.pool import Pool
 from inferway.live.predict import Forecast
@@ -29,24 +31,60 @@ UNSAID: Final = 1 << 15
 """How low a request stands that states no priority: below all that do."""
 
 
+class Balance(NamedTuple):
+    """A task's accuracy balance.
+
+    Attributes
+    ----------
+    target
+        The accuracy target that it is measured by, 0..1.
+    balance
+        The sum of what the answers' accuracies were above it; below 0, they were below.
+    """
+
+    target: float
+    balance: float
+
+
 class Site:
-    """One task on this node: what becomes of its requests, and what has.
+    """One task on this node for the life of the process, whichever fleet answers it, or none.
 
     All methods but the constructor belong to the event loop.
 
     Parameters
     ----------
-    pool
-        The fleet that answers.
+    task
+        Name that clients ask for.
+    target
+        Accuracy target that the balance is measured by, or None.
+    now
+        The clock, seconds.
+    node
+        This node's name, where it is one of a network: answers tell it then.
+
+    Attributes
+    ----------
+    present
+        The fleet that answers; None where none does.
+    balance
+        What answers were above the target, below 0 what they were below, in sum: an array of one
+        that every fleet's dispatcher writes to.
     """
 
-    def __init__(self, pool: Pool) -> None:
-        self.task, self.pool = pool.task, pool
+    def __init__(
+        self,
+        task: str,
+        target: float | None = None,
+        *,
+        now: Callable[[], float] = time.monotonic,
+        node: str = "",
+    ) -> None:
+        self.task, self.target, self.now = task, target, now
+        self.present: Pool | None = None
+        self.balance = np.zeros(1)
         self.ready = False
         self.stats = Stats()
-        pool.columns = self.stats.columns(pool.variants)
-        options = pool.options
-        self.response_headers = ResponseHeaders(options.node) if options.node else None
+        self.response_headers = ResponseHeaders(node) if node else None
         """What the node says of itself with its answers; None where it is none of a network."""
         self.log = RequestLog()
         self.told: Callable[[str, bool, str], None] | None = None
@@ -55,7 +93,15 @@ class Site:
         """Fleets that answer what they have, and go."""
         self._traced: Callable[[str, Request], None] | None = None
         self._stopped = False
-        pool.owner = self
+
+    @classmethod
+    def of(cls, pool: Pool) -> Site:
+        """Make the site of a fleet's task, which the fleet answers from `start` on."""
+        options = pool.options
+        site = cls(pool.task, options.target, now=pool.now, node=options.node)
+        site.present, site.balance = pool, pool.balance
+        pool.owner, pool.columns = site, site.stats.columns(pool.variants)
+        return site
 
     async def start(self) -> list[str]:
         """Warm every instance up and begin to serve.
@@ -66,68 +112,65 @@ class Site:
             Names of instances that could not be warmed up, because their signature leaves open
             what would fit.
         """
-        cold = await self.pool.start()
+        cold = await self.prepare(self.pool)
         self.ready = any(self.pool.health.healthy)
         return cold
 
     async def prepare(self, pool: Pool) -> list[str]:
         """Warm up another fleet, which answers nothing before `swap`; returns as `start`."""
-        pool.owner, pool.stamps = self, self.pool.stamps
+        pool.owner, pool.stamps = self, self._traced is not None
         return await pool.start()
 
-    def swap(self, pool: Pool) -> asyncio.Task[None]:
-        """Have another fleet, which has been prepared, answer from now on.
+    def swap(self, pool: Pool | None) -> asyncio.Task[None] | None:
+        """Have another fleet, which has been prepared, answer from now on, or none.
 
-        The one before gets no more requests, answers what it has, and goes.
+        The one before gets no more requests, answers what it has, and goes. The balance goes on
+        where the promise is the same.
 
         Returns
         -------
-        asyncio.Task
-            Ends when it has gone.
+        asyncio.Task or None
+            Ends when it has gone; None where there was none.
         """
-        before, self.pool = self.pool, pool
-        pool.columns = self.stats.columns(pool.variants)
-        pool.follow(before)
-        self.ready = any(pool.health.healthy) and not self._stopped
+        before, self.present, self.ready = self.present, pool, False
+        if pool is not None:
+            pool.columns = self.stats.columns(pool.variants)
+            if pool.options.target == self.target:
+                pool.follow(self.balance, before)
+            else:
+                self.target, self.balance = pool.options.target, pool.balance
+            self.ready = any(pool.health.healthy) and not self._stopped
+        if before is None:
+            return None
         before.flush()
         self._retiring[before] = leaving = asyncio.create_task(self._retire(before))
         return leaving
 
-    async def discard(self, pool: Pool) -> None:
-        """Let go of a fleet that is not to answer after all."""
-        if pool is self.pool:
-            await self.stop()
-        else:
-            await self._close(pool, 1.0)
-
-    async def retire(self) -> None:
-        """Wait until everything has been answered, then stop; nobody gives it requests any more."""
-        self.flush()
-        while self.in_flight:
-            await asyncio.sleep(_POLL_S)
-        await self.stop()
-
     async def _retire(self, pool: Pool) -> None:
         while pool.in_flight:
             await asyncio.sleep(_POLL_S)
-        await self._close(pool, 1.0)
+        await self.close(pool, 1.0)
         del self._retiring[pool]
 
     def trace(self, traced: Callable[[str, Request], None]) -> None:
         """Have each request told, with the task, when it has ended: for spans."""
         self._traced = traced
-        self.pool.stamps = True
+        if self.present is not None:
+            self.present.stamps = True
 
     async def stop(self, limit_s: float = 1.0) -> None:
         """Stop serving; what is queued is run first, as far as the limit allows."""
         self.ready, self._stopped = False, True
-        begun_s, pools = self.now(), [self.pool, *self._retiring]
+        begun_s, pools = self.now(), [*self._retiring]
+        if self.present is not None:
+            pools.insert(0, self.present)
         for leaving in self._retiring.values():
             leaving.cancel()
         for pool in pools:
-            await self._close(pool, max(0.0, limit_s - (self.now() - begun_s)))
+            await self.close(pool, max(0.0, limit_s - (self.now() - begun_s)))
 
-    async def _close(self, pool: Pool, limit_s: float) -> None:
+    async def close(self, pool: Pool, limit_s: float = 1.0) -> None:
+        """Let go of a fleet; what is queued is run first, as far as the limit allows."""
         gone = f"task {self.task!r} is no longer served"
         while pool.held:
             request = pool.held[0]
@@ -140,13 +183,16 @@ class Site:
 
     def flush(self) -> None:
         """Let no request wait for others to make a batch with, from now on: few more will come."""
-        self.pool.flush()
-
-    async def remember(self) -> None:
-        """Keep what was measured, where that is wanted."""
-        await self.pool.remember()
+        if self.present is not None:
+            self.present.flush()
 
     # What a protocol asks of a task.
+
+    @property
+    def pool(self) -> Pool:
+        """The fleet that answers; only where there is one."""
+        assert self.present is not None, f"no fleet answers task {self.task!r}"
+        return self.present
 
     @property
     def signature(self) -> Signature:
@@ -154,75 +200,28 @@ class Site:
         return self.pool.signature
 
     @property
-    def target(self) -> float | None:
-        """Accuracy target for reports, or None."""
-        return self.pool.options.target
-
-    @property
-    def deadline_s(self) -> float | None:
-        """From arrival, for requests that state none; or None."""
-        return self.pool.options.deadline_s
-
-    @property
-    def headroom(self) -> Headroom | None:
-        """What bounds the memory of runs; None where nothing does."""
-        return self.pool.options.headroom
-
-    @property
-    def now(self) -> Callable[[], float]:
-        """The clock, seconds."""
-        return self.pool.now
-
-    @property
     def versions(self) -> Sequence[str]:
         """Variants that a request can be pinned to."""
         return self.pool.versions
 
     @property
-    def classes(self) -> range:
-        """Numbers of the server classes."""
-        return self.pool.classes
-
-    @property
-    def fits(self) -> Sequence[int]:
-        """By class, the rows that a request may have."""
-        return self.pool.fits
-
-    @property
     def in_flight(self) -> int:
         """Requests at the servers and in the central queue."""
-        return self.pool.in_flight + sum(pool.in_flight for pool in self._retiring)
-
-    def mask_of(self, variant: str) -> int:
-        """Make the bit mask that pins a request to a variant, whoever serves it."""
-        return self.pool.mask_of(variant)
-
-    def own_mask(self, variant: str) -> int:
-        """Make the bit mask of this node's own class of a variant; 0 where it has none."""
-        return self.pool.own_mask(variant)
-
-    def forwards(self, classes: int) -> bool:
-        """Whether a request that these classes may answer, a bit mask, may go to another node."""
-        return self.pool.forwards(classes)
-
-    def withdraw(self, offers: Collection[tuple[str, str]]) -> None:
-        """Forward nothing to these offers, each variant and node, and to all others as they come.
-
-        What is on its way to them still ends.
-        """
-        self.pool.withdraw(offers)
+        pools = [*self._retiring, *([] if self.present is None else [self.present])]
+        return sum(pool.in_flight for pool in pools)
 
     def serves(self, variant: str | None) -> bool:
         """Whether the task is ready, and a healthy instance of the variant, if one is named."""
-        pool = self.pool
-        return self.ready and (variant is None or pool.health.any_of(pool.mask_of(variant)))
+        if not self.ready or variant is None:
+            return self.ready
+        return self.pool.health.any_of(self.pool.mask_of(variant))
 
     # A request's life.
 
     def submit(self, request: Request) -> None:
         """Take a request; its `deliver` is called when it has ended, maybe before this returns."""
-        pool = self.pool
-        if not self.ready:
+        pool = self.present
+        if pool is None or not self.ready:
             self._end(pool, request, Outcome.UNAVAILABLE, f"task {self.task!r} is not ready")
             return
         pool.arrived += request.rows
@@ -248,9 +247,11 @@ class Site:
         In service it is stopped where the runtime can stop; else its answer comes and goes
         nowhere. Neither counts.
         """
-        pool = self.pool
-        if self._retiring and not pool.has(request):
+        pool = self.present
+        if self._retiring and (pool is None or not pool.has(request)):
             pool = next((one for one in self._retiring if one.has(request)), pool)
+        if pool is None:
+            return
         if request.server < 0:
             if request not in pool.held:
                 return  # it has ended
@@ -467,7 +468,7 @@ class Site:
         """As `Owner.dropped`."""
         self._end(pool, request, Outcome.EXPIRED, EXPIRED if late else DROPPED)
 
-    def _end(self, pool: Pool, request: Request, outcome: Outcome, reason: str) -> None:
+    def _end(self, pool: Pool | None, request: Request, outcome: Outcome, reason: str) -> None:
         """End a request without an answer."""
         request.outcome, request.reason = outcome, reason
         self._note(pool, request)
@@ -494,8 +495,11 @@ class Site:
         if self._traced is not None:
             self._traced(self.task, request)
 
-    def _note(self, pool: Pool, request: Request) -> None:
+    def _note(self, pool: Pool | None, request: Request) -> None:
         assert request.outcome is not None
+        if pool is None:
+            self.stats.ended(request.outcome)
+            return
         column = pool.columns[pool.class_of[request.server]] if request.server >= 0 else -1
         self.stats.ended(request.outcome, column)
         self.log.keep(request, pool.facts)
@@ -504,7 +508,7 @@ class Site:
 
     def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
         """As `Owner.marked`."""
-        if pool is self.pool:
+        if pool is self.present:
             self.ready = any(pool.health.healthy) and not self._stopped
         instance = pool.instances[server]
         if self.told is not None and instance.group is None:
@@ -515,6 +519,22 @@ class Site:
         asyncio.get_running_loop().call_exception_handler(
             {"message": f"task {self.task!r}: a request was not settled", "exception": error}
         )
+
+
+def balances_of(sites: Iterable[Site]) -> dict[str, Balance]:
+    """Tell the balances of tasks that have a target, by task, as of now; those at 0 left out."""
+    return {
+        site.task: Balance(site.target, site.balance.item())
+        for site in sites
+        if site.target is not None and site.balance[0]
+    }
+
+
+def take_up(sites: Mapping[str, Site], saved: Mapping[str, Balance]) -> None:
+    """Go on from saved balances, as far as the promise is still the same."""
+    for task, (target, balance) in saved.items():
+        if task in sites and sites[task].target == target:
+            sites[task].balance[0] += balance
 
 
 def _falls_open(pool: Pool, request: Request) -> bool:

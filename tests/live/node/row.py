@@ -217,7 +217,7 @@ async def models(members: list[Member]) -> AsyncIterator[list[str]]:
     """Serve each member's model at one server; gives the addresses."""
     fleet = Fleet(("only",), np.array([1e3]), np.array([0.9]), np.array([1]))
     sites = [
-        Site(
+        Site.of(
             Pool(
                 f"m{k}",
                 SIGNATURE,

@@ -163,13 +163,13 @@ class Node:
                 self.upstreams[neighbor], node, variant, (neighbor, node), self.spans
             )
             runtimes += [forwarding] * copies
-        self._site = Site(
+        self._site = Site.of(
             Pool("task", SIGNATURE, dispatcher, runtimes, PoolOptions(node=self.name, **kw))
         )
         if self.spans is not None:
             self._site.trace(self.spans.ended)
         await self.site.start()
-        routes = inference_routes([self.site], lambda: True, Limits())
+        routes = inference_routes({"task": self.site}, lambda: True, Limits())
         self.proxy.serve([self.site])
         self.clients = Listener(routes.find, self._broken)
         await self.clients.start("127.0.0.1", 0)

@@ -41,7 +41,7 @@ def site_of(
         ones = np.ones(1, np.int64)
         set_routing(made.policy, made.policy.probabilities, least * ones, most * ones)
     rules = [Rule(SIZES, least, most)]
-    return Site(
+    return Site.of(
         Pool("task", signature, made, gates, PoolOptions(target=0.8, rules=rules, **options))
     )
 

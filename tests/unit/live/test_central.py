@@ -47,7 +47,7 @@ class Line:
         )
         narrow = options.get("drop_late", True)
         dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=1.0, narrow=narrow)
-        self.site = Site(
+        self.site = Site.of(
             Pool(
                 "task",
                 SIGNATURE,
@@ -158,7 +158,7 @@ def test_without_room_nobody_waits(run: Any, patient: Any) -> None:
 def test_who_needs_a_busy_server_waits_for_it_and_is_not_overtaken(run: Any, patient: Any) -> None:
     async def main() -> None:
         line = await Line(patient).start()
-        big = line.site.mask_of("big")
+        big = line.site.pool.mask_of("big")
         line.submit(1, classes=big)
         pinned = line.submit(2, classes=big)
         # Though `tiny` is idle: who was first is first.
@@ -249,7 +249,7 @@ def test_late_ones_are_served_where_the_file_says_so(run: Any, patient: Any) -> 
 def test_a_queue_at_the_servers_is_refused() -> None:
     fleet = Fleet(("a",), np.array([1.0]), np.array([0.7]), np.array([1]), buffer=2)
     with pytest.raises(ValueError, match="2 places at each server; there must be one"):
-        Site(
+        Site.of(
             Pool(
                 "task",
                 SIGNATURE,

@@ -56,7 +56,7 @@ def site_of(
         buffer=options.pop("buffer", None),
     )
     dispatcher = Dispatcher(fleet, "jiq-fast", target=0.8, rate_per_s=50)
-    site = Site(
+    site = Site.of(
         Pool(
             "task", signature, dispatcher, (first, second), PoolOptions(now=patient.time, **options)
         )
@@ -190,11 +190,11 @@ def test_a_task_without_a_healthy_instance_is_not_ready(run: Any, patient: Any) 
         await fail(site)
         assert site.serves("big")
         assert not site.serves("tiny")
-        pinned = await submit(site, site.mask_of("tiny"))
+        pinned = await submit(site, site.pool.mask_of("tiny"))
         assert pinned.outcome is Outcome.UNAVAILABLE
         assert "no instance of task 'task' that may answer this request" in pinned.reason
         await until(lambda: 0.0 < site.pool.health.retry_s(1) < math.inf)
-        pinned = await submit(site, site.mask_of("tiny"))
+        pinned = await submit(site, site.pool.mask_of("tiny"))
         assert pinned.retry_after_s == pytest.approx(1.0)
         second.opened.clear()
         waiting = [submit(site) for _ in range(FAILURES + 3)]
@@ -221,7 +221,7 @@ def test_what_was_taken_waits_where_the_others_are_full(run: Any, patient: Any) 
         first.sick = True
         first.opened.clear()
         second.opened.clear()
-        busy = [submit(site, site.mask_of("big")) for _ in range(6)]
+        busy = [submit(site, site.pool.mask_of("big")) for _ in range(6)]
         waiting = [submit(site) for _ in range(6)]
         first.opened.set()
         await until(lambda: not site.pool.health.healthy[0] and not site.pool.queues[0])

@@ -25,7 +25,7 @@ def served(task: str) -> Site:
     fleet = Fleet(("tiny", "big"), np.array([1e3, 1e2]), np.array([0.7, 0.9]), np.array([1, 1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=0.8, rate_per_s=50)
     runtimes = [NullRuntime(SIGNATURE), NullRuntime(SIGNATURE)]
-    return Site(Pool(task, SIGNATURE, dispatcher, runtimes, PoolOptions(deadline_s=2.0)))
+    return Site.of(Pool(task, SIGNATURE, dispatcher, runtimes, PoolOptions(deadline_s=2.0)))
 
 
 @pytest.fixture(scope="module")

@@ -55,7 +55,9 @@ def site_of(controller: Any, *gates: Gate, policy: str = "alias", **options: Any
     )
     made = Dispatcher(fleet, policy, target=None)
     given = gates or (Gate(), Gate())
-    return Site(Pool("task", SIGNATURE, made, given, PoolOptions(controller=controller, **options)))
+    return Site.of(
+        Pool("task", SIGNATURE, made, given, PoolOptions(controller=controller, **options))
+    )
 
 
 def held(*gates: Gate) -> None:

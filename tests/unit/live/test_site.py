@@ -35,7 +35,7 @@ def site_of(*runtimes: Any, **options: Any) -> Site:
     folder = options.pop("folder", None)
     dispatcher = Dispatcher(fleet, policy, target=0.8, rate_per_s=50, narrow=narrow, folder=folder)
     given = runtimes or (NullRuntime(SIGNATURE), NullRuntime(SIGNATURE))
-    return Site(Pool("task", SIGNATURE, dispatcher, given, PoolOptions(target=0.8, **options)))
+    return Site.of(Pool("task", SIGNATURE, dispatcher, given, PoolOptions(target=0.8, **options)))
 
 
 def request(rows: int = 1, received_s: float = 0.0) -> tuple[Request, asyncio.Future[Request]]:
@@ -182,7 +182,7 @@ def test_the_buffer_bounds_the_queue(run: Any, patient: Any) -> None:
         gate.opened.clear()
         given = [request() for _ in range(4)]
         for one, _ in given:
-            one.classes = site.mask_of("tiny")
+            one.classes = site.pool.mask_of("tiny")
             site.submit(one)
         refused = await asyncio.wait_for(given[3][1], LIMIT_S)
         assert refused.outcome is Outcome.REJECTED
@@ -205,7 +205,7 @@ def test_what_is_said_of_the_future_is_what_is_decided_by(run: Any, patient: Any
         site.pool.dispatcher.site.row_s[:] = [[5.0], [100.0]]  # measured: far from the profile
         given = [request(rows=2) for _ in range(3)]
         for one, _ in given:
-            one.classes = site.mask_of("tiny")
+            one.classes = site.pool.mask_of("tiny")
             site.submit(one)
         refused = await asyncio.wait_for(given[2][1], LIMIT_S)
         assert refused.retry_after_s == pytest.approx(20)
@@ -233,7 +233,7 @@ def test_nobody_gives_way_to_a_request_that_could_not_be_in_time(run: Any, patie
         await site.start()
         gate.opened.clear()
         site.pool.dispatcher.site.row_s[0] = 10.0
-        tiny = site.mask_of("tiny")
+        tiny = site.pool.mask_of("tiny")
         given = [request(received_s=float(number)) for number in range(3)]
         for one, _ in given:
             one.classes = tiny

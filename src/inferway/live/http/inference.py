@@ -68,7 +68,7 @@ class Infer:
         outputs = self.site.signature.outputs
         # What goes to another node is decoded there; batches of open shapes look at each other's.
         tensors = self.site.signature.inputs
-        self._later = self.site.forwards(intake.classes) and not any(
+        self._later = self.site.pool.forwards(intake.classes) and not any(
             -1 in tensor.shape[1:] for tensor in tensors
         )
         self.as_json = [(tensor, False) for tensor in outputs]

@@ -23,15 +23,17 @@ class Index:
     Parameters
     ----------
     sites
-        One per task.
+        Lists the tasks that are served, as of when it is asked.
     ready
         Whether the server as a whole is.
     limits
         Caps on requests.
     """
 
-    def __init__(self, sites: Iterable[Site], ready: Callable[[], bool], limits: Limits) -> None:
-        self._sites, self._ready, self._limits = tuple(sites), ready, limits
+    def __init__(
+        self, sites: Callable[[], Iterable[Site]], ready: Callable[[], bool], limits: Limits
+    ) -> None:
+        self._sites, self._ready, self._limits = sites, ready, limits
 
     def __call__(self, exchange: Exchange) -> None:
         """List all, or what is ready."""
@@ -55,7 +57,7 @@ class Index:
     def _entries(self) -> list[IndexEntry]:
         all_ready = self._ready()
         entries = []
-        for site in self._sites:
+        for site in self._sites():
             for variant in site.versions:
                 reason = ""
                 if not all_ready:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
@@ -15,7 +15,6 @@ from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.keys import ANY_KEY, ANYBODY, Role
-from inferway.live.pool import Pool
 from inferway.live.site import Site
 from inferway.protocol import Tensor
 from inferway.protocol.messages import ServerMetadata, TaskMetadata, TensorMetadata, encode
@@ -63,11 +62,13 @@ class Routes:
         """Answer POST of who has the role."""
         self._add(b"POST", path, handler, role)
 
-    def take(self, other: Routes) -> None:
-        """Answer as another table does, too; what both have is the other's."""
-        self._paths.update(other._paths)
-        self._below.update(other._below)
-        self._roles.update(other._roles)
+    def clear(self, path: str) -> None:
+        """Forget a path and all that is below it."""
+        for start in {path.encode(), quote(path).encode()}:
+            for table in (self._paths, self._below, self._roles):
+                for known in [*table]:
+                    if known == start or known.startswith(start + b"/"):
+                        del table[known]
 
     def role(self, target: bytes) -> int:
         """Tell which role a target asks for; what leads nowhere is told to any key."""
@@ -136,34 +137,30 @@ def plain_path(target: bytes) -> bytes:
 
 
 def inference_routes(
-    sites: Iterable[Site],
-    ready: Callable[[], bool],
-    limits: Limits,
-    made: dict[Pool, Routes] | None = None,
+    sites: Mapping[str, Site], ready: Callable[[], bool], limits: Limits
 ) -> Routes:
-    """Lay out the protocol's paths for these tasks.
+    """Lay out the protocol's paths.
 
     Parameters
     ----------
     sites
-        One per task.
+        By task.
     ready
         Whether the server as a whole is.
     limits
         Caps on requests.
-    made
-        Tables of single tasks from the last time, which stand while their fleets do; brought up to
-        date.
     """
-    tasks = {site.task: site for site in sites}
+
+    def served() -> list[Site]:
+        return [site for site in sites.values() if site.present is not None]
 
     def unknown(path: str) -> str:
         parts = path.split("/")
         if parts[:3] == ["", "v2", "models"] and len(parts) > 3:
             named = parts[5] if len(parts) > 5 and parts[4] == "versions" else None
-            site = tasks.get(parts[3])
-            if site is None or (named is not None and named not in site.versions):
-                return why_unknown(tasks.values(), parts[3], named)
+            site = sites.get(parts[3])
+            if site is None or site.present is None or (named and named not in site.versions):
+                return why_unknown(served(), parts[3], named)
         return f"there is nothing at {path}"
 
     routes = Routes(unknown)
@@ -176,19 +173,25 @@ def inference_routes(
     routes.read(
         "/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503), ANYBODY
     )
-    routes.post("/v2/repository/index", Index(tasks.values(), ready, limits), Role.INFER)
-    made = {} if made is None else made
-    for gone in made.keys() - {site.pool for site in tasks.values()}:
-        del made[gone]
-    for site in tasks.values():
-        if site.pool not in made:
-            made[site.pool] = own = Routes(unknown)
-            _task_routes(own, site, ready, limits)
-        routes.take(made[site.pool])
+    routes.post("/v2/repository/index", Index(served, ready, limits), Role.INFER)
+    for site in sites.values():
+        _lay_out(routes, site, ready, limits)
     return routes
 
 
-def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+def lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+    """Lay out a task's paths anew: another fleet answers, or none."""
+    routes.clear(f"/v2/models/{site.task}")
+    _lay_out(routes, site, ready, limits)
+
+
+def _lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+    own = f"/v2/models/{site.task}"
+    if site.present is None:
+        routes.post(f"{own}/infer", _unserved(site.task), Role.INFER)
+        routes.read(f"{own}/ready", _unserved(site.task), Role.INFER)
+        return
+
     def explain(exchange: Exchange, identity: bytes) -> None:
         found = site.log.explain(identity)
         if found is None:
@@ -199,15 +202,18 @@ def _task_routes(routes: Routes, site: Site, ready: Callable[[], bool], limits: 
         else:
             exchange.respond(200, encode(found))
 
-    routes.read_below(f"/v2/models/{site.task}/explain", explain, Role.READ)
+    routes.read_below(f"{own}/explain", explain, Role.READ)
+    body = encode(_metadata(site))
     for variant in (None, *site.versions):
-        base = f"/v2/models/{site.task}"
-        if variant is not None:
-            base += f"/versions/{variant}"
-        body = encode(_metadata(site))
+        base = own if variant is None else f"{own}/versions/{variant}"
         routes.read(base, _told(body), Role.INFER)
         routes.read(f"{base}/ready", _ready(site, variant, ready), Role.INFER)
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
+
+
+def _unserved(task: str) -> Handler:
+    reason = f"nothing that can answer task {task!r} is within reach now"
+    return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
 
 
 def _told(body: bytes) -> Handler:

@@ -157,10 +157,9 @@ def spare_capacity(
     """
     found = []
     for (task, variant), copies in sites.running.items():
-        site = sites.by_task.get(task)
-        if (task, variant) in but or site is None or variant not in site.pool.variants:
+        pool = sites.pool(task)
+        if (task, variant) in but or pool is None or variant not in pool.variants:
             continue
-        pool = site.pool
         k, view = pool.variants.index(variant), pool.dispatcher.site
         rule = rule_of(plan.tasks[task].variants[variant].batch)
         healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))

@@ -154,7 +154,10 @@ class Node:
         self._peer_at = host_and_port(here.peer)
         # What it records and traces differs from what a server alone does, and nothing is recalled.
         self.server = Server(
-            (),
+            [
+                Site(task, kind.accuracy_target, now=options.now, node=name)
+                for task, kind in plan.tasks.items()
+            ],
             replace(
                 options,
                 host=http_host,
@@ -166,7 +169,6 @@ class Node:
                 tracer=None,
                 times=None,
             ),
-            expected=plan.tasks,
             pages={"/v2/node": self._page},
         )
         self.log = self.server.log.bind(node=name)
@@ -189,16 +191,18 @@ class Node:
             deployment,
             plan,
             member,
+            sites=self.server.sites,
             replace=self._replace,
             models=self.models,
             offers=self.menu.offers,
             signature=self.menu.signature,
             upstreams=self.upstreams,
-            ended=self.demand.ended if self._spans is None else self._ended,
             spans=self._spans,
             now=options.now,
             headroom=self.server.headroom,
         )
+        for site in self.server.sites.values():
+            site.trace(self.demand.ended if self._spans is None else self._ended)
         self.reconciler = Reconciler(
             self.models,
             self._run,
@@ -233,7 +237,7 @@ class Node:
             self.plane,
             self.demand,
             self.memory,
-            balances=self.sites.balances,
+            sites=self.server.sites,
             running=lambda: self.sites.running,
             wanted=self._want,
             log=self.log,
@@ -389,7 +393,7 @@ class Node:
     def _degrade(self) -> None:
         """Say with every answer why it is not what it could be, if so."""
         reason = self.menu.degraded
-        for site in self.server.sites:
+        for site in self.server.sites.values():
             assert site.response_headers is not None
             site.response_headers.degraded = reason
         self.proxy.headers.degraded = reason
@@ -447,16 +451,14 @@ class Node:
             self._offer()
         return done
 
-    async def _replace(
-        self, task: str, pool: Pool | None
-    ) -> tuple[Site | None, asyncio.Task[None] | None]:
-        site, leaving = await self.server.replace(task, pool)
+    async def _replace(self, task: str, pool: Pool | None) -> asyncio.Task[None] | None:
+        leaving = await self.server.replace(task, pool)
         # Since the fleet took over nothing has been waited for, so that no request is missed.
-        if site is not None and self._sections is not None:
-            self._sections.begin(site)
-        self.proxy.serve(self.server.sites)
+        if pool is not None and self._sections is not None:
+            self._sections.begin(self.server.sites[task])
+        self.proxy.serve(self.server.served())
         self._degrade()
-        return site, leaving
+        return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
         gone = [key for key in self.sites.running if key not in running]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from inferway.deployment.policies import HINDSIGHT
 from inferway.live.control.control import ControlPlane
-from inferway.live.node.balances import Balances
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.placement import NodePlacement
 from inferway.live.node.plan import NodePlan
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState
+from inferway.live.site import Site
 from inferway.placement.local import LocalPolicy, local_policy
 from inferway.placement.table import expected_batches, policy_of
 
@@ -32,7 +32,7 @@ def node_placement(
     demand: LocalDemand,
     memory: NodeState,
     *,
-    balances: Balances,
+    sites: Mapping[str, Site],
     running: Callable[[], Mapping[tuple[str, str], int]],
     wanted: Callable[[dict[tuple[str, str], int]], None],
     log: Any,
@@ -45,7 +45,7 @@ def node_placement(
         Names the policy, and how long slots are.
     plane
         Carries letters, where the policy has some; not open yet.
-    plan, demand, memory, balances, running, wanted, log
+    plan, demand, memory, sites, running, wanted, log
         As of `NodePlacement`.
     """
     network, expected = plan.deployed
@@ -75,7 +75,7 @@ def node_placement(
         demand,
         clock,
         memory,
-        balances=balances,
+        sites=sites,
         running=running,
         wanted=wanted,
         log=log,

@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from inferway.live.node.balances import Balances
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.plan import NodePlan
 from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
+from inferway.live.site import Site, balances_of, take_up
 from inferway.live.threads import run_detached
 from inferway.placement.local import LocalPolicy, loads_of, variants_of
 
@@ -38,8 +38,8 @@ class NodePlacement:
         When slots end.
     memory
         Where the state is kept.
-    balances
-        Saved with it, as of a slot's end.
+    sites
+        By task, whose balances are saved with it, as of a slot's end.
     running
         Tells which copies run, by (task, variant).
     wanted
@@ -58,7 +58,7 @@ class NodePlacement:
         clock: SlotClock,
         memory: NodeState,
         *,
-        balances: Balances,
+        sites: Mapping[str, Site],
         running: Callable[[], Mapping[tuple[str, str], int]],
         wanted: Callable[[dict[tuple[str, str], int]], None],
         log: Any,
@@ -66,7 +66,7 @@ class NodePlacement:
         network = plan.deployed.network
         self._plan, self.policy, self._post = plan, policy, post
         self._demand, self._clock, self._memory = demand, clock, memory
-        self._balances = balances
+        self._sites = sites
         self._running, self._wanted, self._log = running, wanted, log
         self._kept: Saved | None = None
         """As of the last slot's end, but for what is loaded."""
@@ -133,7 +133,7 @@ class NodePlacement:
         except (TypeError, ValueError) as error:
             raise DamagedStateError(f"the node's state cannot be taken up: {error}") from error
         self.slot = slot
-        self._balances.take_up(saved.balances)
+        take_up(self._sites, saved.balances)
         self._log.info("goes on", slot=slot, loaded=list(saved.loaded))
 
     async def go_on(self) -> None:
@@ -182,7 +182,7 @@ class NodePlacement:
             self._loaded(),
             str(self.slot).encode(),
             self.policy.counters,
-            self._balances.now,
+            balances_of(self._sites.values()),
         )
         return copy.deepcopy(now)  # the policy's arrays go on changing
 

@@ -104,7 +104,7 @@ class Proxy:
         self._infers = {}
         for site in sites:
             for variant in site.versions:
-                if site.own_mask(variant):
+                if site.pool.own_mask(variant):
                     key = site.task, variant
                     infer = before.get(key)
                     # One task's site changes at a time, and there may be hundreds.

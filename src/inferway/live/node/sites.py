@@ -21,16 +21,13 @@ from inferway.dispatch.batching import foresee, rules_of
 from inferway.dispatch.deployed import dispatcher_on
 from inferway.dispatch.dispatcher import Dispatcher
 from inferway.dispatch.offers import Offer, fleet_at, lasting_classes
-from inferway.dispatch.recording import Recording
 from inferway.dispatch.service_times import carry_over
 from inferway.live.assembly import demand_at
 from inferway.live.errors import ServeError
 from inferway.live.headroom import Headroom, MemoryNeed
-from inferway.live.node.balances import Balances
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import NodePlan
 from inferway.live.pool import Pool, PoolOptions
-from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding
@@ -89,9 +86,10 @@ class Sites:
         The node's.
     member
         What the file says of the node.
+    sites
+        By task, whose fleets these are.
     replace
-        Lets a fleet, or none, take a task over; returns the site that serves it, and what ends when
-        the fleet before has gone.
+        Lets a fleet, or none, answer a task; returns what ends when the fleet before has gone.
     models
         The node's loaded models.
     offers
@@ -100,8 +98,6 @@ class Sites:
         What neighbors say that a task takes and gives; None where none says it.
     upstreams
         By neighbor, for those that may be forwarded to.
-    ended
-        Told each request that a site has ended, with its task.
     spans
         Made of what is forwarded; None makes none.
     now
@@ -116,14 +112,12 @@ class Sites:
         plan: NodePlan,
         member: Node,
         *,
-        replace: Callable[
-            [str, Pool | None], Awaitable[tuple[Site | None, asyncio.Task[None] | None]]
-        ],
+        sites: Mapping[str, Site],
+        replace: Callable[[str, Pool | None], Awaitable[asyncio.Task[None] | None]],
         models: LoadedModels,
         offers: Callable[[str], Iterable[Offer]],
         signature: Callable[[str], Signature | None],
         upstreams: Mapping[str, Upstream],
-        ended: Callable[[str, Request], None],
         spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
         headroom: Headroom | None = None,
@@ -132,18 +126,18 @@ class Sites:
         self._deployment, self._plan, self._member = deployment, plan, member
         self._replace, self._models = replace, models
         self._signature, self._spans = signature, spans
-        self._offers, self._upstreams, self._ended, self._now = offers, upstreams, ended, now
+        self._offers, self._upstreams, self._now = offers, upstreams, now
         self.running: dict[Key, int] = {}
         """Copies of the node's own variants that take requests."""
-        self.by_task: dict[str, Site] = {}
-        self.balances = Balances(
-            self.by_task,
-            {task: kind.accuracy_target for task, kind in plan.tasks.items()},
-        )
+        self._sites = sites
         self._made_of: dict[str, _MadeOf] = {}
         self._heard: dict[str, dict[Key, tuple[Offer, float]]] = {}
         """Offers by variant and node, and since when each holds no more; inf while it does."""
         self._locks: dict[str, asyncio.Lock] = {}
+
+    def pool(self, task: str) -> Pool | None:
+        """The fleet that answers a task now; None where none does."""
+        return self._sites[task].present
 
     async def run(self, running: Mapping[Key, int]) -> None:
         """Have these copies take requests and no others; returns when those that left are idle."""
@@ -177,13 +171,12 @@ class Sites:
             return False  # of another file's
         offers = tuple(self._offers(task))
         made, ways = self._made_of.get(task, _NOTHING), _ways(offers)
-        site = self.by_task.get(task)
-        if site is not None:
+        pool = self.pool(task)
+        if pool is not None:
             gone = made.ways - ways
-            # The same may be offered by another way, which the site does not know.
-            site.withdraw({(variant, node) for variant, node, _ in gone})
-            assert isinstance(site.pool.dispatcher, Dispatcher | Recording)
-            site.pool.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
+            # The same may be offered by another way, which the fleet does not know.
+            pool.withdraw({(variant, node) for variant, node, _ in gone})
+            pool.dispatcher.set_lasting(self._lasting(made.stands_for, ways))
         room = {_way(offer): offer.together for offer in made.stands_for if offer is not None}
         grown = any(offer.together > room.get(_way(offer), math.inf) for offer in offers)
         return grown or not ways <= made.ways
@@ -219,20 +212,11 @@ class Sites:
                     for runtime in lent.values():
                         runtime.close()
                     raise
-            site, leaving = await self._replace(task, pool)
+            leaving = await self._replace(task, pool)
             # Where it is not known what the task takes, the next look tries again.
             ways = _ways(offers) if signature is not None else frozenset()
             self._made_of[task] = _MadeOf(own, ways, stands_for)
-            if site is None:
-                last = self.by_task.pop(task, None)
-                if last is not None and leaving is not None:
-                    self.balances.went(task, last, leaving)
-            else:
-                if task not in self.by_task:
-                    site.trace(self._ended)
-                self.by_task[task] = site
-                self.balances.came(task)
-                self.heed(task)
+            self.heed(task)
             return leaving
 
     def _own(self, task: str) -> dict[str, int]:
@@ -331,7 +315,7 @@ class Sites:
         foresee(dispatcher.site, batches)
         dispatcher.prepare(shifts=True)
         demands = self._demands(task, kind, fleet, dispatcher, signature, stands_for)
-        before = self.by_task.get(task)
+        before = self.pool(task)
         carried: list[str] = []
         rtt_s: dict[str, float | None] = {}
         if before is not None:
@@ -344,7 +328,7 @@ class Sites:
             # The old site's times may be shifted while they are copied, in another thread.
             while True:
                 rtt_s = self._round_trips_s(fleet.variants, stands_for)
-                carried = carry_over(dispatcher, before.pool.dispatcher, same)  # type: ignore[arg-type]
+                carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
                 if rtt_s == self._round_trips_s(fleet.variants, stands_for):
                     break
         runtimes: list[Runtime | Forwarding] = []

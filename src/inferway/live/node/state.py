@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import msgspec
 import numpy as np
 
-from inferway.live.node.balances import Balance
+from inferway.live.site import Balance
 from inferway.placement.counted import Counters
 from inferway.placement.infida import InfidaState
 

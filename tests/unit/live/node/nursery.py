@@ -15,6 +15,7 @@ import signal
 import ssl
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,12 @@ import numpy as np
 
 import inferway
 from inferway.live import Outcome, Request
-from inferway.live.node.balances import Balance, Balances
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.placement import NodePlacement
 from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, Saved, fingerprint
+from inferway.live.site import Balance, Site, balances_of, take_up
 from inferway.live.store import Allowed, ModelStore
 from inferway.placement.counted import Counters
 from inferway.placement.infida import InfidaState
@@ -166,13 +167,13 @@ def owed(slot: int) -> Balance:
     return Balance(0.9, random.Random(-slot).uniform(-1.0, 1.0))
 
 
-def decided(policy: LocalPolicy, balances: Balances) -> dict[str, Any]:
+def decided(policy: LocalPolicy, sites: Mapping[str, Site]) -> dict[str, Any]:
     """What a node has come to."""
     assert policy.counters is not None
     return {
         "x": policy.x.tolist(),
         "counts": policy.counters.counts.tolist(),
-        "balances": balances.now,
+        "balances": balances_of(sites.values()),
     }
 
 
@@ -185,7 +186,7 @@ class Turning:
     async def ended(self) -> Slot:
         made = self.made
         if self.slot:
-            told = {"slot": self.slot, **decided(made.policy, made.balances)}
+            told = {"slot": self.slot, **decided(made.policy, made.sites)}
             os.write(self.writer, (json.dumps(told) + "\n").encode())
         self.slot += 1
         made.come(self.slot)
@@ -203,7 +204,7 @@ class Deciding:
         self.plan = plan
         self.policy = local_policy("olag", network, plan.number)
         self.demand = LocalDemand(plan.node, plan.types)
-        self.balances = Balances({}, dict.fromkeys(plan.tasks, 0.9))
+        self.sites = {task: Site(task, 0.9) for task in plan.tasks}
         self.tasks = list(plan.tasks)
 
     def come(self, slot: int) -> None:
@@ -212,7 +213,7 @@ class Deciding:
             request = Request({}, rows, lambda request: None)
             request.outcome, request.variant, request.node = Outcome.ANSWERED, "c", "cloud"
             self.demand.ended(task, request)
-        self.balances.take_up({self.tasks[slot % len(self.tasks)]: owed(slot)})
+        take_up(self.sites, {self.tasks[slot % len(self.tasks)]: owed(slot)})
 
     async def go_on(self, folder: Path, writer: int) -> None:
         """Run slots until killed."""
@@ -226,7 +227,7 @@ class Deciding:
             self.demand,
             clock,  # type: ignore[arg-type]
             NodeState(folder / "state.sqlite", fingerprint(network, plan.number)),
-            balances=self.balances,
+            sites=self.sites,
             running=dict,
             wanted=lambda wanted: None,
             log=Silent(),
@@ -255,13 +256,13 @@ def decide(folder: Path, rounds: int) -> None:
     file.write_text(FILE)
     plan = plan_of(inferway.load(file), "edge")
     steady = Deciding(plan)
-    expected = [decided(steady.policy, steady.balances)]
+    expected = [decided(steady.policy, steady.sites)]
     for slot in range(1, SLOTS + 1):
         steady.come(slot)
         measured = steady.demand.cut()
         steady.policy.close_slot(measured.arrived, measured.reached, {}, slot=slot)
         steady.policy.step()
-        expected.append(json.loads(json.dumps(decided(steady.policy, steady.balances))))
+        expected.append(json.loads(json.dumps(decided(steady.policy, steady.sites))))
     carried = sum(any(one["counts"]) for one in expected)
     allocations = len({str(one["x"]) for one in expected})
     chance, last = random.Random(3), 0

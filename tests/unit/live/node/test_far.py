@@ -14,7 +14,8 @@ from inferway.dispatch.offers import Offer
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.node.sites import Sites
-from inferway.live.roster import Roster
+from inferway.live.options import ServerOptions
+from inferway.live.server import Server
 from inferway.live.site import Site
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.headers import Response
@@ -76,29 +77,29 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         await models.load("digits", "mini")
         offers = [SMALL]
         hop = Upstream("metro", "127.0.0.1", 9)
-        roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
+        server = Server([Site("digits", node="edge")], ServerOptions(log_level="critical"))
         sites = Sites(
             deployment,
             plan_of(deployment, "edge"),
             members_of(deployment, topology_of(deployment))["edge"],
-            replace=roster.replace,
+            sites=server.sites,
+            replace=server.replace,
             models=models,
             offers=lambda task: offers,
             signature=lambda task: None,
             upstreams={"metro": hop},
-            ended=lambda task, request: None,
         )
         await sites.run({("digits", "mini"): 1})
-        site = sites.by_task["digits"]
+        site = server.sites["digits"]
         hear(hop, 0.005, FIRST)
         hear(hop, 0.305, ENOUGH)
         assert times_of(site, "small@metro") == pytest.approx(0.306)
-        server = site.pool.first[site.pool.variants.index("small@metro")]
-        measure(site.pool.dispatcher.site, server, 1, 0.32)
+        near = site.pool.first[site.pool.variants.index("small@metro")]
+        measure(site.pool.dispatcher.site, near, 1, 0.32)
         # What has been measured is carried over as it is; what is new counts on the file's 5 ms.
         offers.append(LARGE)
         await sites.run({("digits", "mini"): 2})
-        site = sites.by_task["digits"]
+        site = server.sites["digits"]
         assert times_of(site, "small@metro") == pytest.approx(0.32)
         assert times_of(site, "large@metro") == pytest.approx(0.309)
         # Both follow from then on.
@@ -106,8 +107,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         assert times_of(site, "small@metro") == pytest.approx(0.02)
         assert times_of(site, "large@metro") == pytest.approx(0.009)
         assert times_of(site, "mini").max() < 0.1
-        for one in await roster.all():
-            await one.stop(1.0)
+        await server.stop(1.0)
         hop.close()
         models.close()
         store.close()

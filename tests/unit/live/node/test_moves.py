@@ -41,7 +41,7 @@ def digits() -> Iterator[Server]:
     signature = Signature((image,), (scores,))
     fleet = Fleet(("big",), np.array([1e2]), np.array([0.9]), np.array([1]))
     dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-    site = Site(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
+    site = Site.of(Pool("digits", signature, dispatcher, [NullRuntime(signature)]))
     server = Server([site], ServerOptions(http_port=0, admin_port=0, log_level="critical"))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)

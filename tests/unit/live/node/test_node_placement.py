@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway.live.node.balances import Balance, Balances
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.placement import NodePlacement
 from inferway.live.node.plan import NodePlan, plan_of
 from inferway.live.node.slots import Slot
 from inferway.live.node.state import NodeState, StateError, fingerprint
 from inferway.live.request import Outcome, Request
+from inferway.live.site import Balance, Site, balances_of, take_up
 from inferway.placement.local import local_policy
 
 FILE = """
@@ -81,7 +81,7 @@ class World:
         self.demand = LocalDemand(node, self.plan.types)
         self.clock = Clock(*slots)
         self.memory = NodeState(folder / "state.sqlite", fingerprint(network, self.plan.number))
-        self.balances = Balances({}, {"digits-0": 0.9, "digits-1": 0.9})
+        self.sites = {task: Site(task, 0.9) for task in ("digits-0", "digits-1")}
         self.running: Mapping[tuple[str, str], int] = PINNED
         self.wanted: list[Mapping[tuple[str, str], int]] = []
         self.log = Log()
@@ -92,7 +92,7 @@ class World:
             self.demand,
             self.clock,  # type: ignore[arg-type]
             self.memory,
-            balances=self.balances,
+            sites=self.sites,
             running=lambda: self.running,
             wanted=self.wanted.append,
             log=self.log,
@@ -154,7 +154,7 @@ def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
 def test_a_state_that_makes_no_sense_is_told_and_the_node_begins_anew(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        world.balances.take_up({"digits-0": Balance(0.9, -3.0)})
+        take_up(world.sites, {"digits-0": Balance(0.9, -3.0)})
         world.ask("digits-1", 50)
         await world.go_on()
         saved = world.memory.load()
@@ -177,7 +177,7 @@ def test_a_state_that_makes_no_sense_is_told_and_the_node_begins_anew(tmp_path: 
             assert world.wanted == [PINNED]
             assert world.placement.slot == 0
             assert not world.policy.counters.counts.any()
-            assert world.balances.now == {}
+            assert balances_of(world.sites.values()) == {}
         world.memory.close()
 
     asyncio.run(main())
@@ -241,11 +241,17 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
                 # More than a copy answers in a slot.
                 world.ask("digits-1", 1, 5_000_000)
                 world.ask("digits-0", 1, 3_000_000 * (number - 70))
-            world.balances.take_up({"digits-0": Balance(0.9, -0.7 * number)})
+            take_up(world.sites, {"digits-0": Balance(0.9, -0.7 * number)})
             world.clock.slots, world.clock.idle = [Slot(number, 1.0, 0.0)], asyncio.Event()
             await world.go_on()
             counters = world.policy.counters
-            found.append((world.placement.wanted, counters.counts.tolist(), world.balances.now))
+            found.append(
+                (
+                    world.placement.wanted,
+                    counters.counts.tolist(),
+                    balances_of(world.sites.values()),
+                )
+            )
         world.memory.close()
         return found
 
@@ -262,13 +268,13 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
 def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        world.balances.take_up({"digits-0": Balance(0.9, 2.0), "digits-1": Balance(0.9, -2.0)})
+        take_up(world.sites, {"digits-0": Balance(0.9, 2.0), "digits-1": Balance(0.9, -2.0)})
         await world.go_on()
         world.memory.close()
         world = World(tmp_path)
-        world.balances._targets["digits-0"] = 0.8
+        world.sites["digits-0"].target = 0.8
         await world.placement.begin()
-        assert world.balances.now == {"digits-1": Balance(0.9, -2.0)}
+        assert balances_of(world.sites.values()) == {"digits-1": Balance(0.9, -2.0)}
         world.memory.close()
 
     asyncio.run(main())
@@ -286,7 +292,7 @@ def test_what_has_moved_is_saved_and_all_else_is_as_of_the_slots_end(tmp_path: P
         world.running = {("digits-0", "mini"): 1, ("digits-1", "small"): 2}
         world.policy.count += 1.0
         world.policy.state.x[:] = 1
-        world.balances.take_up({"digits-0": Balance(0.9, 2.0)})
+        take_up(world.sites, {"digits-0": Balance(0.9, 2.0)})
         await world.placement.moved()
         after = world.memory.load()
         assert after is not None

@@ -276,7 +276,7 @@ def test_only_the_task_whose_site_has_changed_is_served_anew() -> None:
     def site(task: str) -> Site:
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=None)
-        return Site(
+        return Site.of(
             Pool(task, signature, dispatcher, [NullRuntime(signature)], PoolOptions(node="metro"))
         )
 

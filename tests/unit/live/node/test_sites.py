@@ -20,9 +20,10 @@ from inferway.live.errors import ServeError
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
 from inferway.live.node.sites import REMEMBERED_S, Sites
+from inferway.live.options import ServerOptions
 from inferway.live.request import Outcome, Request
-from inferway.live.roster import Roster
-from inferway.live.site import Site
+from inferway.live.server import Server
+from inferway.live.site import Site, balances_of
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.remote import RemoteInstance
 from inferway.live.upstream.upstream import Upstream
@@ -54,7 +55,7 @@ METRO = Offer("digits", "small", "metro", 0.85, 0.001, 0.005, 100.0, ("metro",),
 
 
 class World:
-    """One node's sites, what it hears, and the roster that they go to."""
+    """One node's sites, what it hears, and the server that has them."""
 
     def __init__(
         self, folder: Path, node: str = "edge", task: str = "deadline: 1 s", mini: str = ""
@@ -70,19 +71,25 @@ class World:
         # Nobody listens there: what these tests send stays where it is.
         self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
         self.ended: list[Request] = []
-        self.roster = Roster(lambda sites: None, lambda: None, lambda: None, _Log())
+        plan = plan_of(deployment, node)
+        site = Site("digits", plan.tasks["digits"].accuracy_target, now=self._now, node=node)
+        site.trace(lambda task, request: self.ended.append(request))
+        self.server = Server([site], ServerOptions(log_level="critical"))
         self.sites = Sites(
             deployment,
-            plan_of(deployment, node),
+            plan,
             members_of(deployment, topology_of(deployment))[node],
-            replace=self.roster.replace,
+            sites=self.server.sites,
+            replace=self.server.replace,
             models=self.models,
             offers=lambda task: [one for one in self.offers if one.task == task],
             signature=lambda task: self.said,
             upstreams=self.upstreams,
-            ended=lambda task, request: self.ended.append(request),
-            now=lambda: time.monotonic() + self.later_s,
+            now=self._now,
         )
+
+    def _now(self) -> float:
+        return time.monotonic() + self.later_s
 
     async def load(self, *variants: str) -> None:
         for variant in variants:
@@ -90,7 +97,7 @@ class World:
 
     @property
     def site(self) -> Site:
-        return self.sites.by_task["digits"]
+        return self.server.sites["digits"]
 
     def ask(self, rows: int = 1) -> Request:
         image = np.zeros((rows, 1, 32, 32), np.float32)
@@ -117,9 +124,8 @@ def run(tmp_path: Path) -> Callable[..., None]:
             world = World(tmp_path, **options)
             async with asyncio.timeout(60):
                 await work(world)
-                for site in await world.roster.all():
-                    await site.stop(1.0)
-            world.hops["metro"].close()
+                await world.server.stop(1.0)
+            world.upstreams["metro"].close()
             world.models.close()
             world.store.close()
 
@@ -146,16 +152,16 @@ def test_offers_that_come_and_go_leave_the_site_standing(run: Callable[..., None
         await world.load("mini")
         world.offers = [CLOUD, METRO]
         await world.sites.run({("digits", "mini"): 1})
-        before = world.site
+        before = world.site.pool
         world.offers = [METRO]
         assert not world.sites.heed("digits")
-        assert not world.site.pool.health.any_of(world.site.mask_of("large"))
-        assert world.site.pool.health.any_of(world.site.mask_of("small"))
+        assert not world.site.pool.health.any_of(world.site.pool.mask_of("large"))
+        assert world.site.pool.health.any_of(world.site.pool.mask_of("small"))
         world.offers = [CLOUD, METRO]
         assert not world.sites.heed("digits")
         assert await world.sites.refresh("digits") is None
-        assert world.site is before
-        assert world.site.pool.health.any_of(world.site.mask_of("large"))
+        assert world.site.pool is before
+        assert world.site.pool.health.any_of(world.site.pool.mask_of("large"))
 
     run(work)
 
@@ -173,7 +179,7 @@ def test_an_offer_keeps_its_class_for_a_while_after_it_was_taken_back(
         world.sites.heed("digits")
         await world.sites.run({("digits", "mini"): 2})
         assert "small@metro" in world.site.pool.variants
-        assert not world.site.pool.health.any_of(world.site.mask_of("small"))
+        assert not world.site.pool.health.any_of(world.site.pool.mask_of("small"))
         world.later_s += 0.9 * REMEMBERED_S
         await world.sites.run({("digits", "mini"): 1})
         assert "small@metro" in world.site.pool.variants
@@ -241,10 +247,9 @@ def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., Non
         owed = first.pool.dispatcher.balance
         assert owed < 0.0
         await world.sites.run({})
-        assert world.sites.by_task == {}
-        assert world.sites.balances.now == {"digits": (0.9, owed)}
+        assert world.site.present is None
+        assert balances_of([world.site]) == {"digits": (0.9, owed)}
         await world.sites.run({("digits", "mini"): 1})
-        assert world.site is not first
         assert world.site.pool.dispatcher.balance == owed
         # From one site to the next it goes along as before, once.
         world.offers = [CLOUD]
@@ -284,7 +289,7 @@ def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) ->
         world.offers = [CLOUD]
         assert world.sites.heed("digits")
         await world.sites.refresh("digits")
-        assert "digits" not in world.sites.by_task
+        assert world.site.present is None
         # Not known yet is not known for good.
         assert world.sites.heed("digits")
         world.said = inspect(zoo.model_path("digits", "mini"))
@@ -299,12 +304,11 @@ def test_nobody_takes_over_from_sites_that_are_being_stopped(run: Callable[..., 
     async def work(world: World) -> None:
         await world.load("mini", "small")
         await world.sites.run({("digits", "mini"): 1})
-        before = world.site
-        assert await world.roster.all() == [before]
+        before = world.site.pool
+        await world.server.stop(1.0)
         with pytest.raises(ServeError, match="is ending"):
             await world.sites.run({("digits", "mini"): 1, ("digits", "small"): 1})
-        assert world.site is before
-        assert list(world.roster.sites) == [before]
+        assert world.site.pool is before
         # What the other one was lent has come back.
         world.models.release("digits", "small")
         assert ("digits", "small") not in world.models
@@ -323,7 +327,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         image = np.zeros((1, 1, 32, 32), np.float32)
         # On its way to a neighbor that takes long.
         stuck = Request({"image": image}, 1, lambda request: None, None, site.now())
-        stuck.classes = site.mask_of("small")
+        stuck.classes = site.pool.mask_of("small")
         site.submit(stuck)
         assert before.in_flight == 1
         async with asyncio.timeout(5.0):
@@ -353,7 +357,7 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
         # One that is forwarded is on its way alone.
         image = np.zeros((1, 1, 32, 32), np.float32)
         there = Request({"image": image}, 1, lambda request: None, None, world.site.now())
-        there.classes = world.site.mask_of("small")
+        there.classes = world.site.pool.mask_of("small")
         world.site.submit(there)
         async with asyncio.timeout(30):
             while any(one.outcome is None for one in here):

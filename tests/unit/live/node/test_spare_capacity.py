@@ -43,7 +43,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
         health=SimpleNamespace(healthy=[True, True, False]),
     )
     sites = SimpleNamespace(
-        by_task={"digits": SimpleNamespace(pool=pool)},
+        pool={"digits": pool}.get,
         running={("digits", "tiny"): 2, ("digits", "large"): 1, ("letters", "tiny"): 1},
     )
     demand = SimpleNamespace(for_clients=Counter())
@@ -97,7 +97,7 @@ def test_what_waits_for_others_is_offered_at_what_so_many_take() -> None:
 
 def test_batches_are_offered_by_what_was_measured() -> None:
     _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
-    view = made.sites.by_task["digits"].pool.dispatcher.site
+    view = made.sites.pool("digits").dispatcher.site
     view.row_s[:2, 2] = 0.002, 0.008
     assert made.own()[0].spare_per_s == pytest.approx(2 / 0.005)
     view.row_s[:2, 2] = 0.02
@@ -106,6 +106,6 @@ def test_batches_are_offered_by_what_was_measured() -> None:
 
 def test_a_copy_that_rests_takes_no_batch() -> None:
     _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
-    made.sites.by_task["digits"].pool.health.healthy[0] = False
+    made.sites.pool("digits").health.healthy[0] = False
     tiny, _ = made.own()
     assert (tiny.spare_per_s, tiny.together) == pytest.approx((250.0, 4))

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 
 from inferway.deployment import load
-from inferway.live.node.balances import Balance
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError, fingerprint
+from inferway.live.site import Balance
 from inferway.network import network_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.counted import Counters

@@ -75,7 +75,7 @@ def site_at(hop: Upstream, **options: Any) -> Site:
     tiny = Forwarding(hop, "cloud", "tiny", ("metro", "cloud"))
     big = Forwarding(hop, "cloud", "big", ("metro", "cloud"))
     gate = options.pop("gate", None) or Gate()
-    return Site(
+    return Site.of(
         Pool(
             "task",
             SIGNATURE,
@@ -396,21 +396,21 @@ def test_a_neighbor_that_cannot_be_reached_is_left_out_at_once_and_taken_back(ru
 def test_an_offer_that_is_taken_back_gets_nothing_until_it_comes_again(run: Any) -> None:
     async def main() -> None:
         neighbor, hop, site = await begin(echo)
-        site.withdraw({("big", "cloud"), ("tiny", "cloud")})
+        site.pool.withdraw({("big", "cloud"), ("tiny", "cloud")})
         for _ in range(5):
             one = One(1.0)
             give(site, one)
             await one.answer()
             assert one.request.node == "edge"
         assert hop.sent == 0
-        site.withdraw(())
+        site.pool.withdraw(())
         assert all(site.pool.health.healthy)
         last = One(1.0)
         give(site, last)
         await last.answer()
         assert last.request.node == "cloud"
         # A hop that works again does not bring back what is not offered.
-        site.withdraw({("big", "cloud"), ("tiny", "cloud")})
+        site.pool.withdraw({("big", "cloud"), ("tiny", "cloud")})
         hop.lose("gone")
         await until(lambda: hop.breaker.closed)
         assert site.pool.health.healthy == [True, False, False, False]
@@ -476,12 +476,12 @@ def test_a_pin_covers_all_classes_of_a_variant(run: Any) -> None:
     async def main() -> None:
         neighbor, hop, site = await begin(echo)
         assert site.versions == ("tiny", "big")
-        assert site.mask_of("tiny") == 0b011
-        assert site.mask_of("big") == 0b100
-        assert site.own_mask("tiny") == 0b001
-        assert site.own_mask("big") == 0
+        assert site.pool.mask_of("tiny") == 0b011
+        assert site.pool.mask_of("big") == 0b100
+        assert site.pool.own_mask("tiny") == 0b001
+        assert site.pool.own_mask("big") == 0
         one = One(1.0)
-        one.request.classes = site.mask_of("tiny")
+        one.request.classes = site.pool.mask_of("tiny")
         give(site, one)
         await one.answer()
         assert (one.request.variant, one.request.node) == ("tiny", "cloud")

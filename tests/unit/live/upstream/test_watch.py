@@ -68,7 +68,7 @@ def site_at(hop: Upstream, rtt_s: float | None = None) -> Site:
         for path in (("metro",), ("metro", "cloud"))
         for _ in range(4)
     ]
-    return Site(Pool("task", SIGNATURE, dispatcher, [Gate(), *ways], PoolOptions(node="edge")))
+    return Site.of(Pool("task", SIGNATURE, dispatcher, [Gate(), *ways], PoolOptions(node="edge")))
 
 
 @asynccontextmanager

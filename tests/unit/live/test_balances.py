@@ -1,4 +1,4 @@
-"""Accuracy balances of tasks whose sites go and come again."""
+"""Accuracy balances of tasks whose fleets go and come again."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live.node.balances import Balance, Balances
 from inferway.live.pool import Pool, PoolOptions
 from inferway.live.request import Outcome, Request
-from inferway.live.roster import Roster
-from inferway.live.site import Site
+from inferway.live.site import Balance, Site, balances_of, take_up
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import NullRuntime
 from inferway.site import Fleet
@@ -43,12 +41,12 @@ class Gated(NullRuntime):
 
 
 class World:
-    """Tasks whose sites a test lets come and go, as a node does."""
+    """Tasks whose fleets a test lets come and go, as a node does."""
 
     def __init__(self) -> None:
-        self.by_task: dict[str, Site] = {}
-        self.balances = Balances(self.by_task, {"a": 0.8, "b": 0.8, "free": None})
-        self.roster = Roster(lambda sites: None, lambda: None, lambda: None, None)
+        targets = {"a": 0.8, "b": 0.8, "free": None}
+        self.sites = {task: Site(task, target) for task, target in targets.items()}
+        self.leaving: list[asyncio.Task[None]] = []
         self.runtime = Gated()
 
     async def come(self, task: str = "a") -> Site:
@@ -56,20 +54,20 @@ class World:
         fleet = Fleet(("tiny",), np.array([1e3]), np.array([0.6]), np.array([1]))
         dispatcher = Dispatcher(fleet, "fastest-only", target=0.8)
         pool = Pool(task, SIGNATURE, dispatcher, [self.runtime], PoolOptions(target=0.8))
-        site, _ = await self.roster.replace(task, pool)
-        assert site is not None
-        self.by_task[task] = site
-        self.balances.came(task)
+        site = self.sites[task]
+        await site.prepare(pool)
+        leaving = site.swap(pool)
+        if leaving is not None:
+            self.leaving.append(leaving)
         return site
 
     async def go(self, task: str = "a") -> asyncio.Task[None]:
-        _, leaving = await self.roster.replace(task, None)
+        leaving = self.sites[task].swap(None)
         assert leaving is not None
-        self.balances.went(task, self.by_task.pop(task), leaving)
         return leaving
 
     def ask(self, task: str = "a") -> Request:
-        site = self.by_task[task]
+        site = self.sites[task]
         request = Request(
             {"x": np.zeros((1, 2), np.float32)}, 1, lambda request: None, None, site.now()
         )
@@ -82,7 +80,7 @@ class World:
                 await asyncio.sleep(0.001)
 
     def held(self, task: str = "a") -> float:
-        return self.balances.now.get(task, Balance(0.8, 0.0)).balance
+        return balances_of(self.sites.values()).get(task, Balance(0.8, 0.0)).balance
 
 
 @pytest.fixture
@@ -92,7 +90,7 @@ def run() -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
             world = World()
             async with asyncio.timeout(60):
                 await work(world)
-                for site in await world.roster.all():
+                for site in world.sites.values():
                     await site.stop(1.0)
 
         asyncio.run(bounded())
@@ -102,12 +100,12 @@ def run() -> Callable[[Callable[[World], Coroutine[Any, Any, None]]], None]:
 
 def test_what_is_owed_waits_for_the_next_site(run: Any) -> None:
     async def work(world: World) -> None:
-        assert world.balances.now == {}
+        assert balances_of(world.sites.values()) == {}
         await world.come()
         await world.answered(world.ask())
-        assert world.balances.now == {"a": Balance(0.8, SHORT)}
+        assert balances_of(world.sites.values()) == {"a": Balance(0.8, SHORT)}
         await (await world.go())
-        assert world.balances.now == {"a": Balance(0.8, SHORT)}
+        assert balances_of(world.sites.values()) == {"a": Balance(0.8, SHORT)}
         site = await world.come()
         assert site.pool.dispatcher.balance == SHORT
         await world.answered(world.ask())
@@ -156,8 +154,7 @@ def test_one_site_after_another_carries_it_once(run: Any) -> None:
             site = await world.come()
             assert site.pool.dispatcher.balance == SHORT
         async with asyncio.timeout(LIMIT_S):
-            while world.roster.retiring:
-                await asyncio.sleep(0.001)
+            await asyncio.gather(*world.leaving)
         assert world.held() == SHORT
 
     run(work)
@@ -173,10 +170,13 @@ def test_saved_balances_are_taken_up_with_and_without_a_site(run: Any) -> None:
             "free": Balance(0.8, 1.0),
             "gone": Balance(0.8, 1.0),
         }
-        world.balances.take_up(saved)
-        assert world.balances.now == {"a": (0.8, pytest.approx(1.3)), "b": saved["b"]}
+        take_up(world.sites, saved)
+        assert balances_of(world.sites.values()) == {
+            "a": (0.8, pytest.approx(1.3)),
+            "b": saved["b"],
+        }
         assert (await world.come("b")).pool.dispatcher.balance == -2.5
-        world.balances.take_up({"b": Balance(0.9, 7.0)})
+        take_up(world.sites, {"b": Balance(0.9, 7.0)})
         assert world.held("b") == -2.5
 
     run(work)
