@@ -36,7 +36,7 @@ from beside import add_options, add_turn, compare
 import inferway
 from inferway.deployment import Deployment
 from inferway.lab import LocalCluster
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.placement.contract import Observation
 from inferway.placement.exchange import Exchange
 from inferway.placement.serving import serve

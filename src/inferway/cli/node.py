@@ -108,7 +108,7 @@ def node(
     from inferway.live.node.state import StateError
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
-    from inferway.network.members import members_of
+    from inferway.network.layout import members_of
 
     outlive_hangup()
     shown = certificate(tls_cert, tls_key)

@@ -34,7 +34,7 @@ class Caution:
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
         ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
-        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.findings`,
+        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.layout`,
         ``unreachable`` and ``remote-unfit`` from `check_remotes`.
     field, line
         Where in the file; line 0 where no line can be named.

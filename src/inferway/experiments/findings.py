@@ -146,8 +146,6 @@ def check(deployment: Deployment) -> CheckResult:
     size: dict[str, int] | None = None
     notes: tuple[str, ...] = ()
     if deployment.network is not None:
-        from inferway.network.cautions import check as check_network
-
         built = check_network(deployment)
         if built is not None:
             found += built.cautions

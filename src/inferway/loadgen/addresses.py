@@ -41,8 +41,7 @@ def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, 
     DeploymentError
         As `inferway.network.topology_of`.
     """
-    from inferway.network.deployed import topology_of
-    from inferway.network.members import members_of
+    from inferway.network.layout import members_of, topology_of
 
     found = {}
     for name, node in members_of(deployment, topology_of(deployment)).items():

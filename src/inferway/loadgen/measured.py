@@ -95,7 +95,7 @@ def measured_ntag(record: NetworkRecord, deployment: Deployment) -> MeasuredGain
     DeploymentError
         As `inferway.network.network_of`.
     """
-    from inferway.network.deployed import DEFAULT_ALPHA, network_of
+    from inferway.network.layout import DEFAULT_ALPHA, network_of
 
     network = network_of(deployment)
     slot = record.slot

@@ -5,24 +5,21 @@
 service options of the request types.
 """
 
-from inferway.network.cost import CostFunction, Service
 from inferway.network.delivery import DeliveryNetwork, delivery_network
 from inferway.network.demand import Demand
-from inferway.network.deployed import (
+from inferway.network.gml import GmlNetwork, GmlReport, load_gml
+from inferway.network.layout import (
     Deployed,
     demand_of,
     deployed,
     entries_of,
+    members_of,
     network_of,
     topology_of,
 )
-from inferway.network.error import NetworkError
-from inferway.network.gml import GmlNetwork, GmlReport, load_gml
-from inferway.network.graph import from_graph, to_graph
-from inferway.network.members import members_of
-from inferway.network.options import Models, Options, Pairs, Paths, Requests
+from inferway.network.options import CostFunction, Models, Options, Pairs, Paths, Requests, Service
 from inferway.network.routes import given_paths, shortest_paths
-from inferway.network.topology import Tier, Topology, tree
+from inferway.network.topology import NetworkError, Tier, Topology, from_graph, to_graph, tree
 
 __all__ = [
     "CostFunction",

@@ -12,7 +12,7 @@ from inferway.deployment import Deployment
 from inferway.deployment.workloads import Popularity
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.workload.arrivals import times
 from inferway.workload.popularity import zipf
 
@@ -69,7 +69,7 @@ def requests_of(network: DeliveryNetwork, demand: Demand, duration_s: float) -> 
     Parameters
     ----------
     network, demand
-        From `inferway.network.deployed`.
+        From `inferway.network.layout`.
     duration_s
         Requests in [0, duration_s), in seconds.
     """

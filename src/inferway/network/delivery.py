@@ -10,13 +10,11 @@ from numpy.typing import NDArray
 
 from inferway.deployment import Task
 from inferway.deployment.units import SIZE
-from inferway.network.cost import CostFunction
-from inferway.network.error import NetworkError
 from inferway.network.kinds import Catalog, kinds_of, models_of
-from inferway.network.options import Models, Options, Pairs, Paths, Requests
+from inferway.network.options import CostFunction, Models, Options, Pairs, Paths, Requests
 from inferway.network.pins import Given, minimal_allocation
 from inferway.network.ranking import rank
-from inferway.network.topology import Topology
+from inferway.network.topology import NetworkError, Topology
 
 
 @dataclass(frozen=True, eq=False)

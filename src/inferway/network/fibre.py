@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import networkx
 
 Float = NDArray[np.float64]
 
@@ -28,7 +32,7 @@ def rtt_of(meters: Float) -> Float:
     return np.asarray(2 * meters / FIBRE_M_PER_S)
 
 
-def interpolated(points: Float, links: Sequence[tuple[int, int]]) -> Float:
+def interpolated(points: Float, links: Iterable[Sequence[int]]) -> Float:
     """Place nodes without coordinates in the middle of their neighbors.
 
     Each missing point becomes the mean of all its neighbors' points, which may be missing
@@ -46,59 +50,36 @@ def interpolated(points: Float, links: Sequence[tuple[int, int]]) -> Float:
     -------
     (n, 2) the points, with those filled in that can be.
     """
-    neighbors: list[set[int]] = [set() for _ in points]
-    for one, other in links:
-        if one != other:
-            neighbors[one].add(other)
-            neighbors[other].add(one)
-    missing = {int(node) for node in np.flatnonzero(np.isnan(points).any(axis=1))}
-    _peel(missing, neighbors)
+    import networkx
+
+    graph = networkx.Graph(link for link in links if link[0] != link[1])
+    missing = set(graph) & set(np.flatnonzero(np.isnan(points).any(axis=1)).tolist())
+    ends = [node for node in missing if graph.degree(node) == 1]
+    while ends:  # a dead end could be anywhere, and tells nothing of the node that it hangs from
+        node = ends.pop()
+        if node in missing and graph.degree(node) <= 1:
+            missing.discard(node)
+            ends += graph[node]
+            graph.remove_node(node)
     filled = points.copy()
-    while missing:
-        part, rim = _part(min(missing), missing, neighbors)
-        missing -= part
-        if len(rim) >= 2:
-            _place(filled, sorted(part), neighbors, rim)
+    for part in networkx.connected_components(graph.subgraph(missing)):
+        if len(networkx.node_boundary(graph, part)) >= 2:
+            _place(filled, sorted(part), graph)
     return filled
 
 
-def _peel(missing: set[int], neighbors: list[set[int]]) -> None:
-    """Take dead ends without coordinates out of `missing` and of the neighbors of others."""
-    ends = [node for node in missing if len(neighbors[node]) <= 1]
-    while ends:
-        node = ends.pop()
-        if node in missing and len(neighbors[node]) <= 1:
-            missing.discard(node)
-            for other in neighbors[node]:
-                neighbors[other].discard(node)
-                ends.append(other)
-
-
-def _part(start: int, missing: set[int], neighbors: list[set[int]]) -> tuple[set[int], set[int]]:
-    """Collect the missing nodes joined to `start`, and the known ones around them."""
-    part, rim, open_ = {start}, set(), [start]
-    while open_:
-        for other in neighbors[open_.pop()]:
-            if other not in missing:
-                rim.add(other)
-            elif other not in part:
-                part.add(other)
-                open_.append(other)
-    return part, rim
-
-
-def _place(points: Float, part: list[int], neighbors: list[set[int]], rim: set[int]) -> None:
+def _place(points: Float, part: list[int], graph: networkx.Graph) -> None:
+    """Put joined nodes where each is the mean of its neighbors."""
     index = {node: k for k, node in enumerate(part)}
     matrix = np.zeros((len(part), len(part)))
     right = np.zeros((len(part), 3))
-    known = {node: _vector(points[node]) for node in rim}
     for node, k in index.items():
-        matrix[k, k] = len(neighbors[node])
-        for other in neighbors[node]:
+        matrix[k, k] = graph.degree(node)
+        for other in graph[node]:
             if other in index:
                 matrix[k, index[other]] -= 1
             else:
-                right[k] += known[other]
+                right[k] += _vector(points[other])
     for node, (x, y, z) in zip(part, np.linalg.solve(matrix, right), strict=True):
         points[node] = np.degrees([np.arctan2(z, np.hypot(x, y)), np.arctan2(y, x)])
 

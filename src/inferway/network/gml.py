@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
@@ -21,10 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment.units import TIME, QuantityError
-from inferway.network.error import NetworkError
 from inferway.network.fibre import great_circle_m, interpolated, rtt_of
-from inferway.network.labels import unique_names
-from inferway.network.topology import Topology
+from inferway.network.topology import NetworkError, Topology
 
 if TYPE_CHECKING:
     import networkx
@@ -33,10 +32,9 @@ LARGEST_FILE: Final = 32 * 2**20
 """In bytes: some 200,000 nodes with their links."""
 MOST_JOINED: Final = 2_000_000
 """Links that stand for those of more than two ends: each joins every two of them."""
+DEFAULT_RTT_S: Final = 0.005  # about 500 km of fibre
 
-DEFAULT_RTT_S = 0.005  # about 500 km of fibre
-
-Weights = dict[int, dict[int, float]]  # node -> neighbor -> RTT in seconds
+Link = tuple[int, int, Mapping[str, Any]]  # two ends, and what the file says of it
 
 
 @dataclass(frozen=True)
@@ -91,46 +89,26 @@ class GmlReport:
 
     def sentences(self) -> list[str]:
         """Say what is not as the file has it."""
-        said = []
-        if self.stated < self.links:
-            said.append(
-                f"{self.located} of {self.links} links take as long as light in fibre between "
-                f"their ends, {self.stated} what the file says"
-            )
-        if self.interpolated:
-            said.append(
-                f"{_many(self.interpolated, 'link')} at a point without coordinates, taken to lie "
-                "in the middle of its neighbors"
-            )
-        if self.defaulted:
-            said.append(
-                f"{_many(self.defaulted, 'link')} at a point that could be anywhere: "
-                f"{1000 * self.default_rtt_s:.3g} ms"
-            )
-        if self.unlocated:
-            said.append(f"{_count(self.unlocated, 'node')} without coordinates")
-        if self.hyperedges:
-            said.append(
-                f"{_many(self.hyperedges, 'hyperedge')} turned into links between every two of "
-                "their neighbors"
-            )
-        if self.parallel:
-            said.append(
-                f"{_many(self.parallel, 'link')} left out beside a faster one between the same "
-                "nodes"
-            )
-        if self.loops:
-            said.append(f"{_many(self.loops, 'link')} left out from a node to itself")
-        if self.directed:
-            said.append("links have directions in the file; here they go both ways")
-        if self.renamed:
-            pairs = [f"{old!r} is {new}" for old, new in self.renamed]
-            said.append(f"{_count(pairs, 'node')} renamed")
-        if self.dropped:
-            said.append(
-                f"{_count(self.dropped, 'node')} outside the largest connected part dropped"
-            )
-        return said
+        renamed = [f"{old!r} is {new}" for old, new in self.renamed]
+        said = {
+            f"{self.located} of {self.links} links take as long as light in fibre between their "
+            f"ends, {self.stated} what the file says": self.stated < self.links,
+            f"{_many(self.interpolated, 'link')} at a point without coordinates, taken to lie in "
+            "the middle of its neighbors": self.interpolated,
+            f"{_many(self.defaulted, 'link')} at a point that could be anywhere: "
+            f"{1000 * self.default_rtt_s:.3g} ms": self.defaulted,
+            f"{_count(self.unlocated, 'node')} without coordinates": self.unlocated,
+            f"{_many(self.hyperedges, 'hyperedge')} turned into links between every two of their "
+            "neighbors": self.hyperedges,
+            f"{_many(self.parallel, 'link')} left out beside a faster one between the same "
+            "nodes": self.parallel,
+            f"{_many(self.loops, 'link')} left out from a node to itself": self.loops,
+            "links have directions in the file; here they go both ways": self.directed,
+            f"{_count(renamed, 'node')} renamed": renamed,
+            f"{_count(self.dropped, 'node')} outside the largest connected part "
+            "dropped": self.dropped,
+        }
+        return [sentence for sentence, holds in said.items() if holds]
 
 
 class GmlNetwork(NamedTuple):
@@ -169,38 +147,42 @@ def load_gml(
     NetworkError
         If it cannot be read, is not a GML graph, or states a latency that is negative or no number.
     """
+    import networkx
+
     path = Path(path)
     graph = _parse(path)
-    ids = list(graph.nodes)
-    index = {node: k for k, node in enumerate(ids)}
-    data: list[Mapping[str, Any]] = [graph.nodes[node] for node in ids]
+    index = {node: k for k, node in enumerate(graph.nodes)}
+    data: list[Mapping[str, Any]] = [graph.nodes[node] for node in index]
     links = [(index[a], index[b], values) for a, b, values in graph.edges(data=True)]
     hyper = {k for k, values in enumerate(data) if _one(values.get("hyperedge", 0)) not in (0, "0")}
     labels = [str(_one(values.get("label", ""))).strip() for values in data]
-    names, renamed = unique_names(labels, [str(key) for key in ids], hyper)
+    names, renamed = _unique_names(labels, [str(key) for key in index], hyper)
     points = np.array([_point(values) for values in data]).reshape(-1, 2)
     rtts = _rtts(path, names, links, points, graph.graph, default_rtt_s)
-    weights, parallel, loops = _fastest(len(ids), links, rtts.seconds)
+    fastest = networkx.Graph()
+    fastest.add_nodes_from(range(len(data)))
+    for (one, other, _), rtt_s in zip(links, rtts.seconds, strict=True):
+        if one != other:
+            _join(fastest, one, other, rtt_s)
+    different = fastest.number_of_edges()
+    loops = sum(one == other for one, other, _ in links)
     room = MOST_JOINED
     for node in sorted(hyper):
-        room -= len(weights[node]) ** 2 // 2
+        room -= fastest.degree(node) ** 2 // 2
         if room < 0:
             raise NetworkError(
                 f"{path}: its links of more than two ends stand for more than {MOST_JOINED:,} links"
             )
-        _contract(weights, node)
-    kept = [node for node in range(len(ids)) if node not in hyper]
-    if not kept:
+        _contract(fastest, node)
+    if not fastest:
         raise NetworkError(f"{path} holds no nodes")
-    dropped: list[int] = []
+    kept = set(fastest)
     if part == "largest":
-        largest = _largest(kept, weights)
-        dropped = [node for node in kept if node not in largest]
-        kept = [node for node in kept if node in largest]
+        kept = max(networkx.connected_components(fastest), key=len)
     unlocated = np.asarray(np.isnan(points).any(axis=1))
     report = GmlReport(
         path=path,
-        nodes=len(ids),
+        nodes=len(data),
         links=len(links),
         stated=rtts.kinds["stated"],
         located=rtts.kinds["located"],
@@ -209,23 +191,21 @@ def load_gml(
         default_rtt_s=rtts.default_s,
         unlocated=tuple(n for k, n in enumerate(names) if unlocated[k] and k not in hyper),
         hyperedges=len(hyper),
-        parallel=parallel,
+        parallel=len(links) - loops - different,
         loops=loops,
         directed=graph.is_directed(),
         renamed=tuple(renamed),
-        dropped=tuple(names[node] for node in dropped),
+        dropped=tuple(names[node] for node in sorted(set(fastest) - kept)),
     )
-    place = {node: k for k, node in enumerate(kept)}
-    found = [
-        (place[one], place[other], seconds)
-        for one in kept
-        for other, seconds in sorted(weights[one].items())
-        if one < other
-    ]
+    place = {node: k for k, node in enumerate(sorted(kept))}
+    edges = sorted(
+        (*sorted((place[one], place[other])), rtt_s)
+        for one, other, rtt_s in fastest.subgraph(kept).edges(data="rtt_s")
+    )
     topology = Topology(
-        tuple(names[node] for node in kept),
-        np.array([(one, other) for one, other, _ in found], np.int64).reshape(-1, 2),
-        np.array([seconds for _, _, seconds in found]),
+        tuple(names[node] for node in place),
+        np.array([ends for *ends, _ in edges], np.int64).reshape(-1, 2),
+        np.array([rtt_s for *_, rtt_s in edges]),
     )
     return GmlNetwork(topology, report)
 
@@ -290,35 +270,32 @@ class _Rtts(NamedTuple):
 def _rtts(
     path: Path,
     names: Sequence[str],
-    links: Sequence[tuple[int, int, Mapping[str, Any]]],
+    links: Sequence[Link],
     points: NDArray[np.float64],
     graph: Mapping[str, Any],
     default_s: float | None,
 ) -> _Rtts:
     ends = np.array([(one, other) for one, other, _ in links], np.int64).reshape(-1, 2)
-    filled = interpolated(points, [(one, other) for one, other, _ in links])
+    filled = interpolated(points, ends.tolist())
     length = great_circle_m(filled[ends[:, 0]], filled[ends[:, 1]])
-    unknown = np.asarray(np.isnan(points).any(axis=1))
-    known = np.asarray(~unknown[ends].any(axis=1))
+    known = ~np.isnan(points).any(axis=1)[ends].any(axis=1)
     # Of no length only because an end was put where the other is: that tells nothing.
     guessed = ~known & (length >= 1.0)
-    loop = ends[:, 0] == ends[:, 1]
     measured = rtt_of(length)
     if default_s is None:
-        long = measured[known & ~loop & (length >= 1.0)]
+        long = measured[known & (ends[:, 0] != ends[:, 1]) & (length >= 1.0)]
         default_s = median(long.tolist()) if long.size else DEFAULT_RTT_S
     seconds, kinds = [], Counter[str]()
     for k, (one, other, values) in enumerate(links):
         stated = _stated(path, f"{names[one]} and {names[other]}", values, graph)
         if stated is not None:
-            kinds["stated"] += 1
-            seconds.append(stated)
+            kind, rtt_s = "stated", stated
         elif known[k] or guessed[k]:
-            kinds["located" if known[k] else "interpolated"] += 1
-            seconds.append(float(measured[k]))
+            kind, rtt_s = "located" if known[k] else "interpolated", float(measured[k])
         else:
-            kinds["defaulted"] += 1
-            seconds.append(default_s)
+            kind, rtt_s = "defaulted", default_s
+        kinds[kind] += 1
+        seconds.append(rtt_s)
     return _Rtts(seconds, kinds, default_s)
 
 
@@ -343,49 +320,62 @@ def _stated(
     return None
 
 
-def _fastest(
-    count: int, links: Sequence[tuple[int, int, Mapping[str, Any]]], seconds: Sequence[float]
-) -> tuple[Weights, int, int]:
-    weights: Weights = {node: {} for node in range(count)}
-    parallel = loops = 0
-    for (one, other, _), rtt in zip(links, seconds, strict=True):
-        if one == other:
-            loops += 1
-        else:
-            parallel += other in weights[one]
-            _join(weights, one, other, rtt)
-    return weights, parallel, loops
+def _join(graph: networkx.Graph, one: int, other: int, rtt_s: float) -> None:
+    before = graph[one][other]["rtt_s"] if graph.has_edge(one, other) else np.inf
+    graph.add_edge(one, other, rtt_s=min(rtt_s, before))
 
 
-def _join(weights: Weights, one: int, other: int, rtt: float) -> None:
-    rtt = min(rtt, weights[one].get(other, np.inf))
-    weights[one][other] = weights[other][one] = rtt
-
-
-def _contract(weights: Weights, node: int) -> None:
+def _contract(graph: networkx.Graph, node: int) -> None:
     """Replace a node by links between every two of its neighbors, as long as over it."""
-    around = sorted(weights.pop(node).items())
-    for other, _ in around:
-        del weights[other][node]
-    for k, (one, there) in enumerate(around):
-        for other, back in around[k + 1 :]:
-            _join(weights, one, other, there + back)
+    around = sorted((other, values["rtt_s"]) for other, values in graph[node].items())
+    graph.remove_node(node)
+    for (one, there_s), (other, back_s) in combinations(around, 2):
+        _join(graph, one, other, there_s + back_s)
 
 
-def _largest(nodes: Sequence[int], weights: Weights) -> set[int]:
-    seen: set[int] = set()
-    best: set[int] = set()
-    for start in nodes:
-        if start in seen:
+def _unique_names(
+    labels: Sequence[str], ids: Sequence[str], skip: set[int]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Name every node; a label that several share gets their ids.
+
+    Parameters
+    ----------
+    labels, ids
+        (n,) of the file; a label may be empty or ``None``.
+    skip
+        Nodes that need no name of their own.
+
+    Returns
+    -------
+    (n,) names, and (label, name) where they differ.
+    """
+    plain_ids = [_plain(one) for one in ids]
+    names = [_plain(label) for label in labels]
+    names = [
+        f"node-{plain_ids[k]}" if name.lower() in {"", "none"} else name
+        for k, name in enumerate(names)
+    ]
+    times = Counter(name for k, name in enumerate(names) if k not in skip)
+    taken = {name for name, count in times.items() if count == 1}
+    renamed = []
+    for k, name in enumerate(names):
+        if k in skip:
             continue
-        part, open_ = {start}, [start]
-        while open_:
-            new = weights[open_.pop()].keys() - part
-            part |= new
-            open_ += new
-        seen |= part
-        best = part if len(part) > len(best) else best
-    return best
+        if times[name] > 1:
+            candidate, tries = f"{name}-{plain_ids[k]}", 2
+            while candidate in taken:
+                candidate, tries = f"{name}-{plain_ids[k]}-{tries}", tries + 1
+            names[k] = candidate
+            taken.add(candidate)
+        if names[k] != labels[k]:
+            renamed.append((labels[k], names[k]))
+    return names, renamed
+
+
+def _plain(label: str) -> str:
+    """Turn a label into a name: New York is New-York."""
+    kept = "".join(c if c.isalnum() or c in "._" else "-" for c in label)
+    return re.sub("-+", "-", kept).strip("-.")[:150].rstrip("-.")
 
 
 def _count(names: Sequence[str], what: str) -> str:

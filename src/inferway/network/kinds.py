@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment import Task, Variant
-from inferway.network.error import NetworkError
 from inferway.network.options import Models
-from inferway.network.topology import Topology
+from inferway.network.topology import NetworkError, Topology
 
 
 class Kind(NamedTuple):

@@ -9,11 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.deployment.units import SIZE
-from inferway.network.cost import CostFunction, Service, latency_and_inaccuracy
-from inferway.network.error import NetworkError
 from inferway.network.kinds import Catalog
-from inferway.network.options import Paths, Requests
-from inferway.network.topology import Topology
+from inferway.network.options import CostFunction, Paths, Requests, Service, latency_and_inaccuracy
+from inferway.network.topology import NetworkError, Topology
 
 # (node, task, variant) by name -> permanent copies
 Given = Mapping[tuple[str, str, str], int]

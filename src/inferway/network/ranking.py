@@ -8,12 +8,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.network.cost import CostFunction, Service, latency_and_inaccuracy
-from inferway.network.error import NetworkError
 from inferway.network.kinds import Catalog, Kind
-from inferway.network.options import Models, Options, Pairs, Paths, Requests
+from inferway.network.options import (
+    CostFunction,
+    Models,
+    Options,
+    Pairs,
+    Paths,
+    Requests,
+    Service,
+    latency_and_inaccuracy,
+)
 from inferway.network.pins import Pins
-from inferway.network.topology import Topology
+from inferway.network.topology import NetworkError, Topology
 
 _CHUNK = 1 << 20  # costs that are sorted at once; bounds the memory beyond the result
 

@@ -9,9 +9,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.network.error import NetworkError
 from inferway.network.options import Paths
-from inferway.network.topology import Topology
+from inferway.network.topology import NetworkError, Topology
 
 
 def shortest_paths(

@@ -16,7 +16,7 @@ import numpy as np
 
 from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.placement.contract import Allocation, Float, Observation, Policy
 from inferway.placement.exact import Exact, relaxation
 from inferway.placement.gain import minimal

@@ -18,7 +18,7 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.placement.contract import Allocation, Observation, Policy
 from inferway.placement.exact import best_static
 from inferway.placement.gain import minimal

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from inferway.live.errors import ServeError
-from inferway.network.members import members_of
+from inferway.network.layout import members_of
 from inferway.protocol.address import NODE, joined, split
 from inferway.unreadable import UNREADABLE, fault
 

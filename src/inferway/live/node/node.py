@@ -51,8 +51,7 @@ from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.deployed import topology_of
-from inferway.network.members import members_of
+from inferway.network.layout import members_of, topology_of
 from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
 from inferway.runtime.allocator import give_back

@@ -17,7 +17,7 @@ from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
 from inferway.live.node.menu import MENU
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.deployed import Deployed, deployed, topology_of
+from inferway.network.layout import Deployed, deployed, topology_of
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Topology
 from inferway.placement.crossing import NodeData, data_of

@@ -22,7 +22,7 @@ import numpy as np
 from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
-from inferway.network.deployed import DEFAULT_ALPHA, deployed
+from inferway.network.layout import DEFAULT_ALPHA, deployed
 from inferway.placement.contract import Float, Observation, Policy
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve, spent

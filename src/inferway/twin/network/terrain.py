@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.network.deployed import topology_of
-from inferway.network.members import members_of
+from inferway.network.layout import members_of, topology_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task

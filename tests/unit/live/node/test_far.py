@@ -21,8 +21,7 @@ from inferway.live.store.store import ModelStore
 from inferway.live.upstream.headers import Response
 from inferway.live.upstream.rtt import ENOUGH, FIRST
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.deployed import topology_of
-from inferway.network.members import members_of
+from inferway.network.layout import members_of, topology_of
 from inferway.site.transitions import measure
 
 FILE = """

@@ -27,8 +27,7 @@ from inferway.live.site import Site, balances_of
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.remote import RemoteInstance
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.deployed import topology_of
-from inferway.network.members import members_of
+from inferway.network.layout import members_of, topology_of
 from inferway.protocol import Signature
 from inferway.runtime import inspect
 

@@ -11,7 +11,7 @@ import pytest
 
 import inferway
 from inferway.network.arrivals import requests_of
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.twin.network.engine import Engine
 from inferway.twin.network.events import simulate_events
 from inferway.twin.slots import placement_of, run_slots, simulate_slots

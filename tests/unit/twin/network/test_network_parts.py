@@ -7,7 +7,7 @@ import pytest
 
 from inferway.deployment import ServiceTime
 from inferway.dispatch.offers import Own
-from inferway.network.deployed import deployed
+from inferway.network.layout import deployed
 from inferway.twin.network.exchange import Exchange
 from inferway.twin.network.ledger import Quantiles
 from inferway.twin.network.mover import BudgetError, Mover

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
@@ -12,15 +13,15 @@ from numpy.typing import NDArray
 from inferway.deployment import Deployment, DeploymentError, Node, Problem
 from inferway.deployment.nodes import MAX_HOPS
 from inferway.deployment.nodes import Tier as WrittenTier
+from inferway.deployment.warnings import Caution
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals, Workload
-from inferway.network.cost import CostFunction
 from inferway.network.delivery import DeliveryNetwork, delivery_network
 from inferway.network.demand import Demand, Stream, peaks
-from inferway.network.error import NetworkError
-from inferway.network.options import Paths, Requests
+from inferway.network.gml import load_gml
+from inferway.network.options import CostFunction, Paths, Requests
 from inferway.network.pins import Given
 from inferway.network.routes import shortest_paths
-from inferway.network.topology import Tier, Topology, tree
+from inferway.network.topology import NetworkError, Tier, Topology, tree
 from inferway.workload.entries import assign
 
 _NAMED_BYTES: Final = 32 * 1024
@@ -108,8 +109,6 @@ def topology_of(deployment: Deployment) -> Topology:
             plain = _linked(deployment)
         else:
             assert written.gml is not None  # held by the schema: one form is given
-            from inferway.network.gml import load_gml
-
             plain = load_gml(written.gml).topology
         topology = _described(deployment, plain)
     except NetworkError as error:
@@ -202,16 +201,8 @@ def _described(deployment: Deployment, plain: Topology) -> Topology:
                 f"node {name} is described under `nodes`, but the network has no such node"
             )
         describe([index[name]], node)
-    return Topology(
-        plain.nodes,
-        plain.links,
-        plain.rtt_s,
-        budget,
-        hardware,
-        tuple(kinds),
-        repository,
-        plain.tier,
-        plain.tiers,
+    return replace(
+        plain, budget=budget, hardware=hardware, kinds=tuple(kinds), repository=repository
     )
 
 
@@ -350,3 +341,77 @@ def _pinned(deployment: Deployment, topology: Topology) -> Given:
 def _refused(deployment: Deployment, field: str, sentence: str) -> DeploymentError:
     line = deployment.line_of(field)
     return DeploymentError(deployment.path, [Problem(line, field, sentence)])
+
+
+def members_of(deployment: Deployment, topology: Topology) -> dict[str, Node]:
+    """Describe every node: as `nodes` does, else as its tier, else as `others`.
+
+    Parameters
+    ----------
+    deployment
+        A file with `network`.
+    topology
+        Of `topology_of`; budgets come from it, as a tier's may be mixed.
+
+    Returns
+    -------
+    dict
+        By name, in the topology's order. A node that nothing describes has no instances, no limit
+        and no addresses.
+    """
+    network = deployment.network
+    tiers = {tier.tier: tier for tier in (network.tree or ())} if network is not None else {}
+    others = network.others if network is not None else None
+    found: dict[str, Node] = {}
+    for index, name in enumerate(topology.nodes):
+        if name in deployment.nodes:
+            found[name] = deployment.nodes[name]
+            continue
+        described = tiers.get(topology.tiers[topology.tier[index]], others) or Node()
+        budget = topology.budget[index]
+        found[name] = replace(
+            described, name=name, budget_bytes=int(budget) if np.isfinite(budget) else None
+        )
+    return found
+
+
+class NetworkFindings(NamedTuple):
+    """Of a network that can be used.
+
+    Attributes
+    ----------
+    size
+        How many nodes, links and, where the file has a workload, request types and useful (node,
+        model) pairs.
+    cautions
+        Advice, of the kind ``too-large``.
+    notes
+        What a graph file does not say and its import made up, a sentence each.
+    """
+
+    size: dict[str, int]
+    cautions: list[Caution]
+    notes: list[str]
+
+
+def findings_of(deployment: Deployment) -> NetworkFindings | None:
+    """Build a deployment's network to see whether it can be used; None where it has none.
+
+    Raises
+    ------
+    DeploymentError
+        Where it cannot, as `network_of`.
+    """
+    written = deployment.network
+    if written is None:
+        return None
+    topology = topology_of(deployment)
+    size = {"nodes": len(topology.nodes), "links": len(topology.links)}
+    cautions: list[Caution] = []
+    if deployment.workload:
+        network = network_of(deployment)
+        size |= {"request_types": len(network.requests.task), "pairs": len(network.pairs.node)}
+        line = deployment.line_of("network")
+        cautions = [Caution("too-large", "network", line, said) for said in network.warnings]
+    notes = [] if written.gml is None else load_gml(written.gml).report.sentences()
+    return NetworkFindings(size, cautions, notes)
