@@ -22,10 +22,10 @@ GIB = 2**30
 def measure(nodes: int) -> dict[str, float]:
     import numpy as np
 
-    from inferway.catalog.table import table
+    from inferway.catalog.published import table
     from inferway.deployment import ServiceTime, Task, Variant
     from inferway.network import Requests, Tier, delivery_network, shortest_paths, tree
-    from inferway.workload.entries import assign
+    from inferway.network.layout import assign
     from inferway.workload.popularity import zipf
 
     variants = {

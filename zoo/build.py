@@ -14,9 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.evaluation import Right, gain_of, minus, profiled, right_answers
+from inferway.catalog.evaluation import Right, estimate, gain_of, minus, profiled, right_answers
 from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
-from inferway.catalog.significance import estimate
 from inferway.extras import installing
 from zoo.graph import Weights, model
 from zoo.images import Originals, Split, draw, originals, split

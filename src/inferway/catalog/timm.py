@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from inferway.catalog.entry import Entry
+from inferway.catalog.published import Entry
 from inferway.catalog.zoo import CatalogError
 
 ACCURACY = "results-imagenet.csv"

@@ -110,7 +110,7 @@ def _needs(missing: list[str], elsewhere: bool) -> str:
 def _published(place: Place, written: PublishedCatalog, source: Source) -> dict[str, Variant]:
     """Look variants up in a catalog; none where something is wrong."""
     from inferway.catalog import CatalogError
-    from inferway.catalog.table import chosen, table
+    from inferway.catalog.published import chosen, table
 
     try:
         if written.timm is not None:

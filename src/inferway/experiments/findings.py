@@ -146,7 +146,9 @@ def check(deployment: Deployment) -> CheckResult:
     size: dict[str, int] | None = None
     notes: tuple[str, ...] = ()
     if deployment.network is not None:
-        built = check_network(deployment)
+        from inferway.network.layout import findings_of
+
+        built = findings_of(deployment)
         if built is not None:
             found += built.cautions
             size, notes = built.size, tuple(built.notes)

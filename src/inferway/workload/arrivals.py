@@ -24,8 +24,7 @@ from inferway.deployment.workloads import (
     SinusoidalArrivals,
     TraceArrivals,
 )
-from inferway.workload.clock import CHUNK, Clock
-from inferway.workload.markovian import Course, markovian
+from inferway.workload.markovian import CHUNK, Clock, Course, markovian
 
 MOST_PHASES = 32
 """Phases of Markovian arrivals that are told apart; a process with more has one for all."""

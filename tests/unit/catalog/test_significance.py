@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from inferway.catalog.significance import estimate
+from inferway.catalog.evaluation import estimate
 
 
 def test_independent_images_give_the_normal_interval() -> None:

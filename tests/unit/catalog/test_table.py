@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.catalog.entry import Entry
-from inferway.catalog.table import chosen, pareto, table, tables
+from inferway.catalog.published import Entry, chosen, pareto, table, tables
 from inferway.catalog.zoo import CatalogError
 
 

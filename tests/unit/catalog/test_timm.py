@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.catalog.classifiers import CLASSIFIERS
-from inferway.catalog.table import chosen, pareto
+from inferway.catalog.published import CLASSIFIERS, chosen, pareto
 from inferway.catalog.timm import accuracies, read, speed_tables
 from inferway.catalog.zoo import CatalogError
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from inferway.catalog.table import table
+from inferway.catalog.published import table
 from inferway.deployment import ServiceTime, Variant
 
 

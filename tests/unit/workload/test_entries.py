@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from inferway.workload.entries import assign
+from inferway.network.layout import assign
 
 
 @given(st.integers(1, 30), st.integers(1, 12), st.data())

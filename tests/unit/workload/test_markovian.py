@@ -23,8 +23,7 @@ from inferway.workload import (
     times,
 )
 from inferway.workload.arrivals import MOST_PHASES
-from inferway.workload.clock import CHUNK
-from inferway.workload.markovian import markovian
+from inferway.workload.markovian import CHUNK, markovian
 
 Matrix = NDArray[np.float64]
 

@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from inferway.catalog.table import table
+from inferway.catalog.published import table
 from inferway.deployment import ServiceTime, Task, Variant
 from inferway.deployment.workloads import Popularity, constant
 from inferway.network import (
@@ -27,7 +27,7 @@ from inferway.network import (
     tree,
 )
 from inferway.network.demand import Stream, peaks
-from inferway.workload.entries import assign
+from inferway.network.layout import assign
 
 GIB: Final = float(2**30)
 SLOT_S: Final = 60.0

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.catalog.entry import Entry
+from inferway.catalog.published import Entry
 from inferway.experiments.claim import Claim
 from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
