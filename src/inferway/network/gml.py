@@ -278,7 +278,8 @@ def _rtts(
     ends = np.array([(one, other) for one, other, _ in links], np.int64).reshape(-1, 2)
     filled = interpolated(points, ends.tolist())
     length = great_circle_m(filled[ends[:, 0]], filled[ends[:, 1]])
-    known = ~np.isnan(points).any(axis=1)[ends].any(axis=1)
+    unknown = np.asarray(np.isnan(points).any(axis=1))
+    known = np.asarray(~unknown[ends].any(axis=1))
     # Of no length only because an end was put where the other is: that tells nothing.
     guessed = ~known & (length >= 1.0)
     measured = rtt_of(length)
