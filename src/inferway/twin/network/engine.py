@@ -6,7 +6,8 @@ is Python, with a heap of (time, number, function, argument).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from heapq import heappop, heappush
 from itertools import count
 from typing import Any
@@ -15,8 +16,7 @@ import numpy as np
 
 from inferway.site.view import ALL_CLASSES, HOLD
 from inferway.twin.network.ledger import Ledger
-from inferway.twin.network.site import Request, Server, Site
-from inferway.twin.network.sites import Sites
+from inferway.twin.network.pools import NetworkRequest, NodePool, NodePools, NodeServer
 from inferway.twin.network.terrain import Terrain
 
 _AGREE = 1e-6
@@ -46,6 +46,7 @@ class Engine:
         heappush(self._heap, (np.inf, next(self._number), _nothing, None))
         self._counted_s = 0.0
         self._in_system = 0
+        self._draining = False
         self._terrain = terrain
         self._entry = [
             (int(network.paths.node[network.paths.first[path]]), int(task))
@@ -55,12 +56,12 @@ class Engine:
             np.inf if kind.deadline_s is None else kind.deadline_s
             for kind in (terrain.kinds[int(task)] for task in network.requests.task)
         ]
-        self._by: dict[tuple[int, int], Site] = {}
+        self._by: dict[tuple[int, int], NodePool] = {}
         self._served: list[int] = []
 
-    def attach(self, sites: Sites) -> None:
-        """Send requests to these sites."""
-        self._by, self._served = sites.by, sites.served
+    def attach(self, pools: NodePools) -> None:
+        """Send requests to these pools."""
+        self._by, self._served = pools.by, pools.served
 
     def after(self, wait_s: float, call: Callable[[Any], None], argument: Any) -> None:
         """Call a function in so many seconds."""
@@ -77,7 +78,7 @@ class Engine:
                 call(argument)
             self.now_s = time_s
             self._change(1)
-            request = Request(kind, time_s, slot, time_s + patience[kind], draw)
+            request = NetworkRequest(kind, time_s, slot, time_s + patience[kind], draw)
             decide(request, by[entry[kind]], ALL_CLASSES)
         self._ledger.entered += len(times)
 
@@ -90,8 +91,11 @@ class Engine:
         self.now_s = end_s
 
     def drain(self) -> None:
-        """Let everything happen that is still to happen."""
+        """Let everything happen that is still to happen; nobody waits for a larger batch."""
         end_s = self.now_s
+        self._draining = True
+        for pool in self._by.values():
+            self.flush(pool)
         while len(self._heap) > 1:
             self.now_s, _, call, argument = heappop(self._heap)
             call(argument)
@@ -120,12 +124,12 @@ class Engine:
                 f"the number of requests over time adds up to {ledger.area:.9g} s, their times to "
                 f"{ledger.sojourn_s:.9g} s"
             )
-        for site in self._by.values():
-            left = int(site.dispatcher.site.queue.sum())
-            if left or site.in_flight:
+        for pool in self._by.values():
+            left = int(pool.dispatcher.site.queue.sum())
+            if left or pool.in_flight:
                 raise InvariantError(
-                    f"{left} requests stand at node {self._terrain.nodes[site.node].name} in the "
-                    f"end, and {site.in_flight} are counted"
+                    f"{left} requests stand at node {self._terrain.nodes[pool.node].name} in the "
+                    f"end, and {pool.in_flight} are counted"
                 )
 
     def _change(self, by: int) -> None:
@@ -134,28 +138,93 @@ class Engine:
         self._counted_s = self.now_s
         self._in_system += by
 
-    def _decide(self, request: Request, site: Site, classes: int) -> None:
-        """Have the entry's dispatcher choose, and give the request to the server."""
-        index = site.dispatcher.arrive(
-            self.now_s, request.draw, request.deadline_s, 0.0, 0, classes, 1, True
-        )
+    def _decide(
+        self, request: NetworkRequest, pool: NodePool, classes: int, *, taken: bool = False
+    ) -> None:
+        """Have the entry's dispatcher choose, and give the request to the server.
+
+        One that was taken before is not refused for want of time elsewhere.
+        """
+        arrive, now_s = pool.dispatcher.arrive, self.now_s
+        index = arrive(now_s, request.draw, request.deadline_s, 0.0, 0, classes, 1, True)
+        if taken and index < 0:
+            index = arrive(now_s, request.draw, np.inf, 0.0, 0, classes, 1, True)
         if index < 0:
             if index == HOLD:
                 raise ValueError(
-                    f"policy {site.dispatcher.policy_name} holds requests in a central queue, "
+                    f"policy {pool.dispatcher.policy_name} holds requests in a central queue, "
                     "which nodes of a network do not have"
                 )
             self._lose(request)
             return
-        server = site.servers[index]
+        server = pool.servers[index]
         request.server = server
-        site.in_flight += 1
-        if server.busy is None:
+        self._put(server, request)
+
+    def _put(self, server: NodeServer, request: NetworkRequest) -> None:
+        """A request comes to its server."""
+        server.pool.in_flight += 1
+        if server.pool.batches:
+            server.queue.append(request)
+            self._take(server)
+        elif server.busy is None:
             self._begin(server, request)
         else:
             server.queue.append(request)
 
-    def _begin(self, server: Server, request: Request) -> None:
+    def _take(self, server: NodeServer) -> None:
+        """Begin what a free server takes of its queue; below the smallest batch it waits for more.
+
+        As live: a policy with `pull` says what it drops and takes, else the file's rule.
+        """
+        queue, pool, now_s = server.queue, server.pool, self.now_s
+        if server.busy is not None or not queue:
+            return
+        drop, take = 0, server.rule.take(len(queue))
+        if pool.dispatcher.pulls:
+            drop, take = pool.dispatcher.pull(server.index, now_s, ~queue[0].draw)
+        for _ in range(min(drop, len(queue))):
+            self._drop(server, queue.popleft())
+        while queue and pool.drops and queue[0].deadline_s < now_s:
+            self._drop(server, queue.popleft())
+        if take <= 0 and (self._draining or pool.heir is not None):
+            take = len(queue)
+        fitting = server.rule.rounded(min(take, len(queue)))
+        if fitting:
+            server.members = [queue.popleft() for _ in range(fitting)]
+            pool.dispatcher.begin(server.index, fitting, now_s)
+            self._begin(server, server.members[0])
+        elif queue:
+            pool.dispatcher.begin(server.index, 0, now_s)
+            if pool.drops and np.isfinite(queue[0].deadline_s):
+                self.after(queue[0].deadline_s - now_s, self._expire, (server, queue[0]))
+
+    def _expire(self, waiting: tuple[NodeServer, NetworkRequest]) -> None:
+        """A request has waited for a batch until its deadline."""
+        server, request = waiting
+        if server.busy is None and server.queue and server.queue[0] is request:
+            self._drop(server, server.queue.popleft())
+            self._take(server)
+            self._look(server.pool)
+
+    def flush(self, pool: NodePool) -> None:
+        """Let nobody wait for requests that will not come."""
+        if pool.batches:
+            for server in pool.servers:
+                self._take(server)
+
+    def move_out(self, resting: Iterable[NodeServer]) -> None:
+        """Decide anew on what servers have queued that get nothing more; the rest still ends."""
+        for server in resting:
+            queued, server.queue = list(server.queue), deque()
+            for request in queued:
+                position = max(1, len(server.members)) if server.busy is not None else 0
+                server.pool.withdraw(server, position, self.now_s, True)
+                server.pool.in_flight -= 1
+                now = self._by[server.pool.node, server.pool.task]
+                self._decide(request, now, ALL_CLASSES, taken=True)
+
+    def _begin(self, server: NodeServer, request: NetworkRequest) -> None:
         server.busy = request
         now_s = self.now_s
         times = server.times
@@ -163,40 +232,43 @@ class Engine:
             server.began_s = now_s
             heappush(self._heap, (now_s + server.half_s, next(self._number), self._reach, server))
         else:
-            server.service_s = service_s = times.next()
+            server.service_s = service_s = times.next(len(server.members) or 1)
             heappush(self._heap, (now_s + service_s, next(self._number), self._finish, server))
 
-    def _reach(self, server: Server) -> None:
+    def _reach(self, server: NodeServer) -> None:
         """A forwarded request comes to the node that was chosen for it."""
         request = server.busy
         assert request is not None
-        offer = server.offer
-        assert offer is not None
+        assert server.offer is not None
         model = self._terrain.models[server.model]
-        site = self._by.get((model.node, model.task))
-        mask = 0 if site is None else site.masks.get(model.variant, 0)
+        pool = self._by.get((model.node, model.task))
+        mask = 0 if pool is None else pool.masks.get(model.variant, 0)
         if mask:
-            assert site is not None
-            index = site.dispatcher.arrive(
+            assert pool is not None
+            index = pool.dispatcher.arrive(
                 self.now_s, ~request.draw, request.deadline_s, 0.0, 0, mask, 1, False
             )
             if index >= 0:
-                there = site.servers[index]
-                request.there = there
-                site.in_flight += 1
-                if there.busy is None:
-                    self._begin(there, request)
-                else:
-                    there.queue.append(request)
+                request.there = there = pool.servers[index]
+                self._put(there, request)
                 return
         self.after(server.half_s, self._refused, server)
 
-    def _finish(self, server: Server) -> None:
-        """An instance has served its request."""
-        request = server.busy
-        assert request is not None
-        site = server.site
-        site.dispatcher.finish(server.index, self.now_s, server.service_s)
+    def _finish(self, server: NodeServer) -> None:
+        """An instance has served its request, or all of its batch."""
+        assert server.busy is not None
+        finish, members = server.pool.dispatcher.finish, server.members
+        if not members:
+            finish(server.index, self.now_s, server.service_s)
+            self._served_one(server, server.busy)
+        for place, request in enumerate(members):
+            # The whole batch is measured once.
+            measured = -1 if place else len(members)
+            finish(server.index, self.now_s, server.service_s, measured)
+            self._served_one(server, request)
+        self._next(server)
+
+    def _served_one(self, server: NodeServer, request: NetworkRequest) -> None:
         self._served[server.model] += 1
         if request.there is server:
             entry = request.server
@@ -207,64 +279,73 @@ class Engine:
         else:
             self._change(-1)
             self._ledger.answer(request, server.model, self.now_s)
-        self._next(server)
 
-    def _answer(self, server: Server) -> None:
+    def _answer(self, server: NodeServer) -> None:
         """The answer of a forwarded request is back at its entry."""
         request = server.busy
         assert request is not None
         now_s = self.now_s
-        server.site.dispatcher.finish(server.index, now_s, now_s - server.began_s)
+        server.pool.dispatcher.finish(server.index, now_s, now_s - server.began_s)
         self._change(-1)
         self._ledger.answer(request, server.model, now_s)
         self._next(server)
 
-    def _refused(self, server: Server) -> None:
+    def _refused(self, server: NodeServer) -> None:
         """A forwarded request is back without an answer: another class gets it, once."""
         request = server.busy
         assert request is not None
         request.there = None
-        site = server.site
-        site.withdraw(server, 0, self.now_s, True)
+        pool = server.pool
+        pool.withdraw(server, 0, self.now_s, True)
         self._next(server)
         if request.refused or self.now_s > request.deadline_s:
             self._lose(request)
             return
         request.refused = True
         self._ledger.retried += 1
-        # The site of now, where the offer may be gone; its class, if it is still there, is not.
-        now = self._by[site.node, site.task]
-        name = site.dispatcher.fleet.variants[server.key]
+        # The pool of now, where the offer may be gone; its class, if it is still there, is not.
+        now = self._by[pool.node, pool.task]
+        name = pool.dispatcher.fleet.variants[server.key]
         classes = ALL_CLASSES
         if name in now.dispatcher.fleet.variants:
             classes = ~(1 << now.dispatcher.fleet.variants.index(name))
         self._decide(request, now, classes)
 
-    def _next(self, server: Server) -> None:
-        """The server's request has left; the next in its queue is begun, if it is not too late."""
-        site = server.site
-        site.in_flight -= 1
-        server.busy = None
+    def _next(self, server: NodeServer) -> None:
+        """The server's requests have left; the next is begun, if it is not too late."""
+        pool = server.pool
+        pool.in_flight -= len(server.members) or 1
+        server.busy, server.members = None, []
         queue = server.queue
-        while queue:
-            request = queue.popleft()
-            if site.drops and request.deadline_s < self.now_s:
-                forwarded = request.there is server
-                site.withdraw(server, 0, self.now_s, not forwarded)
-                site.in_flight -= 1
-                if forwarded:
-                    request.refused = True  # too late for another one
-                    self.after(request.server.half_s, self._refused, request.server)
-                else:
-                    self._lose(request)
-                continue
-            self._begin(server, request)
-            break
-        if site.heir is not None and not site.in_flight and site.gone is not None:
-            gone, site.gone = site.gone, None
+        if pool.batches:
+            self._take(server)
+        else:
+            while queue:
+                request = queue.popleft()
+                if not (pool.drops and request.deadline_s < self.now_s):
+                    self._begin(server, request)
+                    break
+                self._drop(server, request)
+        self._look(pool)
+
+    def _drop(self, server: NodeServer, request: NetworkRequest) -> None:
+        """The request that was first in the queue of a free server gets no answer."""
+        forwarded = request.there is server
+        server.pool.withdraw(server, 0, self.now_s, not forwarded)
+        server.pool.in_flight -= 1
+        if forwarded:
+            request.refused = True  # too late for another one
+            self.after(request.server.half_s, self._refused, request.server)
+        else:
+            self._lose(request)
+
+    def _look(self, pool: NodePool) -> None:
+        """Say when a pool that was replaced has answered its last request."""
+        if pool.heir is not None and not pool.in_flight and pool.gone is not None:
+            gone, pool.gone = pool.gone, None
             gone()
 
-    def _lose(self, request: Request) -> None:
+    def _lose(self, request: NetworkRequest) -> None:
         self._change(-1)
         self._ledger.lose(request, self.now_s)
 

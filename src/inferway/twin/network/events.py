@@ -27,12 +27,11 @@ from inferway.placement.contract import Float, Observation, Policy
 from inferway.placement.gain import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
-from inferway.twin.network.exchange import LOOK_S, Exchange
+from inferway.twin.network.exchange import LOOK_S, OfferExchange
 from inferway.twin.network.ledger import Ledger
 from inferway.twin.network.mover import Mover, present
+from inferway.twin.network.pools import NodePool, NodePools
 from inferway.twin.network.result import EventResult
-from inferway.twin.network.site import Site
-from inferway.twin.network.sites import Sites
 from inferway.twin.network.terrain import Terrain
 from inferway.twin.slots import placement_of
 
@@ -137,8 +136,6 @@ class _Run:
         load_s: Callable[[float], float],
         measure: bool,
     ) -> None:
-        written = deployment.network
-        assert written is not None  # it has been built
         self._network, self._policy, self._slots = network, policy, slots
         self._trace = requests_of(network, demand, slots * network.slot_s)
         self._seed = seed
@@ -157,23 +154,22 @@ class _Run:
             (int(paths.node[paths.first[path]]), int(task)): float(peak) / network.slot_s
             for path, task, peak in zip(requests.path, requests.task, requests.peak, strict=True)
         }
-        self._sites = Sites(
+        self._pools = NodePools(
             deployment,
             terrain,
             rates,
             peaks,
             lambda node: self._exchange.heard[node],
             seed=seed,
-            max_wait_s=written.max_wait,
             measure=measure,
         )
-        self._exchange = Exchange(terrain, self._sites.own, self._heard, self._engine.after)
-        self._engine.attach(self._sites)
+        self._exchange = OfferExchange(terrain, self._pools.own, self._heard, self._engine.after)
+        self._engine.attach(self._pools)
         self._movers = [
             Mover(
                 terrain,
                 v,
-                self._sites.running[v],
+                self._pools.running[v],
                 refresh=lambda task, v=v: self._changed(v, task),  # type: ignore[misc]
                 after=self._engine.after,
                 now=lambda: self._engine.now_s,
@@ -256,22 +252,22 @@ class _Run:
             if progress is not None:
                 progress(end - start)
         self._engine.until(end_s)
-        load = ledger.close(self._sites.running)
+        load = ledger.close(self._pools.running)
         began = time.thread_time()
         allocation = self._policy.step(Observation(counts.astype(np.float64), load))
         ledger.cpu[slot] = time.thread_time() - began
         if slot + 1 < self._slots:
             ledger.slot = slot + 1  # what is fetched now is for it
             for node, mover in enumerate(self._movers):
-                self._sites.aim(node, allocation)
+                self._pools.aim(node, allocation)
                 self._exchange.tell(node, self._engine.now_s)
                 mover.toward(allocation)
         return True
 
     def _present(self) -> Float:
-        return present(len(self._network.pairs.node), self._sites.running)
+        return present(len(self._network.pairs.node), self._pools.running)
 
-    def _changed(self, node: int, task: int) -> Site | None:
+    def _changed(self, node: int, task: int) -> NodePool | None:
         """Copies of a task have come to a node, or go."""
         before = self._refresh(node, task)
         self._exchange.tell(node, self._engine.now_s)
@@ -279,16 +275,23 @@ class _Run:
 
     def _heard(self, node: int, tasks: set[str]) -> None:
         """A node goes by other offers for some tasks."""
-        for task in sorted(tasks):
-            self._refresh(node, self._task_number[task])
+        for task in map(self._task_number.__getitem__, sorted(tasks)):
+            outdated, resting = self._pools.heed(node, task, self._engine.now_s)
+            self._engine.move_out(resting)
+            if outdated:
+                self._refresh(node, task)
 
-    def _refresh(self, node: int, task: int) -> Site | None:
-        return self._sites.refresh(node, task)
+    def _refresh(self, node: int, task: int) -> NodePool | None:
+        """Make a pool anew; the one before waits for no larger batches."""
+        before = self._pools.refresh(node, task, self._engine.now_s)
+        if before is not None:
+            self._engine.flush(before)
+        return before
 
     def _look(self, node: int) -> None:
         """A node sees what it can spare, tells that, and looks again in a while."""
         if self._ended:
             return
-        self._sites.look(node, LOOK_S)
+        self._pools.look(node, LOOK_S)
         self._exchange.tell(node, self._engine.now_s)
         self._engine.after(LOOK_S, self._look, node)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from inferway.dispatch.offers import Offer, Own, passed_on, received
+from inferway.network.node import Way, way_of
 from inferway.twin.network.terrain import Terrain
 
 REFRESH_S: Final = 2.0
@@ -23,7 +24,7 @@ After = Callable[[float, Callable[[Any], None], Any], None]
 """In so many seconds, call this with that."""
 
 
-class Exchange:
+class OfferExchange:
     """The offers of all nodes.
 
     Parameters
@@ -119,8 +120,8 @@ class Exchange:
         self.heard[node] = by_task
 
 
-def _ways(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...]]]:
-    return {(offer.variant, offer.node, offer.path) for offer in offers}
+def _ways(offers: Iterable[Offer]) -> set[tuple[Way, int]]:
+    return {(way_of(offer), offer.together) for offer in offers}
 
 
 def _differ(one: Sequence[Offer], other: Sequence[Offer]) -> bool:

@@ -10,8 +10,8 @@ import numpy as np
 from inferway.placement.contract import Float
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.local import loads_of, variants_of
+from inferway.twin.network.pools import NetworkRequest
 from inferway.twin.network.result import EventResult
-from inferway.twin.network.site import Request
 from inferway.twin.network.terrain import Terrain
 from inferway.twin.result import PartResult
 
@@ -107,7 +107,7 @@ class Ledger:
         self._fetched_by_tier[network.tier[pairs.node[p]]] += size
         self._fetched_by_task[network.models.task[pairs.model[p]]] += size
 
-    def answer(self, request: Request, model: int, now_s: float) -> None:
+    def answer(self, request: NetworkRequest, model: int, now_s: float) -> None:
         """A request has its answer."""
         time_s = now_s - request.entered_s
         slot = request.slot
@@ -129,7 +129,7 @@ class Ledger:
         if now_s > request.deadline_s:
             self.late += 1
 
-    def lose(self, request: Request, now_s: float) -> None:
+    def lose(self, request: NetworkRequest, now_s: float) -> None:
         """A request gets none."""
         self.lost += 1
         self.sojourn_s += now_s - request.entered_s

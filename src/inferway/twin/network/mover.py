@@ -10,7 +10,7 @@ import numpy as np
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.moves import Load, next_move
 from inferway.twin.network.exchange import After
-from inferway.twin.network.site import Site
+from inferway.twin.network.pools import NodePool
 from inferway.twin.network.terrain import Terrain
 
 _ROUNDING = 1e-9
@@ -30,7 +30,7 @@ class Mover:
     running
         The node's pairs that take requests; the mover changes them.
     refresh
-        Called with a task when copies of it have come or go; returns the site that was replaced.
+        Called with a task when copies of it have come or go; returns the pool that was replaced.
     after, now
         The engine's clock.
     told_s
@@ -48,7 +48,7 @@ class Mover:
         node: int,
         running: set[int],
         *,
-        refresh: Callable[[int], Site | None],
+        refresh: Callable[[int], NodePool | None],
         after: After,
         now: Callable[[], float],
         told_s: float,

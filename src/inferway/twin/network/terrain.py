@@ -64,8 +64,7 @@ class Terrain:
     Raises
     ------
     ValueError
-        Where a node has one central queue: requests of a network wait at instances. Where the
-        file offers batches: nodes form them, and this twin would predict something else.
+        Where a node has one central queue: requests of a network wait at instances.
     """
 
     def __init__(self, deployment: Deployment, network: DeliveryNetwork) -> None:
@@ -74,14 +73,6 @@ class Terrain:
             task for task in deployment.tasks.values() for _ in range(task.count)
         ]
         """(N,) where the file describes each task of the network."""
-        for task in deployment.tasks.values():
-            for variant in task.variants.values():
-                if variant.batch is not None:
-                    raise ValueError(
-                        f"tasks.{task.name}.variants.{variant.name}.batch: the nodes of a network "
-                        "form batches, and its event twin serves requests one by one; leave "
-                        "`batch` out to simulate that"
-                    )
         members = members_of(deployment, topology_of(deployment))
         below = _downstream(network)
         self.nodes: list[Ground] = []

@@ -227,11 +227,38 @@ def test_central_queues_and_bad_numbers_are_refused(small) -> None:
         inferway.simulate(deployment, slots=1, fetch_rate=1e6)
 
 
-def test_batches_are_refused_for_nodes_form_them_and_it_does_not(small) -> None:
-    batch = "batch: {sizes: [1, 4], service: [8 ms, 16 ms]}"
-    told = "tasks.quiet.variants.large.batch: the nodes of a network form batches, and its event "
-    with pytest.raises(ValueError, match=told):
-        simulate_events(small(("mean: 8 ms}", f"mean: 8 ms}}, {batch}")), slots=1)
+def test_nodes_form_batches_of_their_clients_and_their_neighbors_requests(small) -> None:
+    # One copy at the cloud, which alone takes 125/s and four at once 250/s.
+    batch = "batch: {sizes: [1, 2, 4], service: [8 ms, 10 ms, 16 ms]}"
+    busy = (
+        ("policy: infida", "policy: repository-only"),
+        ("rate: 7/s", "rate: 160/s"),
+        ("process: constant", "process: poisson"),
+        ("  quiet:\n    max_instances", "  quiet:\n    deadline: 90 ms\n    max_instances"),
+    )
+    alone = simulate_events(small(*busy), slots=2)
+    batched = simulate_events(small(*busy, ("mean: 8 ms}", f"mean: 8 ms}}, {batch}")), slots=2)
+    assert batched.answered + batched.lost == batched.requests.sum()
+    assert batched.lost < alone.lost
+    assert batched.p99_s < alone.p99_s
+    assert batched.in_system == pytest.approx(batched.flow)
+
+
+def test_what_waits_for_a_larger_batch_is_dropped_at_its_deadline_or_run_at_the_end(small) -> None:
+    batch = "batch: {sizes: [1, 4], service: [8 ms, 16 ms], min: 4, max: 4}"
+    lone = (
+        ("policy: infida", "policy: repository-only"),
+        ("rate: 7/s", "rate: 0.5/s"),
+        ("mean: 8 ms}", f"mean: 8 ms}}, {batch}"),
+        ("dispatch: {policy: least-cost}", "dispatch: {policy: most-accurate-only}"),
+    )
+    waited = simulate_events(small(*lone), slots=2)
+    assert waited.lost == 0
+    assert waited.p99_s > 1.0
+    deadline = ("  quiet:\n    max_instances", "  quiet:\n    deadline: 1 s\n    max_instances")
+    late = simulate_events(small(*lone, deadline), slots=2)
+    assert 0 < late.lost < late.requests.sum()
+    assert late.answered + late.lost == late.requests.sum()
 
 
 def test_the_python_api_gives_what_the_command_prints(small) -> None:

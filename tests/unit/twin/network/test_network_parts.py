@@ -8,11 +8,10 @@ import pytest
 from inferway.deployment import ServiceTime
 from inferway.dispatch.offers import Own
 from inferway.network.layout import deployed
-from inferway.twin.network.exchange import Exchange
+from inferway.twin.network.exchange import OfferExchange
 from inferway.twin.network.ledger import Quantiles
 from inferway.twin.network.mover import BudgetError, Mover
-from inferway.twin.network.services import ServiceTimes
-from inferway.twin.network.sites import Sites
+from inferway.twin.network.pools import NodePools, ServiceTimes
 from inferway.twin.network.terrain import Terrain
 
 
@@ -141,7 +140,7 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
     cloud = terrain.number["cloud"]
     metro, edge = terrain.number["metro"], terrain.number["edge-1"]
     running = {cloud: [Own("quiet", "large", 0.9, 0.008, 100.0, True)], metro: []}
-    exchange = Exchange(
+    exchange = OfferExchange(
         terrain,
         lambda node: running.get(node, []),
         lambda node, tasks: heard.append((round(clock.now_s, 6), node, tasks)),
@@ -169,25 +168,25 @@ def test_news_travels_for_half_a_round_trip_per_hop(terrain) -> None:
 def test_a_node_can_spare_what_it_has_not_served_of_late(small) -> None:
     deployment = small()
     terrain = Terrain(deployment, deployed(deployment).network)
-    sites = Sites(deployment, terrain, {}, {}, lambda _: {}, seed=1, max_wait_s=0.1, measure=True)
+    pools = NodePools(deployment, terrain, {}, {}, lambda _: {}, seed=1, measure=True)
     metro = terrain.number["metro"]
-    sites.running[metro] = {pair(terrain, "metro", "quiet", "large")}
-    assert sites.own(metro) == [Own("quiet", "large", 0.9, 0.008, 125.0, False)]
-    sites.served[terrain.index[metro, 0, "large"]] += 50
-    sites.look(metro, 2.0)
-    assert sites.own(metro)[0].spare_per_s == 100
-    sites.look(metro, 2.0)
-    assert sites.own(metro)[0].spare_per_s == 125
-    assert [one.repository for one in sites.own(terrain.number["cloud"])] == [True, True]
-    sites.aim(metro, wanted(terrain, pair(terrain, "metro", "other", "large")))
-    assert sites.own(metro) == []  # it goes on serving what is sent, and offers it no more
+    pools.running[metro] = {pair(terrain, "metro", "quiet", "large")}
+    assert pools.own(metro) == [Own("quiet", "large", 0.9, 0.008, 125.0, False)]
+    pools.served[terrain.index[metro, 0, "large"]] += 50
+    pools.look(metro, 2.0)
+    assert pools.own(metro)[0].spare_per_s == 100
+    pools.look(metro, 2.0)
+    assert pools.own(metro)[0].spare_per_s == 125
+    assert [one.repository for one in pools.own(terrain.number["cloud"])] == [True, True]
+    pools.aim(metro, wanted(terrain, pair(terrain, "metro", "other", "large")))
+    assert pools.own(metro) == []  # it goes on serving what is sent, and offers it no more
 
 
 def test_spare_rates_alone_wait_for_the_next_refresh(terrain) -> None:
     clock = Clock()
     metro = terrain.number["metro"]
     own = [Own("quiet", "tiny", 0.6, 0.002, 400.0)]
-    exchange = Exchange(
+    exchange = OfferExchange(
         terrain, lambda node: own if node == metro else [], lambda *_: None, clock.after
     )
     exchange.begin()

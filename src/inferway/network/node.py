@@ -1,0 +1,264 @@
+"""A node's decisions about its fleets, without sockets and clocks.
+
+The live node and the event twin drive the same. A task's fleet at a node is what runs there and,
+behind these, a class of virtual servers for each offer (`inferway.dispatch.offers`). An offer that
+is taken back keeps its class for a while, since most come again: until then nothing is sent to it.
+Another way, or batches that need more servers than there are, make another fleet.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import msgspec
+
+from inferway.dispatch.batching import Rule, foresee, rules_of
+from inferway.dispatch.deployed import dispatcher_on
+from inferway.dispatch.offers import Offer, Own, fleet_at, lasting_classes
+
+if TYPE_CHECKING:
+    from inferway.deployment import Batch, Deployment, Task
+    from inferway.dispatch.dispatcher import Dispatcher
+
+REMEMBERED_S: Final = 60.0
+"""How long an offer that was taken back keeps its class."""
+
+# Where a task's clients are elsewhere, or come later.
+_RARE_PER_S: Final = 1e-3
+
+Way = tuple[str, str, tuple[str, ...]]
+"""Variant, node, and the path there."""
+
+
+def way_of(offer: Offer) -> Way:
+    """Tell where an offer leads, and how."""
+    return offer.variant, offer.node, offer.path
+
+
+class FleetTerms(NamedTuple):
+    """What holds for every fleet of a task at a node.
+
+    Attributes
+    ----------
+    task
+        Name that clients ask for.
+    node, hardware, repository
+        Where it stands.
+    buffer
+        Places at each server, the one in service included; None where the file says none.
+    drops
+        Whether a request whose deadline passes in a queue is dropped.
+    rate_per_s
+        Mean arrival rate of the task's clients at the node, 1/s; 0 where none enter there.
+    peak_per_s
+        The same, at most at any time.
+    elsewhere
+        Whether clients ask for the task at any node.
+    """
+
+    task: str
+    node: str
+    hardware: str
+    repository: bool
+    buffer: int | None
+    drops: bool
+    rate_per_s: float = 0.0
+    peak_per_s: float = 0.0
+    elsewhere: bool = False
+
+
+class NodeFleet(NamedTuple):
+    """A fleet that has been made: its dispatcher, and by class the offer and the batches.
+
+    An offer is None for the node's own classes, batches are None where none are formed.
+    """
+
+    dispatcher: Dispatcher
+    stands_for: Sequence[Offer | None]
+    batches: Sequence[Batch | None]
+
+    @property
+    def rules(self) -> list[Rule] | None:
+        """By class, how batches are formed; None where no class forms any."""
+        return rules_of(self.dispatcher.site, self.batches) if any(self.batches) else None
+
+
+class Heeded(NamedTuple):
+    """What follows from the offers of now for the fleet that there is.
+
+    Attributes
+    ----------
+    gone
+        Variant and node of the offers that hold no more: nothing is sent there.
+    lasting
+        Bit mask of the classes that are the last resort.
+    outdated
+        Whether another fleet is to be made.
+    """
+
+    gone: frozenset[tuple[str, str]]
+    lasting: int
+    outdated: bool
+
+
+class TaskFleets:
+    """The fleets of one task at a node, one after the other.
+
+    Parameters
+    ----------
+    deployment, kind
+        The file, and the task in it.
+    terms
+        What holds for all of them.
+    """
+
+    def __init__(self, deployment: Deployment, kind: Task, terms: FleetTerms) -> None:
+        self._deployment, self._kind, self.terms = deployment, kind, terms
+        self.own: Mapping[str, int] = {}
+        """Copies that the present fleet was made of, by variant."""
+        self._ways: frozenset[Way] = frozenset()
+        self._stands_for: Sequence[Offer | None] = ()
+        self._remembered: dict[tuple[str, str], tuple[Offer, float]] = {}
+        """Offers by variant and node, and since when each holds no more; inf while it does."""
+
+    def heed(self, offers: Iterable[Offer]) -> Heeded:
+        """Hold the offers of now against the classes of the present fleet."""
+        now = {way_of(offer): offer for offer in offers}
+        room = {way_of(offer): offer.together for offer in self._stands_for if offer is not None}
+        grown = any(offer.together > room.get(way, math.inf) for way, offer in now.items())
+        # The same may be offered by another way, which the fleet does not know.
+        gone = frozenset((variant, node) for variant, node, _ in self._ways - now.keys())
+        lasting = self._lasting(self._stands_for, now.keys())
+        return Heeded(gone, lasting, grown or not now.keys() <= self._ways)
+
+    def remember(self, offers: Iterable[Offer], now_s: float) -> list[Offer]:
+        """List the offers of now, and others of the last minute to which there is no way now."""
+        present = list(offers)
+        held = {(one.variant, one.node): (one, math.inf) for one in present}
+        gone = {
+            key: (one, min(since_s, now_s))
+            for key, (one, since_s) in self._remembered.items()
+            if key not in held and now_s - since_s <= REMEMBERED_S
+        }
+        self._remembered = held | gone
+        return present + [one for one, _ in gone.values()]
+
+    def make(
+        self, own: Mapping[str, int], offers: Sequence[Offer], *, measure: bool = True
+    ) -> NodeFleet:
+        """Make a fleet of copies by variant and of offers, and its dispatcher.
+
+        Raises
+        ------
+        ValueError
+            Where there is neither a copy nor an offer, or the policy cannot run there.
+        """
+        deployment, kind, terms = self._deployment, self._kind, self.terms
+        network = deployment.network
+        variants = kind.variants
+        fleet, stands_for = fleet_at(
+            terms.task,
+            [
+                (name, variants[name].accuracy, variants[name].service_on(terms.hardware).rate, n)
+                for name, n in own.items()
+            ],
+            offers,
+            terms.buffer,
+            node=terms.node,
+            rate_per_s=terms.peak_per_s,
+        )
+        dispatcher = dispatcher_on(
+            deployment,
+            kind,
+            fleet,
+            rate_per_s=self._rate_per_s,
+            measure=measure,
+            narrow=terms.drops,
+            max_wait_s=None if network is None else network.max_wait,
+            lasting=self._lasting(stands_for, set(map(way_of, offers))),
+            best_effort=True,
+        )
+        batches = [
+            variants[name].batch if offer is None else None
+            for name, offer in zip(fleet.variants, stands_for, strict=True)
+        ]
+        foresee(dispatcher.site, batches)
+        return NodeFleet(dispatcher, stands_for, batches)
+
+    def unchanged(self, fleet: NodeFleet) -> set[str]:
+        """Name the classes whose service times are still true: their own, and by the same way."""
+        return {
+            name
+            for name, offer in zip(fleet.dispatcher.fleet.variants, fleet.stands_for, strict=True)
+            if offer is None or way_of(offer) in self._ways
+        }
+
+    def adopt(
+        self,
+        own: Mapping[str, int],
+        offers: Iterable[Offer] = (),
+        stands_for: Sequence[Offer | None] = (),
+    ) -> None:
+        """Say what the present fleet was made of, from now on."""
+        self.own, self._ways = dict(own), frozenset(map(way_of, offers))
+        self._stands_for = stands_for
+
+    def _lasting(self, stands_for: Sequence[Offer | None], ways: Collection[Way]) -> int:
+        """Tell the classes that are the last resort: of repositories that can be reached."""
+        within_reach = [
+            offer
+            if offer is None or way_of(offer) in ways
+            else msgspec.structs.replace(offer, repository=False)
+            for offer in stands_for
+        ]
+        return lasting_classes(within_reach, repository=self.terms.repository)
+
+    @property
+    def _rate_per_s(self) -> float | None:
+        """Expected arrival rate for the policy; None where nothing says it."""
+        if self.terms.rate_per_s > 0.0:
+            return self.terms.rate_per_s
+        if self._deployment.policy_of(self._kind).options.get("window"):
+            return None
+        # What neighbors send has been decided on: the policy here has next to nothing to do.
+        return _RARE_PER_S if self.terms.elsewhere else None
+
+
+class Capability(NamedTuple):
+    """What one copy of a variant can do, as far as measured.
+
+    Attributes
+    ----------
+    least_s
+        Service time of the smallest run that it begins.
+    most_per_s
+        Requests per second while it is never idle, in the batches that pay most.
+    largest
+        Requests that it takes in one run, at most.
+    """
+
+    least_s: float
+    most_per_s: float
+    largest: int = 1
+
+
+def offered(
+    terms: FleetTerms,
+    variant: str,
+    accuracy: float,
+    copies: int,
+    one: Capability,
+    taken_per_s: float,
+) -> Own:
+    """Offer the neighbors what copies of a variant can spare beside what is taken of them, 1/s."""
+    return Own(
+        terms.task,
+        variant,
+        accuracy,
+        one.least_s,
+        max(0.0, copies * one.most_per_s - taken_per_s),
+        terms.repository,
+        copies * one.largest if one.largest > 1 else 0,
+    )
