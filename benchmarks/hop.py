@@ -141,6 +141,7 @@ def _broken(error: BaseException) -> None:
 def forwarded() -> bytes:
     """Write a request as an entry node does."""
     from inferway.live.http.identity import Identity
+
     from inferway.live.upstream.headers import forward_head, target_of
 
     lines = Identity(None, None).headers() + b"Content-Type: application/json\r\n"

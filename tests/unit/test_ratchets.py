@@ -24,7 +24,6 @@ NAMED_TWICE = {
     "Estimate": 2,
     "Exchange": 2,
     "Fixed": 2,
-    "Health": 2,
     "Keys": 2,
     "Layout": 2,
     "Learned": 2,
@@ -64,7 +63,6 @@ CIRCLES = (
         "inferway.live.http.connection",
         "inferway.live.http.exchange",
         "inferway.live.http.listener",
-        "inferway.live.http.prepared",
     ),
 )
 

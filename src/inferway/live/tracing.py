@@ -13,8 +13,7 @@ from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 from inferway.live.errors import ServeError
-from inferway.live.http.identity import Identity
-from inferway.live.http.tracestate import members_of
+from inferway.live.http.trace_context import TraceContext, members_of
 from inferway.live.request import Outcome, Request
 
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT")
@@ -160,7 +159,7 @@ class Tracer:
         self.kind = self._api.SpanKind
         self.error = self._api.Status(self._api.StatusCode.ERROR)
 
-    def begin(self, name: str, identity: Identity, begin_s: float) -> RequestSpan | None:
+    def begin(self, name: str, identity: TraceContext, begin_s: float) -> RequestSpan | None:
         """Begin the span of a request; None where it is not sampled."""
         api, trace = self._api, int(identity.trace, 16)
         around = None
@@ -182,7 +181,7 @@ class Tracer:
 
     def request(self, task: str, request: Request) -> None:
         """Make and hand over the spans of a request that ended just now."""
-        identity = request.identity or Identity(None, None)
+        identity = request.identity or TraceContext(None, None)
         span = self.begin(f"infer {task}", identity, request.received_s)
         if span is not None:
             self.tell(span, task, request, attempts_of(request, self.now()), {})

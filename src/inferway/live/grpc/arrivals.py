@@ -16,8 +16,8 @@ from typing import Any, Final
 import grpc.aio
 
 from inferway.live.bodies import Bodies
+from inferway.live.grpc.connections import Peer, peer_of, received
 from inferway.live.grpc.status import CallError, refused
-from inferway.live.grpc.wires import Peer, peer_of, received
 from inferway.live.http.beside import Beside
 from inferway.live.http.compression import unpacking
 from inferway.live.http.limits import Limits
@@ -34,15 +34,7 @@ TOO_LONG: Final = f"the message is larger than the limit of {OPEN_BYTES} bytes"
 
 
 class Arrivals:
-    """Receives messages within the caps on one and on all.
-
-    Parameters
-    ----------
-    bodies
-        The account of all that is on its way in or waits for its answer.
-    limits
-        Caps on one.
-    """
+    """Receives messages within the caps on one and on all that are held."""
 
     def __init__(self, bodies: Bodies, limits: Limits) -> None:
         self.port = 0
@@ -57,19 +49,10 @@ class Arrivals:
         self._ending: set[asyncio.Task[None]] = set()
 
     async def receive(self, context: Any, *, keyless: bool = False) -> bytes:
-        """Wait for the message of a call.
+        """Wait for the message of a call; that of one which needed no key must be short.
 
-        Parameters
-        ----------
-        context
-            The call, which is ended where the message takes too long or there is no room for it.
-        keyless
-            Whether it needed no key; its message must be short then.
-
-        Raises
-        ------
-        RefusalError
-            When it is too long for a call without a key; for a packed one, see `unpacking`.
+        The call is ended where the message takes too long or there is no room for it. RefusalError
+        when it is too long for a call without a key; for a packed one, see `unpacking`.
         """
         arrival = _Arrival(context, keyless)
         self._arriving.add(arrival)
@@ -241,19 +224,14 @@ class _Arrival:
 
 
 class _Wire:
-    """A connection on which messages take their time.
-
-    Attributes
-    ----------
-    before
-        Bytes of it that belong to none of these messages.
-    held
-        What it counts in the account.
-    """
+    """A connection on which messages take their time."""
 
     __slots__ = ("arrivals", "before", "held", "peer")
 
     def __init__(self, peer: Peer, before: int) -> None:
-        self.peer, self.before = peer, before
+        self.peer = peer
+        self.before = before
+        """Bytes of it that belong to none of these messages."""
         self.held = 0
+        """Bytes that it counts in the account."""
         self.arrivals: set[_Arrival] = set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -12,12 +12,10 @@ import grpc.aio
 from inferway.live.bodies import Bodies
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, Arrivals
-from inferway.live.grpc.health import Health
+from inferway.live.grpc.connections import Unread, peer_of
 from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
 from inferway.live.grpc.status import CallError, denied, refused
-from inferway.live.grpc.unread import Unread
-from inferway.live.grpc.wires import peer_of
 from inferway.live.guard import Denied, Guard
 from inferway.live.http.limits import Limits
 from inferway.live.http.routes import EXTENSIONS
@@ -30,6 +28,10 @@ from inferway.protocol.refusal import RefusalError
 from inferway.version import __version__
 
 Method = Callable[[Any], Awaitable[Any]]
+_KEY: Final = "authorization"
+SERVING: Final = 1
+NOT_SERVING: Final = 2
+SERVICE_UNKNOWN: Final = 3
 
 
 class Endpoint:
@@ -73,7 +75,7 @@ class Endpoint:
         self._bodies = bodies or Bodies(self._limits.bodies_bytes)
         self._arrivals = Arrivals(self._bodies, self._limits)
         self._unread = Unread(self._limits)
-        self._health = Health(self._is_ready)
+        self._health = _Health(self._is_ready)
         self._sites: Sequence[Site] | None = None
         self._intakes: dict[tuple[str, str], Intake] = {}
         self._server: Any = None
@@ -298,7 +300,54 @@ class Endpoint:
         return None if intake is None else intake.site.ready and self._ready()
 
 
-_KEY = "authorization"
+class _Health:
+    """gRPC's health protocol: answers Check, and tells those who watch of changes.
+
+    `ready` tells whether a task is ready, None where it is not known; "" is the server.
+    """
+
+    def __init__(self, ready: Callable[[str], bool | None]) -> None:
+        self._ready = ready
+        self._changed = asyncio.Event()
+        self._ended = False
+
+    def announce(self) -> None:
+        """Have everyone who watches look again."""
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    def end(self) -> None:
+        """End every watch: a stream that stays open would hold up the server's end."""
+        self._ended = True
+        self.announce()
+
+    def check(self, data: bytes) -> Any:
+        """Answer with the status of a service."""
+        name = decode(data, messages.HealthCheckRequest).service
+        status = self._status(name)
+        if status == SERVICE_UNKNOWN:
+            raise RefusalError(404, f"unknown service {name!r}; there is '', and each task")
+        return messages.HealthCheckResponse(status=status)
+
+    async def watch(self, data: bytes, context: Any) -> None:
+        """Send the status now and whenever it changes; an unknown service may become known."""
+        name = decode(data, messages.HealthCheckRequest).service
+        told = None
+        while True:
+            changed = self._changed
+            status = self._status(name)
+            if status != told:
+                await context.write(messages.HealthCheckResponse(status=status))
+                told = status
+            if self._ended:
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping")
+            await changed.wait()
+
+    def _status(self, name: str) -> int:
+        ready = self._ready("" if name == messages.INFERENCE else name)
+        if ready is None:
+            return SERVICE_UNKNOWN
+        return SERVING if ready else NOT_SERVING
 
 
 def _serialize(message: Any) -> bytes:

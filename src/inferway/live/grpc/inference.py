@@ -1,22 +1,28 @@
-"""ModelInfer: message to checked request, outcome to message."""
+"""ModelInfer: message to checked request, outcome to message.
+
+Source: Open Inference Protocol v2 over gRPC, `InferTensorContents`. Raw contents are the same bytes
+as in the binary tensor extension over HTTP: see `inferway.protocol.tensors`.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import numpy as np
+from numpy.typing import NDArray
 
-from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
 from inferway.live.grpc.messages import ModelInferResponse
 from inferway.live.grpc.status import called, ended
-from inferway.live.http.identity import Identity
-from inferway.live.http.parameters import unknown_in
+from inferway.live.http.body import unknown_in
+from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import Arrays, Outcome, Request
 from inferway.live.site import Site
 from inferway.live.stats import Stats
-from inferway.protocol import Tensor
+from inferway.protocol import DTYPES, Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import InferParameters, TensorParameters
 from inferway.protocol.refusal import RefusalError
@@ -27,42 +33,34 @@ _PARAMETER: Final[dict[type, str]] = {
 }  # fmt: skip
 
 
-class PendingCall(NamedTuple):
-    """A request that has been checked, and what becomes of it.
+FIELDS: Final = {
+    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
+    "UINT32": "uint_contents", "UINT64": "uint64_contents", "INT8": "int_contents",
+    "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+"""Where the elements of each datatype are; FP16 has no field."""
 
-    Attributes
-    ----------
-    site
-        The task's.
-    request
-        Not submitted yet.
-    end
-        The answer's message, None where there is no answer.
-    """
+_CARRIER: Final = {
+    "bool_contents": np.bool_, "uint_contents": np.uint32, "uint64_contents": np.uint64,
+    "int_contents": np.int32, "int64_contents": np.int64, "fp32_contents": np.float32,
+    "fp64_contents": np.float64,
+}  # fmt: skip
+
+
+class PendingCall(NamedTuple):
+    """A request that has been checked and not submitted yet, and what becomes of it."""
 
     site: Site
     request: Request
     end: asyncio.Future[Any]
+    """The answer's message, None where there is no answer."""
 
 
 def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
-    """Check a request.
+    """Check a `ModelInferRequest` by the intake that it names; RefusalError where it does not fit.
 
     Nothing of the message is kept: it holds all tensors once more.
-
-    Parameters
-    ----------
-    message
-        A `ModelInferRequest`.
-    intake
-        Of the task or variant that it names.
-    context
-        The call.
-
-    Raises
-    ------
-    RefusalError
-        When the request does not fit.
     """
     received_s = intake.site.now()
     site = intake.site
@@ -100,15 +98,10 @@ def ask(message: Any, intake: Intake, context: Any) -> PendingCall:
 
 
 async def answer(asked: PendingCall) -> Any:
-    """Have a request answered, and return the answer's message.
+    """Have a request answered, and return the answer's message; CallError when it is not.
 
     The task in which this runs is canceled when the client cancels the call, goes away, or its
     deadline passes; the request is withdrawn then.
-
-    Raises
-    ------
-    CallError
-        When it is not answered.
     """
     site, request, end = asked
     site.submit(request)
@@ -122,7 +115,7 @@ async def answer(asked: PendingCall) -> Any:
     return found
 
 
-def _identity(context: Any) -> Identity:
+def _identity(context: Any) -> TraceContext:
     given: dict[str, bytes] = {}
     for key, value in context.invocation_metadata() or ():
         if key in _NAMES:
@@ -130,7 +123,9 @@ def _identity(context: Any) -> Identity:
             if key == "tracestate" and key in given:
                 one = b"%s,%s" % (given[key], one)
             given[key] = one
-    return Identity(given.get("x-request-id"), given.get("traceparent"), given.get("tracestate"))
+    return TraceContext(
+        given.get("x-request-id"), given.get("traceparent"), given.get("tracestate")
+    )
 
 
 def _arrays(message: Any, intake: Intake) -> Arrays:
@@ -208,3 +203,48 @@ def _answer(named: str, intake: Intake, request: Request, wanted: list[Tensor], 
         else:
             to_contents(tensor.datatype, array, output.contents)
     return answer
+
+
+def from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: Any) -> NDArray[Any]:
+    """Read an input's array from an `InferTensorContents`; every axis is at least 1.
+
+    RefusalError when the elements are in another datatype's field, out of range, too many or too
+    few.
+    """
+    field = FIELDS.get(datatype)
+    if field is None:
+        raise RefusalError(
+            400, f"input {name!r} is {datatype}, which only raw_input_contents can hold"
+        )
+    given = [descriptor.name for descriptor, _ in contents.ListFields()]
+    if given != [field]:
+        found = " and ".join(given) or "no contents"
+        raise RefusalError(400, f"input {name!r} is {datatype} and has {found}, expected {field}")
+    elements = getattr(contents, field)
+    size = math.prod(shape)
+    if len(elements) != size:
+        raise RefusalError(
+            400, f"input {name!r} has {len(elements)} elements, its shape {list(shape)} says {size}"
+        )
+    if datatype == "BYTES":
+        strings = np.empty(size, np.object_)
+        strings[:] = elements
+        return strings.reshape(shape)
+    array: NDArray[Any] = np.fromiter(elements, _CARRIER[field], size)
+    dtype = DTYPES[datatype]
+    if array.dtype != dtype:
+        narrow = array.astype(dtype)
+        if not np.array_equal(narrow, array):
+            raise RefusalError(
+                400, f"the contents of input {name!r} are out of the range of {datatype}"
+            )
+        array = narrow
+    return array.reshape(shape)
+
+
+def to_contents(datatype: str, array: NDArray[Any], contents: Any) -> None:
+    """Write an output into an `InferTensorContents`; its datatype must be one of `FIELDS`."""
+    values: list[Any] = array.ravel().tolist()
+    if datatype == "BYTES":
+        values = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+    getattr(contents, FIELDS[datatype]).extend(values)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import grpc
 
 from inferway.live.guard import Denied
-from inferway.live.request import LONGEST_RETRY_S, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
 from inferway.protocol.refusal import RefusalError
 
 CODES: Final = {
@@ -25,28 +25,9 @@ CODES: Final = {
 }
 """The gRPC status for each status with which HTTP refuses."""
 
-OUTCOMES: Final = {
-    Outcome.REJECTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
-    Outcome.EXPIRED: grpc.StatusCode.DEADLINE_EXCEEDED,
-    Outcome.FAILED: grpc.StatusCode.INTERNAL,
-    Outcome.CANCELED: grpc.StatusCode.CANCELLED,
-    Outcome.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
-    Outcome.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
-}
-
 
 class CallError(Exception):
-    """Ends a call that is not answered.
-
-    Parameters
-    ----------
-    code
-        The status.
-    reason
-        In a sentence.
-    trailing
-        Trailing metadata.
-    """
+    """Ends a call that is not answered: status, reason in a sentence, trailing metadata."""
 
     def __init__(self, code: grpc.StatusCode, reason: str, trailing: Any = ()) -> None:
         super().__init__(reason)
@@ -73,7 +54,13 @@ def ended(request: Request) -> CallError:
     after = called(request)
     if request.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
         after += retry(request.retry_after_s)
-    return CallError(OUTCOMES[request.outcome], request.reason, after)
+    return CallError(code_of(request.outcome), request.reason, after)
+
+
+def code_of(outcome: Outcome) -> grpc.StatusCode:
+    """Tell the status of a request that was not answered."""
+    status = STATUS.get(outcome)
+    return grpc.StatusCode.CANCELLED if status is None else CODES[status]
 
 
 def called(request: Request) -> Any:
@@ -82,17 +69,9 @@ def called(request: Request) -> Any:
 
 
 def retry(after_s: float) -> Any:
-    """Say when another try may be worth it: to people as HTTP does, to gRPC's retries in its way.
+    """Say when another try may be worth it, within 1 ms and a minute, as trailing metadata.
 
-    Parameters
-    ----------
-    after_s
-        Seconds; told within 1 ms and a minute.
-
-    Returns
-    -------
-    tuple
-        Trailing metadata. `grpc-retry-pushback-ms` is from gRPC's proposal A6.
+    People are told as HTTP does it, gRPC's retries by `grpc-retry-pushback-ms` of its proposal A6.
     """
     wait_s = min(LONGEST_RETRY_S, max(0.001, after_s))
     return (

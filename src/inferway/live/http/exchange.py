@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from email.utils import formatdate
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
+from numpy.typing import NDArray
 
-from inferway.live.http.identity import Identity
+from inferway.live.http.trace_context import TraceContext
+from inferway.protocol.messages import InferMessage
+from inferway.protocol.refusal import RefusalError
 
 if TYPE_CHECKING:
     from inferway.live.http.connection import Connection
-    from inferway.live.http.prepared import Prepared
 
 JSON: Final = b"application/json"
 OCTETS: Final = b"application/octet-stream"
@@ -38,6 +40,30 @@ class Clock:
         """Move on by one second."""
         self.tick += 1
         self.date = f"Date: {formatdate(usegmt=True)}\r\n".encode()
+
+
+class Prepared(NamedTuple):
+    """What has been made of a body beside.
+
+    Attributes
+    ----------
+    received_s
+        When the body was whole, on the site's clock.
+    refusal
+        Why it cannot be read; None where it can.
+    data
+        The body, unpacked; empty where it is refused.
+    message
+        Its JSON; None where that is left to the handler.
+    arrays
+        Of long lists of numbers, by the input's place in the message.
+    """
+
+    received_s: float
+    refusal: RefusalError | None
+    data: bytes | bytearray = b""
+    message: InferMessage | None = None
+    arrays: dict[int, NDArray[Any]] | None = None
 
 
 class Exchange:
@@ -99,7 +125,7 @@ class Exchange:
         self.traceparent: bytes | None = None
         self.tracestate: bytes | None = None
         """Of several lines, joined by commas."""
-        self.identity: Identity | None = None
+        self.identity: TraceContext | None = None
         """Its names; made when they are first needed."""
         self.authorization: bytes | None = None
         self.content_type: bytes | None = None
@@ -132,18 +158,8 @@ class Exchange:
     ) -> None:
         """Send the response, or keep it until those before it have gone.
 
-        Parameters
-        ----------
-        status
-            HTTP status code.
-        body
-            The body, or its beginning.
-        content_type
-            Left out when there is no body.
-        extra
-            More header lines, each ended by CR LF.
-        tensors
-            What follows `body`.
+        `extra` is more header lines, each ended by CR LF, and `tensors` what follows `body`. Where
+        there is no body, the content type is left out.
         """
         connection = self.connection
         length = len(body)
@@ -172,9 +188,9 @@ class Exchange:
         self.answered = True
         connection.send(self, reply)
 
-    def name(self) -> Identity:
+    def name(self) -> TraceContext:
         """Give the request its names."""
-        self.identity = Identity(self.given_id, self.traceparent, self.tracestate)
+        self.identity = TraceContext(self.given_id, self.traceparent, self.tracestate)
         return self.identity
 
     def refuse(self, status: int, reason: str, extra: bytes = b"") -> None:

@@ -10,10 +10,9 @@ from typing import Any, Final, cast
 from numpy.typing import NDArray
 
 from inferway.live.http.beside import SteppedWork
+from inferway.live.http.body import PatchedMessage, prepare, read
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, Exchange
-from inferway.live.http.parameters import PatchedMessage
-from inferway.live.http.prepared import prepare, read
 from inferway.live.intake import Intake, answer_parameters
 from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
 from inferway.live.site import Site
@@ -54,13 +53,7 @@ class Wanted:
 
 
 class Infer:
-    """Answers POST .../infer for one task, or for one of its variants.
-
-    Parameters
-    ----------
-    intake
-        Of the task, or of the variant pinned by the path.
-    """
+    """Answers POST .../infer for one task, or for the variant that the path pins."""
 
     def __init__(self, intake: Intake) -> None:
         self.intake = intake
@@ -114,13 +107,7 @@ class Infer:
         return request
 
     def parse(self, exchange: Exchange, received_s: float) -> Request:
-        """Decode and check the body.
-
-        Raises
-        ------
-        RefusalError
-            With status 4xx and the reason.
-        """
+        """Decode and check the body; RefusalError with status 4xx and the reason."""
         body: bytes | bytearray = exchange.body
         message: InferMessage | None = None
         found: Mapping[int, NDArray[Any]] | None = None
@@ -202,13 +189,7 @@ class Infer:
 
 
 def reply(request: Request) -> None:
-    """Send what came of a request; the site calls it.
-
-    Raises
-    ------
-    RefusalError
-        When the protocol cannot hold the answer.
-    """
+    """Send what came of a request; RefusalError when the protocol cannot hold the answer."""
     wanted: Wanted = request.context
     exchange, site = wanted.exchange, wanted.infer.site
     exchange.request = exchange.withdraw = None

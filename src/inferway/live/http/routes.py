@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from inferway.live.explain import KEPT
+from inferway.live.http.compression import decompress
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.openapi import document
-from inferway.live.http.repository import Index
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
 from inferway.protocol import Tensor
-from inferway.protocol.messages import ServerMetadata, TaskMetadata, TensorMetadata, encode
+from inferway.protocol.messages import (
+    IndexEntry,
+    ServerMetadata,
+    TaskMetadata,
+    TensorMetadata,
+    decode_index,
+    encode,
+)
+from inferway.protocol.refusal import RefusalError
+from inferway.unreadable import UNREADABLE, fault
 from inferway.version import __version__
 
 Handler = Callable[[Exchange], None]
 
 EXTENSIONS: Final = ["binary_tensor_data"]
 _READ: Final = (b"GET", b"HEAD")
+_LONGEST_INDEX: Final = 64 * 1024
+"""Bytes that a packed question for the repository's index may unpack to."""
 
 
 class Routes:
@@ -139,16 +150,9 @@ def plain_path(target: bytes) -> bytes:
 def inference_routes(
     sites: Mapping[str, Site], ready: Callable[[], bool], limits: Limits
 ) -> Routes:
-    """Lay out the protocol's paths.
+    """Lay out the protocol's paths for the tasks of sites.
 
-    Parameters
-    ----------
-    sites
-        By task.
-    ready
-        Whether the server as a whole is.
-    limits
-        Caps on requests.
+    `ready` tells whether the server as a whole is.
     """
 
     def served() -> list[Site]:
@@ -173,7 +177,7 @@ def inference_routes(
     routes.read(
         "/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503), ANYBODY
     )
-    routes.post("/v2/repository/index", Index(served, ready, limits), Role.INFER)
+    routes.post("/v2/repository/index", _index(served, ready, limits), Role.INFER)
     for site in sites.values():
         _lay_out(routes, site, ready, limits)
     return routes
@@ -214,6 +218,38 @@ def _lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limi
 def _unserved(task: str) -> Handler:
     reason = f"nothing that can answer task {task!r} is within reach now"
     return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
+
+
+def _index(
+    served: Callable[[], Iterable[Site]], ready: Callable[[], bool], limits: Limits
+) -> Handler:
+    """Answer the repository's index: an entry for each variant of each task, or what is ready."""
+
+    def entry(site: Site, variant: str, all_ready: bool) -> IndexEntry:
+        reason = "" if site.serves(variant) else "no instance of it is healthy"
+        reason = reason if all_ready else "the server is not ready"
+        state: Any = "UNAVAILABLE" if reason else "READY"
+        return IndexEntry(site.task, variant, state, reason)
+
+    def answer(exchange: Exchange) -> None:
+        body = exchange.body
+        try:
+            if exchange.encoding is not None:
+                limit = min(_LONGEST_INDEX, limits.body_bytes)
+                body = bytes(decompress(body, exchange.encoding, limit))
+            # Clients of Triton send no body at all where they want everything.
+            only_ready = bool(body) and decode_index(body).ready
+        except RefusalError as refusal:
+            exchange.refuse(refusal.status, refusal.reason)
+        except UNREADABLE as error:
+            exchange.refuse(400, f"the request is not valid: {fault(error)}")
+        else:
+            all_ready = ready()
+            entries = (entry(site, one, all_ready) for site in served() for one in site.versions)
+            listed = [one for one in entries if not only_ready or one.state == "READY"]
+            exchange.respond(200, encode(listed))
+
+    return answer
 
 
 def _told(body: bytes) -> Handler:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from inferway.live.http.exchange import Exchange
-from inferway.live.http.identity import Identity
+from inferway.live.http.trace_context import TraceContext
 from inferway.live.request import Outcome, Request, outcome_of
 from inferway.live.tracing import Attempt, RequestSpan, Tracer, attempts_of
 from inferway.live.upstream.connections import UpstreamCall
@@ -61,7 +61,7 @@ class Spans:
         `to` names the neighbor that it is sent to, and the node and the variant that shall answer.
         Returns header lines that say who the request is.
         """
-        identity = request.identity or Identity(None, None)
+        identity = request.identity or TraceContext(None, None)
         way = self._forwards.get(request)
         if way is None:
             span = self.tracer.begin(f"infer {task}", identity, request.received_s)
@@ -97,7 +97,7 @@ class Spans:
             if request.before is not way.before:  # decided on again since
                 attempts += attempts_of(request, self.tracer.now())
         else:
-            identity = request.identity or Identity(None, None)
+            identity = request.identity or TraceContext(None, None)
             begun = self.tracer.begin(f"infer {task}", identity, request.received_s)
             if begun is None:
                 return
@@ -110,7 +110,7 @@ class Spans:
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
     ) -> Relayed | None:
         """Begin the spans of a request between other nodes; None where it is not sampled."""
-        identity = Identity(exchange.given_id, exchange.traceparent, exchange.tracestate)
+        identity = TraceContext(exchange.given_id, exchange.traceparent, exchange.tracestate)
         span = self.tracer.begin(f"relay {task}", identity, received_s)
         if span is None:
             return None
@@ -140,7 +140,7 @@ class Relayed:
         self,
         spans: Spans,
         span: RequestSpan,
-        identity: Identity,
+        identity: TraceContext,
         task: str,
         forward: ForwardHeaders,
         received_s: float,
@@ -190,7 +190,7 @@ class Relayed:
         span.part("reply", answered_s, now_s)
 
 
-def _onward(identity: Identity, forward: Any) -> bytes:
+def _onward(identity: TraceContext, forward: Any) -> bytes:
     return identity.onward(b"%016x" % forward.get_span_context().span_id, _SAMPLED)
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from tritonclient.grpc.service_pb2 import InferTensorContents
 
-from inferway.live.grpc.contents import FIELDS, from_contents, to_contents
+from inferway.live.grpc.inference import FIELDS, from_contents, to_contents
 from inferway.protocol import DTYPES
 from inferway.protocol.refusal import RefusalError
 

@@ -16,7 +16,7 @@ from inferway.live import Server, ServeError
 from inferway.live.grpc import endpoint_class
 
 found = {"imported": [m for m in sys.modules if m.split(".")[0] in ("grpc", "google")]}
-for missing in ("grpc", "google.protobuf", "inferway.live.grpc.health"):
+for missing in ("grpc", "google.protobuf", "inferway.live.grpc.inference"):
     sys.modules[missing] = None
     try:
         endpoint_class()
@@ -51,5 +51,5 @@ def test_without_the_extra_one_sentence_says_so(found: dict[str, Any], missing: 
 
 
 def test_another_missing_module_is_not_blamed_on_the_extra(found: dict[str, Any]) -> None:
-    kind, module, _ = found["inferway.live.grpc.health"]
-    assert (kind, module) == ("ModuleNotFoundError", "inferway.live.grpc.health")
+    kind, module, _ = found["inferway.live.grpc.inference"]
+    assert (kind, module) == ("ModuleNotFoundError", "inferway.live.grpc.inference")

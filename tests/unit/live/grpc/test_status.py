@@ -2,12 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.grpc.status import OUTCOMES, retry
+from inferway.live.grpc.status import code_of, retry
 from inferway.live.request import Outcome
 
 
 def test_every_end_without_an_answer_has_a_code() -> None:
-    assert set(OUTCOMES) == set(Outcome) - {Outcome.ANSWERED}
+    codes = {outcome: code_of(outcome).name for outcome in set(Outcome) - {Outcome.ANSWERED}}
+    assert codes == {
+        Outcome.REJECTED: "RESOURCE_EXHAUSTED",
+        Outcome.EXPIRED: "DEADLINE_EXCEEDED",
+        Outcome.FAILED: "INTERNAL",
+        Outcome.CANCELED: "CANCELLED",
+        Outcome.INVALID: "INVALID_ARGUMENT",
+        Outcome.UNAVAILABLE: "UNAVAILABLE",
+    }
 
 
 @pytest.mark.parametrize(

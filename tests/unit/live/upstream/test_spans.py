@@ -10,7 +10,7 @@ import pytest
 import uvloop
 from chain import line
 
-from inferway.live.http.identity import Identity
+from inferway.live.http.trace_context import TraceContext
 from inferway.live.upstream.spans import Spans
 
 pytest.importorskip("opentelemetry.sdk")
@@ -152,10 +152,10 @@ def test_a_share_of_the_traces_that_begin_here_can_be_sampled(
     monkeypatch.setenv("OTEL_TRACES_SAMPLER", "parentbased_traceidratio")
     monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.2")
     tracer = Tracer(InMemorySpanExporter())
-    begun = [tracer.begin("infer task", Identity(None, None), 0.0) for _ in range(2_000)]
+    begun = [tracer.begin("infer task", TraceContext(None, None), 0.0) for _ in range(2_000)]
     tracer.close()
     assert 390 <= sum(one is not None for one in begun) <= 410
     # And all of one trace, or nothing.
     (first, *_) = [one for one in begun if one is not None]
     again = f"00-{first.whole.get_span_context().trace_id:032x}-{SPAN}-01".encode()
-    assert tracer.begin("relay task", Identity(None, again), 0.0) is not None
+    assert tracer.begin("relay task", TraceContext(None, again), 0.0) is not None

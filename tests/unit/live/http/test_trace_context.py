@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.http.identity import Identity
-from inferway.live.http.tracestate import MOST_BYTES, carried, members_of
+from inferway.live.http.trace_context import MOST_BYTES, TraceContext, carried, members_of
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 MANY = b",".join(b"k%d=%d" % (i, i) for i in range(32))
@@ -86,13 +85,13 @@ def test_members_are_told_apart() -> None:
 
 @pytest.mark.parametrize("parent", [None, b"", b"ff" + PARENT[2:], PARENT[:-1]])
 def test_there_is_none_without_a_valid_traceparent(parent: bytes | None) -> None:
-    identity = Identity(None, parent, b"a=1")
+    identity = TraceContext(None, parent, b"a=1")
     assert identity.state == b""
     assert b"tracestate" not in identity.onward()
 
 
 def test_it_goes_on_to_nodes_and_not_back_to_clients() -> None:
-    identity = Identity(b"seven", PARENT, b"b=2,a=1")
+    identity = TraceContext(b"seven", PARENT, b"b=2,a=1")
     assert identity.onward(b"1" * 16, b"01") == (
         b"X-Request-Id: seven\r\n"
         b"traceparent: 00-0af7651916cd43dd8448eb211c80319c-1111111111111111-01\r\n"
@@ -102,6 +101,6 @@ def test_it_goes_on_to_nodes_and_not_back_to_clients() -> None:
 
 
 def test_a_traceparent_stays_where_the_tracestate_is_malformed() -> None:
-    identity = Identity(None, PARENT, b"a")
+    identity = TraceContext(None, PARENT, b"a")
     assert (identity.parent, identity.state) == (b"b7ad6b7169203331", b"")
     assert identity.onward().endswith(b"traceparent: %s\r\n" % PARENT)

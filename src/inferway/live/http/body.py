@@ -1,72 +1,55 @@
-"""A body on its way to its handler: unpacked and read at once where it is small, else beside."""
+"""A body on its way to its handler: unpacked and read at once where it is small, else beside.
+
+Clients send parameters of other servers along, and those are ignored, as the protocol's extensions
+ask. One that is two letters from ours was meant to be ours, and is refused.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Generator
-from typing import Any, Final, NamedTuple
+from collections.abc import Generator, Iterable
+from typing import Any, Final
 
 import msgspec
 from numpy.typing import NDArray
 
 from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import unpacking
-from inferway.live.http.exchange import Exchange
+from inferway.live.http.exchange import Exchange, Prepared
 from inferway.live.http.limits import Limits
-from inferway.live.http.parameters import patched
 from inferway.protocol import DTYPES
-from inferway.protocol.messages import InferMessage, decode_infer
+from inferway.protocol.messages import (
+    Count,
+    InferMessage,
+    InferParameters,
+    InputMessage,
+    RequestedOutput,
+    TensorParameters,
+    decode_infer,
+)
 from inferway.protocol.refusal import RefusalError, long_json
 from inferway.protocol.tensors import LARGE, long_from_json
+from inferway.spelling import edits
 from inferway.unreadable import UNREADABLE, fault
 
 _UNKNOWN: Final = "contains unknown field"
 """What msgspec says of a parameter that is none of ours."""
 _READ: Final = frozenset(DTYPES) - {"BYTES"}
-
-
-class Prepared(NamedTuple):
-    """What has been made of a body beside.
-
-    Attributes
-    ----------
-    received_s
-        When the body was whole, on the site's clock.
-    refusal
-        Why it cannot be read; None where it can.
-    data
-        The body, unpacked; empty where it is refused.
-    message
-        Its JSON; None where that is left to the handler.
-    arrays
-        Of long lists of numbers, by the input's place in the message.
-    """
-
-    received_s: float
-    refusal: RefusalError | None
-    data: bytes | bytearray = b""
-    message: InferMessage | None = None
-    arrays: dict[int, NDArray[Any]] | None = None
+_NEAR: Final = 2
+"""Edits from one of ours within which a name is a slip."""
+_LONGEST_SHOWN: Final = 40
+_FAMILIES: Final = ("binary_data", "sequence_", "shared_memory_", "triton_")
+"""How names of known conventions begin."""
+_KNOWN: Final = frozenset({"classification", "content_type", "headers", "priority", "timeout"})
+"""Other names of known conventions: Triton's, and MLServer's."""
 
 
 def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: bool) -> bool:
-    """Unpack a body and read its JSON, where these are much work.
+    """Unpack a body that was whole at a time and read its JSON, where these are much work.
 
-    Parameters
-    ----------
-    exchange
-        Gets `prepared` where its body is packed, or its JSON long.
-    limits
-        Caps on requests.
-    received_s
-        When the body was whole.
-    numbers
-        Whether long lists of numbers are read too.
-
-    Returns
-    -------
-    bool
-        False where the exchange's handler will be found again when that is done.
+    The exchange gets `prepared` where its body is packed, or its JSON long; long lists of numbers
+    are read too where that is asked. Returns False where the exchange's handler will be found again
+    when that is done.
     """
     packed = exchange.encoding is not None
     if not packed and _json_end(exchange, exchange.body) <= LARGE:
@@ -161,3 +144,90 @@ def _work(
                     given.name, given.datatype, tuple(given.shape), bytes(given.data)
                 )
     return Prepared(received_s, None, unpacked, message, arrays)
+
+
+class _Tensor(msgspec.Struct, gc=False):
+    """An input or a requested output with any parameters."""
+
+    name: str
+    parameters: dict[str, msgspec.Raw] | None = None
+
+
+class _Input(_Tensor, gc=False, kw_only=True):
+    """An input with any parameters."""
+
+    datatype: str
+    shape: list[Count]
+    data: msgspec.Raw = msgspec.Raw()
+
+
+class _Message(msgspec.Struct, gc=False):
+    """A request with any parameters."""
+
+    inputs: list[_Input]
+    id: str = ""
+    parameters: dict[str, msgspec.Raw] | None = None
+    outputs: list[_Tensor] | None = None
+
+
+class PatchedMessage(InferMessage, gc=False, kw_only=True):
+    """A request without the parameters that mean nothing here; `ignored` of them were left out."""
+
+    ignored: int
+
+
+_decode = msgspec.json.Decoder(_Message).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def patched(text: bytes | bytearray | memoryview) -> PatchedMessage:
+    """Read a request that has parameters which mean nothing here, and leave these out.
+
+    RefusalError when one of them was meant to be another; else as decoding.
+    """
+    found = _decode(text)
+    ignored = 0
+
+    def left(given: dict[str, msgspec.Raw] | None, kind: type[Any]) -> Any:
+        nonlocal ignored
+        if given is None:
+            return None
+        unknown = unknown_in(given, kind)
+        ignored += len(unknown)
+        kept = {name: value for name, value in given.items() if name not in unknown}
+        return msgspec.json.decode(_encode(kept), type=kind)
+
+    inputs = [
+        InputMessage(
+            one.name, one.datatype, one.shape, left(one.parameters, TensorParameters), one.data
+        )
+        for one in found.inputs
+    ]
+    outputs = None
+    if found.outputs is not None:
+        outputs = [
+            RequestedOutput(one.name, left(one.parameters, TensorParameters))
+            for one in found.outputs
+        ]
+    parameters = left(found.parameters, InferParameters)
+    return PatchedMessage(
+        inputs=inputs, id=found.id, parameters=parameters, outputs=outputs, ignored=ignored
+    )
+
+
+def unknown_in(names: Iterable[str], kind: type[msgspec.Struct]) -> set[str]:
+    """Find the names that are no parameters of a kind.
+
+    RefusalError when one of them is near to one of the kind's, and of no known convention.
+    """
+    ours = kind.__struct_fields__
+    unknown = {name for name in names if name not in ours}
+    for name in unknown:
+        if name in _KNOWN or name.startswith(_FAMILIES):
+            continue
+        apart, near = min((edits(name, one, _NEAR), one) for one in ours)
+        if apart <= _NEAR:
+            raise RefusalError(
+                400, f"unknown parameter {name[:_LONGEST_SHOWN]!r}; did you mean {near!r}?"
+            )
+    return unknown
