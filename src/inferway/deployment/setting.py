@@ -8,7 +8,7 @@ not either, and with the same words. `Deployment.with_`, ``--policy``, ``--sweep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -16,7 +16,10 @@ from typing import Any, Final
 
 from inferway.deployment.policies import FILE_POLICY
 from inferway.deployment.policy_object import policy_name
+from inferway.deployment.units import RATE, TIME
 from inferway.spelling import closest
+
+Data = dict[str, Any]
 
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
 
@@ -84,7 +87,7 @@ def setting(value: Any) -> Setting:
 
 
 def set_all(
-    data: dict[str, Any],
+    data: Data,
     settings: Mapping[str, Setting],
     node: str | None,
     keys: Collection[str],
@@ -119,67 +122,52 @@ def set_all(
             _set_path(data, key, value, keys)
 
 
-def _set_seed(data: dict[str, Any], value: Setting) -> None:
+def _set_seed(data: Data, value: Setting) -> None:
     whole = value.number is not None and value.number == int(value.number)
     if value.unit or not whole or value.plain < 0:
         raise SettingError("seed", f"a seed is a whole number from 0, not {value.text}")
     data["seed"] = value.plain
 
 
-def _set_policy(data: dict[str, Any], value: Setting) -> None:
+def _set_policy(data: Data, value: Setting) -> None:
+    _without_own_dispatch(data)
+    data.pop("scheduling", None)
+    data["dispatch"] = {"policy": _policy_in(value)}
+
+
+def _set_scheduling(data: Data, value: Setting) -> None:
+    _without_own_dispatch(data)
+    _set_section(data, "scheduling", value)
+
+
+def _without_own_dispatch(data: Data) -> None:
     for task in data.get("tasks", {}).values():
         task.pop("dispatch", None)
-    data.pop("scheduling", None)
-    name = value.text if value.data is None else str(value.data)
-    data["dispatch"] = {"policy": _from_here(name)}
 
 
-def _from_here(name: str) -> str:
+def _set_section(data: Data, key: str, value: Setting) -> None:
+    """Name a policy, with the slot of the one before; or set a section as it stands."""
+    before = data.get(key)
+    slot = before.get("slot") if isinstance(before, dict) else None
+    named = {"policy": _policy_in(value), **({} if slot is None else {"slot": slot})}
+    data[key] = value.data if isinstance(value.data, dict) else named
+
+
+def _policy_in(value: Setting) -> str:
     """Take a policy's file as file names on a command line are: from the current folder."""
+    name = value.text if value.data is None else str(value.data)
     if not FILE_POLICY.fullmatch(name):
         return name
-    file, _, of = name.rpartition(":")
-    return f"{Path(file).resolve()}:{of}"
+    file, _, attribute = name.rpartition(":")
+    return f"{Path(file).resolve()}:{attribute}"
 
 
-def _set_scheduling(data: dict[str, Any], value: Setting) -> None:
+def _set_in_tasks(data: Data, key: str, written: Any) -> None:
     for task in data.get("tasks", {}).values():
-        task.pop("dispatch", None)
-    data["scheduling"] = _named(data.get("scheduling"), value)
+        task[key] = written
 
 
-def _set_placement(data: dict[str, Any], value: Setting) -> None:
-    data["placement"] = _named(data.get("placement"), value)
-
-
-def _named(before: Any, value: Setting) -> Any:
-    """Return a policy by its name with the slot of the one before, or a section as it stands."""
-    if isinstance(value.data, dict):
-        return value.data
-    slot = before.get("slot") if isinstance(before, dict) else None
-    name = value.text if value.data is None else str(value.data)
-    return {"policy": _from_here(name), **({} if slot is None else {"slot": slot})}
-
-
-def _set_target(data: dict[str, Any], value: Setting) -> None:
-    for task in data.get("tasks", {}).values():
-        task["accuracy_target"] = value.plain
-
-
-def _set_deadline(data: dict[str, Any], value: Setting) -> None:
-    for task in data.get("tasks", {}).values():
-        task["deadline"] = value.quantity(" s")
-
-
-def _set_load(data: dict[str, Any], value: Setting) -> None:
-    _set_arrivals(data, "load", value, value.plain)
-
-
-def _set_rate(data: dict[str, Any], value: Setting) -> None:
-    _set_arrivals(data, "rate", value, value.quantity("/s"))
-
-
-def _set_arrivals(data: dict[str, Any], key: str, value: Setting, written: Any) -> None:
+def _set_arrivals(data: Data, key: str, value: Setting, written: Any) -> None:
     for task, workload in data.get("workload", {}).items():
         arrivals = workload.get("arrivals", {})
         process = arrivals.get("process")
@@ -199,8 +187,6 @@ def _set_arrivals(data: dict[str, Any], key: str, value: Setting, written: Any) 
 
 def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str) -> None:
     """Scale the phases' rates, so that their mean is the value."""
-    from inferway.deployment.units import RATE, TIME
-
     if any(key not in phase for phase in phases):
         other = "rate" if key == "load" else "load"
         raise SettingError(
@@ -217,7 +203,7 @@ def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str
         phase[key] = f"{scaled!r}/s" if key == "rate" else scaled
 
 
-def _set_instances(data: dict[str, Any], which: str, value: Setting, node: str | None) -> None:
+def _set_instances(data: Data, which: str, value: Setting, node: str | None) -> None:
     nodes = data.get("nodes", {})
     if node is None and len(nodes) != 1:
         raise SettingError(f"instances.{which}", f"name a node with --node, of {_list(nodes)}")
@@ -235,47 +221,36 @@ def _set_instances(data: dict[str, Any], which: str, value: Setting, node: str |
         del instances[which]
 
 
-_CHANGES: Final[dict[str, Callable[[dict[str, Any], Setting], None]]] = {
-    "load": _set_load,
-    "rate": _set_rate,
+_CHANGES: Final[dict[str, Callable[[Data, Setting], None]]] = {
+    "load": lambda data, value: _set_arrivals(data, "load", value, value.plain),
+    "rate": lambda data, value: _set_arrivals(data, "rate", value, value.quantity("/s")),
     "policy": _set_policy,
     "scheduling": _set_scheduling,
-    "placement": _set_placement,
-    "target": _set_target,
-    "accuracy_target": _set_target,
-    "deadline": _set_deadline,
+    "placement": lambda data, value: _set_section(data, "placement", value),
+    "target": lambda data, value: _set_in_tasks(data, "accuracy_target", value.plain),
+    "accuracy_target": lambda data, value: _set_in_tasks(data, "accuracy_target", value.plain),
+    "deadline": lambda data, value: _set_in_tasks(data, "deadline", value.quantity(" s")),
     "seed": _set_seed,
 }
 
 
-def _set_path(data: dict[str, Any], key: str, value: Setting, keys: Collection[str]) -> None:
+def _set_path(data: Data, key: str, value: Setting, keys: Collection[str]) -> None:
     """Set what a dotted path leads to: keys may hold dots, list entries are numbers from 0."""
     if key.partition(".")[0] not in keys or "." not in key:
         known = [*_CHANGES, "instances.TASK/VARIANT"]
         near = closest(key, known)
-        raise SettingError(
-            key,
-            "no such key"
-            + (f"; did you mean {near}?" if near else "")
-            + (
-                ""
-                if near
-                else f"; there are {_list(known)}, and paths into the file such as "
-                "nodes.here.buffer"
-            ),
-        )
+        paths = f"there are {_list(known)}, and paths into the file such as nodes.here.buffer"
+        raise SettingError(key, f"no such key; {f'did you mean {near}?' if near else paths}")
     at: Any = data
     left = key
-    while True:
-        step, left_after = _step(at, left)
+    while left:
+        step, rest = _step(at, left)
         if step is None:
-            raise SettingError(
-                key, f"the file has nothing at {left!r}; there is {_list(_names(at))}"
-            )
-        if not left_after:
+            names = range(len(at)) if isinstance(at, list) else at if isinstance(at, dict) else ()
+            raise SettingError(key, f"the file has nothing at {left!r}; there is {_list(names)}")
+        if not rest:
             at[step] = value.plain
-            return
-        at, left = at[step], left_after
+        at, left = at[step], rest
 
 
 def _step(at: Any, path: str) -> tuple[Any, str]:
@@ -292,11 +267,5 @@ def _step(at: Any, path: str) -> tuple[Any, str]:
     return (path, "") if "." not in path else (None, path)
 
 
-def _names(at: Any) -> list[str]:
-    if isinstance(at, list):
-        return [str(i) for i in range(len(at))]
-    return list(at) if isinstance(at, dict) else []
-
-
-def _list(names: Any) -> str:
+def _list(names: Iterable[Any]) -> str:
     return ", ".join(map(str, names)) or "nothing"

@@ -18,7 +18,7 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode
 
 from inferway.deployment.errors import DeploymentError, Place, Problem, field_name
 
@@ -227,25 +227,29 @@ class _Reading:
 
     def value(self, node: Node, place: Place, depth: int) -> Any:
         self.count += 1
-        line = node.start_mark.line + 1
         if self.count > MOST_VALUES:
-            raise _unreadable(
-                self.source.path,
-                line,
-                f"more than {MOST_VALUES} values once aliases (*name) are expanded",
+            raise self.refused(
+                node, f"more than {MOST_VALUES} values once aliases (*name) are expanded"
             )
         if depth > DEEPEST:
-            raise _unreadable(self.source.path, line, f"values are nested more than {DEEPEST} deep")
+            raise self.refused(node, f"values are nested more than {DEEPEST} deep")
         if id(node) in self.open:
-            raise _unreadable(self.source.path, line, "an alias (*name) contains itself")
+            raise self.refused(node, "an alias (*name) contains itself")
         if isinstance(node, ScalarNode):
-            return self.scalar(node, place)
+            self.check_tag(node, place)
+            quoted = node.style is not None or node.tag == "tag:yaml.org,2002:str"
+            return self.text(node) if quoted else _plain_scalar(self.text(node))
         self.open.add(id(node))
         try:
             if isinstance(node, MappingNode):
                 return self.mapping(node, place, depth)
-            assert isinstance(node, SequenceNode)
-            return self.sequence(node, place, depth)
+            self.check_tag(node, place)
+            for index, item in enumerate(node.value):
+                self.source.lines[(*place, index)] = item.start_mark.line + 1
+            return [
+                self.value(item, (*place, index), depth + 1)
+                for index, item in enumerate(node.value)
+            ]
         finally:
             self.open.discard(id(node))
 
@@ -255,17 +259,14 @@ class _Reading:
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, ScalarNode):
-                raise _unreadable(self.source.path, line, "a key must be a word, not a list")
+                raise self.refused(key_node, "a key must be a word, not a list")
             if key_node.tag == "tag:yaml.org,2002:merge":
-                raise _unreadable(
-                    self.source.path, line, "YAML 1.2 has no merge key (<<); write the keys out"
-                )
+                raise self.refused(key_node, "YAML 1.2 has no merge key (<<); write the keys out")
             # A name such as 1 or true is still a name here.
             key = self.text(key_node)
             inner = (*place, key)
             if key in result:
-                first = self.source.line(inner)
-                sentence = f"{key} is given twice, first on line {first}"
+                sentence = f"{key} is given twice, first on line {self.source.line(inner)}"
                 self.source.add(Problem(line, field_name(inner), sentence))
                 continue
             # Keep the first line of an alias's place: where it is used, not where it is anchored.
@@ -277,39 +278,21 @@ class _Reading:
                 result[key] = value
         return result
 
-    def sequence(self, node: SequenceNode, place: Place, depth: int) -> list[Any]:
-        self.check_tag(node, place)
-        items = []
-        for index, item in enumerate(node.value):
-            inner = (*place, index)
-            self.source.lines[inner] = item.start_mark.line + 1
-            items.append(self.value(item, inner, depth + 1))
-        return items
-
-    def scalar(self, node: ScalarNode, place: Place) -> str | int | float | bool | None:
-        self.check_tag(node, place)
-        text = self.text(node)
-        if node.style is not None or node.tag == "tag:yaml.org,2002:str":
-            return text
-        return _plain_scalar(text)
-
     def text(self, node: ScalarNode) -> str:
         """Join escaped halves of a character, as JSON writes them; refuse a half alone."""
         try:
             return str(node.value).encode("utf-16", "surrogatepass").decode("utf-16")
         except UnicodeDecodeError:
-            line = node.start_mark.line + 1
-            sentence = "an escape (\\u...) names half a character"
-            raise _unreadable(self.source.path, line, sentence) from None
+            raise self.refused(node, "an escape (\\u...) names half a character") from None
 
     def check_tag(self, node: Node, place: Place) -> None:
         tag = str(node.tag)
         if not tag.startswith("tag:yaml.org,2002:") or "python" in tag:
-            line = node.start_mark.line + 1
-            raise DeploymentError(
-                self.source.path,
-                [Problem(line, field_name(place), f"the tag {tag} is refused; write plain values")],
-            )
+            raise self.refused(node, f"the tag {tag} is refused; write plain values", place)
+
+    def refused(self, node: Node, sentence: str, place: Place = ()) -> DeploymentError:
+        problem = Problem(node.start_mark.line + 1, field_name(place), sentence)
+        return DeploymentError(self.source.path, [problem])
 
 
 def _plain_scalar(text: str) -> str | int | float | bool | None:

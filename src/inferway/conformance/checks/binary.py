@@ -2,59 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from inferway.conformance.answer import Inference, compared
-from inferway.conformance.checks.metadata import refused
+from inferway.conformance.checks.metadata import refusal
+from inferway.conformance.client import Answer
 from inferway.conformance.errors import ViolationError
 from inferway.conformance.message import LENGTH, Message, packed
 from inferway.conformance.outcome import Check
 from inferway.conformance.target import BINARY, Target
 
 
-def into(target: Target) -> str:
-    """Inputs are taken as raw bytes."""
-    inference, found = _compared(target, target.message().raw())
-    _expect(inference, set())
-    return found
+def _outputs(
+    *, raw: bool = False, everything: bool = False, each: bool | None = None, came: bool
+) -> Callable[[Target], str]:
+    """Make a check of which outputs come as raw bytes: all of them, or none.
 
+    Parameters
+    ----------
+    raw
+        Whether the inputs are sent as raw bytes.
+    everything
+        Whether the request has `binary_data_output`.
+    each
+        What each output says as `binary_data`, if it says it.
+    """
 
-def out(target: Target) -> str:
-    """Each output comes as raw bytes when it says `binary_data`."""
-    names = [one.name for one in target.signature.outputs]
-    inference, found = _compared(target, target.message().having(outputs=_wanted(names, True)))
-    _expect(inference, set(names))
-    return found
+    def run(target: Target) -> str:
+        names = [one.name for one in target.signature.outputs]
+        message = target.message()
+        if raw:
+            message = message.raw()
+        if everything:
+            message = message.having(parameters={"binary_data_output": True})
+        if each is not None:
+            wanted = [{"name": one, "parameters": {"binary_data": each}} for one in names]
+            message = message.having(outputs=wanted)
+        inference, found = _compared(target, message)
+        _expect(inference, set(names) if came else set())
+        return found
 
-
-def out_all(target: Target) -> str:
-    """All outputs come as raw bytes with `binary_data_output`."""
-    names = {one.name for one in target.signature.outputs}
-    message = target.message().having(parameters={"binary_data_output": True})
-    inference, found = _compared(target, message)
-    _expect(inference, names)
-    return found
-
-
-def both(target: Target) -> str:
-    """Raw bytes go in and come out."""
-    names = {one.name for one in target.signature.outputs}
-    message = target.message().raw().having(parameters={"binary_data_output": True})
-    inference, found = _compared(target, message)
-    _expect(inference, names)
-    return found
-
-
-def override(target: Target) -> str:
-    """An output's `binary_data: false` counts more than the request's `binary_data_output`."""
-    names = [one.name for one in target.signature.outputs]
-    message = target.message().having(
-        parameters={"binary_data_output": True}, outputs=_wanted(names, False)
-    )
-    inference, found = _compared(target, message)
-    _expect(inference, set())
-    return found
+    return run
 
 
 def mixed(target: Target) -> str:
@@ -79,59 +69,40 @@ def json_only(target: Target) -> str:
     return "answered when the JSON part is the whole body"
 
 
-def truncated(target: Target) -> str:
-    """Raw bytes that end too early are refused."""
-    target.needs(BINARY)
-    body, headers = target.answered(raw=True).encode()
-    return refused(target.post(body[:-1], headers))
-
-
-def surplus(target: Target) -> str:
-    """Raw bytes that belong to no input are refused."""
-    target.needs(BINARY)
-    body, headers = target.answered(raw=True).encode()
-    return refused(target.post(body + b"\0\0\0\0", headers))
-
-
-def wrong_size(target: Target) -> str:
-    """Another number of bytes than shape and datatype say is refused."""
+def _wrong_size(target: Target) -> Iterable[Answer]:
     target.needs(BINARY)
     message = target.answered(raw=True)
     document, tail = message.document, message.tail
     document["inputs"][-1]["parameters"]["binary_data_size"] -= 1
-    return refused(target.post(*packed(document, tail[:-1])))
+    return [target.post(*packed(document, tail[:-1]))]
 
 
-def header_beyond(target: Target) -> str:
-    """A JSON part longer than the body is refused."""
-    target.needs(BINARY)
-    body, headers = target.answered(raw=True).encode()
-    return refused(target.post(body, headers | {LENGTH: str(len(body) + 1)}))
+def _body(change: Callable[[bytes], bytes]) -> Callable[[Target], Iterable[Answer]]:
+    """Send a right request with another body."""
+
+    def send(target: Target) -> Iterable[Answer]:
+        target.needs(BINARY)
+        body, headers = target.answered(raw=True).encode()
+        return [target.post(change(body), headers)]
+
+    return send
 
 
-def header_inside(target: Target) -> str:
-    """A JSON part that ends inside its text is refused."""
-    target.needs(BINARY)
-    body, headers = target.answered(raw=True).encode()
-    return refused(target.post(body, headers | {LENGTH: str(int(headers[LENGTH]) // 2)}))
+def _length(*changes: Callable[[bytes, str], str]) -> Callable[[Target], Iterable[Answer]]:
+    """Send a right request whose header says other lengths of its JSON part."""
 
+    def send(target: Target) -> Iterable[Answer]:
+        target.needs(BINARY)
+        body, headers = target.answered(raw=True).encode()
+        lengths = (change(body, headers[LENGTH]) for change in changes)
+        return (target.post(body, headers | {LENGTH: length}) for length in lengths)
 
-def header_word(target: Target) -> str:
-    """A length that is no number is refused."""
-    target.needs(BINARY)
-    body, headers = target.answered(raw=True).encode()
-    for value in ("all", "-1"):
-        evidence = refused(target.post(body, headers | {LENGTH: value}))
-    return evidence
+    return send
 
 
 def _compared(target: Target, message: Message) -> tuple[Inference, str]:
     target.needs(BINARY)
     return compared(target, message)
-
-
-def _wanted(names: list[str], binary: bool) -> list[dict[str, Any]]:
-    return [{"name": one, "parameters": {"binary_data": binary}} for one in names]
 
 
 def _expect(inference: Inference, raw: set[str]) -> None:
@@ -146,17 +117,35 @@ _REFUSAL: Final = "extension_binary_data.md; inference_rest.md, error objects"
 _SURPLUS: Final = "Offset and size of every tensor follow from the JSON: a rest is a mistake."
 
 CHECKS: Final = (
-    Check("binary: inputs", _CLAUSE, into),
-    Check("binary: outputs, each", _CLAUSE, out),
-    Check("binary: outputs, all", _CLAUSE, out_all),
-    Check("binary: inputs and outputs", _CLAUSE, both),
-    Check("binary: an output overrides the request", _CLAUSE, override),
+    Check("binary: inputs", _CLAUSE, _outputs(raw=True, came=False)),
+    Check("binary: outputs, each", _CLAUSE, _outputs(each=True, came=True)),
+    Check("binary: outputs, all", _CLAUSE, _outputs(everything=True, came=True)),
+    Check("binary: inputs and outputs", _CLAUSE, _outputs(raw=True, everything=True, came=True)),
+    Check(
+        "binary: an output overrides the request",
+        _CLAUSE,
+        _outputs(everything=True, each=False, came=False),
+    ),
     Check("binary: mixed with JSON", _CLAUSE, mixed),
     Check("binary: header without bytes", _CLAUSE, json_only),
-    Check("binary: truncated data is refused", _REFUSAL, truncated),
-    Check("binary: surplus data is refused", _REFUSAL, surplus, _SURPLUS),
-    Check("binary: a size unlike the shape is refused", _REFUSAL, wrong_size),
-    Check("binary: a header beyond the body is refused", _REFUSAL, header_beyond),
-    Check("binary: a header inside the JSON is refused", _REFUSAL, header_inside),
-    Check("binary: a header that is no number is refused", _REFUSAL, header_word),
+    refusal("binary: truncated data is refused", _REFUSAL, _body(lambda body: body[:-1])),
+    refusal(
+        "binary: surplus data is refused", _REFUSAL, _body(lambda body: body + bytes(4)), _SURPLUS
+    ),
+    refusal("binary: a size unlike the shape is refused", _REFUSAL, _wrong_size),
+    refusal(
+        "binary: a header beyond the body is refused",
+        _REFUSAL,
+        _length(lambda body, length: str(len(body) + 1)),
+    ),
+    refusal(
+        "binary: a header inside the JSON is refused",
+        _REFUSAL,
+        _length(lambda body, length: str(int(length) // 2)),
+    ),
+    refusal(
+        "binary: a header that is no number is refused",
+        _REFUSAL,
+        _length(lambda body, length: "all", lambda body, length: "-1"),
+    ),
 )

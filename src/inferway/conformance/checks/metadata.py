@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from inferway.conformance.answer import answered
@@ -56,16 +57,6 @@ def version(target: Target) -> str:
     return f"{len(target.versions)} versions: {', '.join(target.versions[:8])}"
 
 
-def unknown_model(target: Target) -> str:
-    """An unknown model is refused."""
-    return refused(target.get(f"/v2/models/{NOBODY}"))
-
-
-def unknown_version(target: Target) -> str:
-    """An unknown version is refused."""
-    return refused(target.get(target.versioned(NOBODY)))
-
-
 def consistent(target: Target) -> str:
     """An answer has the outputs that the metadata name, no more and no fewer."""
     outputs = answered(target, target.message()).outputs
@@ -108,6 +99,20 @@ def refused(answer: Answer) -> str:
     if not reason:
         raise ViolationError(f"{answer}; the error says nothing")
     return f"{answer.status}: {reason[:120]}"
+
+
+def refusal(
+    name: str, clause: str, send: Callable[[Target], Iterable[Answer]], reading: str = ""
+) -> Check:
+    """Make a check of requests that are all to be refused; the last one's answer is evidence."""
+
+    def run(target: Target) -> str:
+        evidence = ""
+        for answer in send(target):
+            evidence = refused(answer)
+        return evidence
+
+    return Check(name, clause, run, reading)
 
 
 def _server(answer: Answer) -> str:
@@ -173,15 +178,15 @@ CHECKS: Final = (
         version,
         "Versions are optional; those that the metadata name must answer.",
     ),
-    Check(
+    refusal(
         "metadata: an unknown model is refused",
         "inference_rest.md, Model Metadata Response JSON Error Object",
-        unknown_model,
+        lambda target: [target.get(f"/v2/models/{NOBODY}")],
     ),
-    Check(
+    refusal(
         "metadata: an unknown version is refused",
         "inference_rest.md, Model Metadata Response JSON Error Object",
-        unknown_version,
+        lambda target: [target.get(target.versioned(NOBODY))],
     ),
     Check(
         "metadata: answers have the outputs that are named",

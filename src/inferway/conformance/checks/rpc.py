@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -121,69 +122,33 @@ def versions(target: Target) -> str:
     return f"answered by {', '.join(target.versions[:8])}"
 
 
-def unknown_model(target: Target) -> str:
-    """An unknown model is refused."""
-    return _refused(target, lambda sent: setattr(sent, "model_name", NOBODY))
+def _without_first(target: Target, sent: Any) -> None:
+    del sent.inputs[0], sent.raw_input_contents[0]
 
 
-def unknown_version(target: Target) -> str:
-    """An unknown version is refused."""
-    return _refused(target, lambda sent: setattr(sent, "model_version", NOBODY))
+def _other_shape(target: Target, sent: Any) -> None:
+    one = target.signature.inputs[0]
+    shape = [*sent.inputs[0].shape, 2]
+    array = draw(np.random.default_rng(target.seed), one.datatype, tuple(shape))
+    sent.CopyFrom(request(target, target.message().raw().first(array=array)))
 
 
-def missing(target: Target) -> str:
-    """A request that lacks an input is refused."""
-
-    def change(sent: Any) -> None:
-        del sent.inputs[0], sent.raw_input_contents[0]
-
-    return _refused(target, change)
+def _truncated(target: Target, sent: Any) -> None:
+    sent.raw_input_contents[0] = sent.raw_input_contents[0][:-1]
 
 
-def unknown_input(target: Target) -> str:
-    """An input that the model does not have is refused."""
-    return _refused(target, lambda sent: setattr(sent.inputs[0], "name", NOBODY))
-
-
-def unknown_datatype(target: Target) -> str:
-    """A datatype that the protocol does not have is refused."""
-    return _refused(target, lambda sent: setattr(sent.inputs[0], "datatype", "FP33"))
-
-
-def other_shape(target: Target) -> str:
-    """A shape that the metadata do not allow is refused."""
-
-    def change(sent: Any) -> None:
-        one = target.signature.inputs[0]
-        shape = [*sent.inputs[0].shape, 2]
-        array = draw(np.random.default_rng(target.seed), one.datatype, tuple(shape))
-        wrong = request(target, target.message().raw().first(array=array))
-        sent.CopyFrom(wrong)
-
-    return _refused(target, change)
-
-
-def truncated(target: Target) -> str:
-    """Raw contents that end too early are refused."""
-
-    def change(sent: Any) -> None:
-        sent.raw_input_contents[0] = sent.raw_input_contents[0][:-1]
-
-    return _refused(target, change)
-
-
-def surplus(target: Target) -> str:
-    """More raw contents than inputs are refused."""
-    return _refused(target, lambda sent: sent.raw_input_contents.append(b"\0"))
-
-
-def unknown_output(target: Target) -> str:
-    """An output that the model does not have is refused."""
-
-    def change(sent: Any) -> None:
-        sent.outputs.add(name=NOBODY)
-
-    return _refused(target, change)
+_REFUSED: Final[tuple[tuple[str, Callable[[Target, Any], Any]], ...]] = (
+    ("an unknown model", lambda target, sent: setattr(sent, "model_name", NOBODY)),
+    ("an unknown version", lambda target, sent: setattr(sent, "model_version", NOBODY)),
+    ("a missing input", _without_first),
+    ("an unknown input", lambda target, sent: setattr(sent.inputs[0], "name", NOBODY)),
+    ("an unknown datatype", lambda target, sent: setattr(sent.inputs[0], "datatype", "FP33")),
+    ("another shape", _other_shape),
+    ("truncated data", _truncated),
+    ("surplus contents", lambda target, sent: sent.raw_input_contents.append(b"\0")),
+    ("an unknown output", lambda target, sent: sent.outputs.add(name=NOBODY)),
+)
+"""What is wrong with a request, and how a right one comes to it."""
 
 
 def health(target: Target) -> str:
@@ -228,11 +193,11 @@ def _compared(target: Target, message: Message) -> str:
     return "answered as the same values in flat JSON over HTTP"
 
 
-def _refused(target: Target, change: Callable[[Any], Any]) -> str:
+def _refused(target: Target, change: Callable[[Target, Any], Any]) -> str:
     with _channel(target) as channel:
         infer(target, channel, target.message().raw())  # right, so that the change is what counts
         sent = request(target, target.message().raw())
-        change(sent)
+        change(target, sent)
         try:
             channel.call("ModelInfer", sent.SerializeToString(), messages.ModelInferResponse)
         except StatusError as error:
@@ -264,19 +229,15 @@ CHECKS: Final = (
     Check("grpc: id comes back", f"{_CLAUSE}, ModelInfer", identifier),
     Check("grpc: requested outputs", f"{_CLAUSE}, ModelInfer", outputs),
     Check("grpc: each version", f"{_CLAUSE}, ModelInfer", versions),
-    Check("grpc: an unknown model is refused", f"{_CLAUSE}, ModelInfer", unknown_model, _STATUS),
-    Check(
-        "grpc: an unknown version is refused", f"{_CLAUSE}, ModelInfer", unknown_version, _STATUS
+    *(
+        Check(
+            f"grpc: {what} {'are' if what.endswith('contents') else 'is'} refused",
+            f"{_CLAUSE}, ModelInfer",
+            partial(_refused, change=change),
+            _STATUS,
+        )
+        for what, change in _REFUSED
     ),
-    Check("grpc: a missing input is refused", f"{_CLAUSE}, ModelInfer", missing, _STATUS),
-    Check("grpc: an unknown input is refused", f"{_CLAUSE}, ModelInfer", unknown_input, _STATUS),
-    Check(
-        "grpc: an unknown datatype is refused", f"{_CLAUSE}, ModelInfer", unknown_datatype, _STATUS
-    ),
-    Check("grpc: another shape is refused", f"{_CLAUSE}, ModelInfer", other_shape, _STATUS),
-    Check("grpc: truncated data is refused", f"{_CLAUSE}, ModelInfer", truncated, _STATUS),
-    Check("grpc: surplus contents are refused", f"{_CLAUSE}, ModelInfer", surplus, _STATUS),
-    Check("grpc: an unknown output is refused", f"{_CLAUSE}, ModelInfer", unknown_output, _STATUS),
     Check("grpc: health protocol", "grpc.health.v1, Check", health),
     Check("grpc: the server goes on", f"{_CLAUSE}, ModelInfer", alive),
 )
