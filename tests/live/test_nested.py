@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from inferway import loadgen
 from inferway.cli import main
 from inferway.protocol import ModelAddress
-from inferway.runtime import Fault, RemoteError, RemoteRuntime
+from inferway.runtime import BlockingRemote, Fault, RemoteError, RemoteRuntime
 from scripted import Asked, Scripted, response
 
 DEEP = 100_000
@@ -126,7 +126,7 @@ def infers(content: bytes, status: int = 200) -> Callable[[Asked], bytes | None]
 
 @pytest.mark.parametrize("content", [LISTS, b'{"outputs": %s}' % LISTS, b'{"x": %s}' % OBJECTS])
 def test_a_remote_servers_answer_is_its_failure(upstream: Scripted, content: bytes) -> None:
-    runtime = RemoteRuntime(address_of(upstream), timeout_s=20.0)
+    runtime = BlockingRemote(RemoteRuntime(address_of(upstream), timeout_s=20.0))
     x = {"x": np.zeros((1, 2), np.float32)}
     try:
         runtime.run(x)

@@ -229,12 +229,19 @@ def test_a_server_that_hangs_is_given_up(start: Any, site_of: Any, upstream: Scr
     assert "gave no answer in time" in found.json["error"]
 
 
-def test_a_server_whose_health_hangs_too_is_asked_no_more(two: Any, upstream: Scripted) -> None:
+def test_a_server_whose_health_hangs_too_is_asked_no_more(
+    two: Any, upstream: Scripted, patient: Any
+) -> None:
     running = two()
     (remote,) = {*running.site.pool.runtimes[:1]}
     remote.timeout_s = 0.3
     upstream.script = lambda asked: upstream.hang(asked)
-    found = running.infer(ONE, path=f"{PATH}/versions/tiny/infer")
+    with ThreadPoolExecutor(1) as client:
+        asked = client.submit(running.infer, ONE, path=f"{PATH}/versions/tiny/infer")
+        for _ in ("the request", "the question whether it lives"):
+            assert upstream.entered.acquire(timeout=20)
+            patient.advance(0.6)
+        found = asked.result(20)
     assert (found.status, found.json["error"].split(": ")[0]) == (504, "digits/tiny#0 failed")
     assert running.infer(ONE).json["model_version"] == "big"
     # A trial of the instance, with zeros, may be under way.
@@ -498,6 +505,7 @@ def test_a_server_that_stops_closes_its_connections(
     running = start(deployment=write(tmp_path, far(upstream.url)))
     runtime = running.site.pool.runtimes[0]
     running.infer(ONE)
-    assert len(runtime._wires._idle) == 1
+    connections = runtime._made[-1]
+    assert len(connections._idle) == 1
     running.wait(running.server.stop())
-    assert runtime._wires._idle == []
+    assert connections._idle == []

@@ -59,14 +59,14 @@ def _with_service(
 
 def _mean_s(variant: Variant, seconds: float) -> float:
     from inferway.runtime.onnx import OnnxRuntime
-    from inferway.runtime.remote_failure import RemoteError
+    from inferway.runtime.remote import BlockingRemote, RemoteError
 
     if variant.model is not None:
         assert variant.model.path is not None  # others state their service time
         return _median_s(OnnxRuntime(variant.model.path), seconds)
     assert variant.remote is not None
     try:
-        return _median_s(variant.remote.runtime(), seconds)
+        return _median_s(BlockingRemote(variant.remote.runtime()), seconds)
     except (RemoteError, ValueError) as error:
         raise ValueError(
             f"variant {variant.name} has no `service`, and its server cannot be measured: {error}"

@@ -162,10 +162,22 @@ class Headroom:
                 self._changed.notify_all()
             elif self._newcomers:
                 self._overtaken += 1
-            self._running += run
-            if answer:
-                self._kept += answer
-                self._pledged.append(run)
+            self._enter(run, answer)
+
+    def begin_now(self, run: int, answer: int = 0) -> bool:
+        """Let a request begin as `begin` does, if it need not wait; whether it may."""
+        with self._changed:
+            if not self._may_begin(run, answer, None):
+                return False
+            self._overtaken += bool(self._newcomers)
+            self._enter(run, answer)
+            return True
+
+    def _enter(self, run: int, answer: int) -> None:
+        self._running += run
+        if answer:
+            self._kept += answer
+            self._pledged.append(run)
 
     def go_on(self, run: int) -> None:
         """Wait until a request that holds an answer may begin its next run."""

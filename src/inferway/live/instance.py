@@ -1,8 +1,8 @@
 """What a pool has of each of its servers, be it a copy that runs here or another node's.
 
-The contract stands first. Who keeps it: `inferway.live.local.LocalInstance`, which runs a model,
-and `inferway.live.upstream.remote.RemoteInstance`, which sends requests on. What the failure of a
-run means, for the client who asked and for the instance, is judged here too.
+Who keeps it: `inferway.live.local.LocalInstance`, which runs a model, and
+`inferway.live.upstream.remote.RemoteInstance`, which sends requests on, to another node or to a
+remote server of any make.
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
-from inferway.live.request import Job, Outcome
+from inferway.live.request import Job
 from inferway.live.retries import RetryBudget
 from inferway.protocol import Signature
-from inferway.protocol.refusal import RefusalError
-from inferway.runtime import Fault, RemoteError
 
 FAILURES: Final = 3
 """Failures in a row after which an instance is run on zeros: one that fails at these too takes no
@@ -152,56 +150,3 @@ class RemoteTarget(ABC):
 
     def close(self) -> None:  # noqa: B027 - nothing that others do not use
         """Do nothing: other classes may use the way there."""
-
-
-class Verdict(NamedTuple):
-    """How a failed run is judged.
-
-    Attributes
-    ----------
-    outcome
-        How the request ends.
-    weight
-        As how many failures it counts.
-    certain
-        Whether the instance rests after `FAILURES` without being run on zeros first.
-    unserved
-        Whether the model has certainly not run, so that another variant may be asked.
-    retry_after_s
-        When another try may be worth it, in seconds.
-    """
-
-    outcome: Outcome
-    weight: int = 1
-    certain: bool = False
-    unserved: bool = False
-    retry_after_s: float = 0.0
-
-
-_FAILED: Final = Verdict(Outcome.FAILED)
-_MALFORMED: Final = Verdict(Outcome.INVALID, weight=0)
-_REMOTE: Final = {
-    Fault.REFUSED: Verdict(Outcome.INVALID),
-    # It works; it has too much to do.
-    Fault.OVERLOADED: Verdict(Outcome.REJECTED, weight=0),
-    Fault.UNAVAILABLE: Verdict(Outcome.UNAVAILABLE, certain=True),
-    Fault.UNREACHABLE: Verdict(Outcome.UNAVAILABLE, weight=FAILURES, certain=True),
-    # To run a server on zeros that does not answer would take as long again.
-    Fault.LATE: Verdict(Outcome.EXPIRED, certain=True),
-    Fault.BROKEN: _FAILED,
-    Fault.UNFIT: Verdict(Outcome.FAILED, weight=FAILURES, certain=True),
-}
-
-
-def verdict(error: Exception) -> Verdict:
-    """Judge what a runtime raised."""
-    if isinstance(error, RefusalError):  # of data that nobody had decoded before
-        return _MALFORMED
-    if not isinstance(error, RemoteError):
-        return _FAILED
-    found = _REMOTE[error.fault]._replace(unserved=error.unserved)
-    if error.hung:
-        found = found._replace(weight=FAILURES)
-    if found.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
-        found = found._replace(retry_after_s=error.retry_after_s or RETRY_S)
-    return found

@@ -6,7 +6,7 @@ import queue
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,12 +15,12 @@ import numpy as np
 from inferway.live.errors import WarmUpError
 from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
 from inferway.live.inline import RunTime
-from inferway.live.instance import FAILURES, Events, verdict
+from inferway.live.instance import FAILURES, Events
 from inferway.live.request import EXPIRED, Arrays, Job, Outcome
 from inferway.live.threads import run_detached
 from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
-from inferway.runtime import RemoteError, Runtime
+from inferway.runtime import Runtime
 from inferway.site.view import RUN_ROWS
 
 OUTLIVED = "the deadline passed after {} of the request's {} runs"
@@ -29,7 +29,7 @@ WARM_UP_RUNS = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
 
 
-class _CutShortError(Exception):
+class CutShortError(Exception):
     """A request of several runs that is not worth the next one."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
@@ -188,8 +188,6 @@ class LocalInstance:
     def warm_up(self) -> bool:
         """Run the model on zeros; False when the signature leaves open what would fit.
 
-        One whose remote server is down rests from the start: it is probed like any other.
-
         Raises
         ------
         WarmUpError
@@ -198,47 +196,22 @@ class LocalInstance:
         """
         inputs = zeros(self.runtime.signature)
         try:
-            if self._is_down():
-                return True
             for _ in range(WARM_UP_RUNS):
                 begun_s = self._now()
                 self.runtime.run(inputs)
                 self._run_time.begin(self._now() - begun_s)
         except Exception as error:  # whatever a runtime raises, the model cannot serve
-            if self._is_down():
-                return True
             if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
                 self.cold = True
                 return False
-            reason = " ".join(str(error).split())
-            raise WarmUpError(f"{self.name} failed its warm-up: {reason}") from error
-        for size in self._sizes:
-            if size > 1:
-                self._warm_up_at(size, inputs)
+            raise WarmUpError(f"{self.name} failed its warm-up: {spoken(error)}") from error
+        for rows, many in batches_of(inputs, self._sizes):
+            try:
+                outputs = self.runtime.run(many)
+            except Exception as error:
+                raise no_batches(self.name, rows, error) from error
+            check_batch(self.name, rows, outputs)
         return True
-
-    def _is_down(self) -> bool:
-        self.complaint = getattr(self.runtime, "down", "")
-        self.resting = self.complaint != ""
-        return self.resting
-
-    def _warm_up_at(self, rows: int, inputs: Arrays) -> None:
-        # What a model's file says of its first axis need not be so.
-        offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
-        many = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
-        try:
-            outputs = self.runtime.run(many)
-        except Exception as error:
-            reason = " ".join(str(error).split())
-            raise WarmUpError(
-                f"{offer}; export the model with a free first axis: {reason}"
-            ) from error
-        for name, array in outputs.items():
-            if len(array) != rows:
-                raise WarmUpError(
-                    f"{offer}: output {name!r} has {len(array)} rows then; export the model with "
-                    "its batch as the first axis of every output"
-                )
 
     def probe(self, told: Callable[[str], None]) -> None:
         """Run the model on zeros; an instance that rests goes on if it answers.
@@ -265,7 +238,7 @@ class LocalInstance:
         try:
             self.runtime.run(zeros(self.runtime.signature, self._shapes))
         except Exception as error:
-            return " ".join(str(error).split()) or type(error).__name__
+            return spoken(error) or type(error).__name__
         return ""
 
     def _work(self) -> None:
@@ -329,26 +302,22 @@ class LocalInstance:
             self._strikes = 0
             if self.cold:
                 self._shapes = {name: array.shape for name, array in request.inputs.items()}
-        except _CutShortError as error:
+        except CutShortError as error:
             request.outcome, request.reason = error.outcome, str(error)
             request.service_s = now() - started_s - self._waited_s
         except Exception as error:  # a failing model must not end its instance
-            found = verdict(error)
-            request.outcome, request.unserved = found.outcome, found.unserved
-            request.retry_after_s = found.retry_after_s
-            reason = " ".join(str(error).split())
             malformed = isinstance(error, RefusalError)
+            request.unserved, request.retry_after_s = False, 0.0
+            request.outcome = Outcome.INVALID if malformed else Outcome.FAILED
+            request.reason = spoken(error) if malformed else f"{self.name} failed: {spoken(error)}"
             if isinstance(error, RefusalError):
                 request.status = error.status
-            request.reason = reason if malformed else f"{self.name} failed: {reason}"
             request.service_s = now() - started_s - self._waited_s
-            # Where zeros do not fit either, nothing tells a bad request from a bad model.
-            blamed = found.outcome is Outcome.INVALID and self.cold
-            if found.weight and not blamed and not request.abandoned:  # nobody stopped it
+            if not malformed and not request.abandoned:  # nobody stopped it
                 self.proven |= self._strikes == 0
-                self._strikes += found.weight
+                self._strikes += 1
                 if self._strikes >= FAILURES:
-                    self.resting = found.certain or self._failure() != ""
+                    self.resting = self._failure() != ""
                     self._strikes = 0
 
     def _run(self, job: Job, inputs: Arrays, call: Callable[[], Any] | None) -> Arrays:
@@ -369,18 +338,14 @@ class LocalInstance:
         inputs, whole = job.inputs, Arrays()
         for at in range(0, rows, most):
             if at:
-                self._see_if_wanted(job, at // most, -(-rows // most))
+                late = self._drop_late and job.deadline_s < self._now()
+                check_wanted(job, at // most, -(-rows // most), over=self._over, late=late)
                 self._wait_for_room(min(most, rows - at))
             part = {name: array[at : at + most] for name, array in inputs.items()}
-            try:
-                outputs = self._run(job, part, call)
-            except RemoteError as error:
-                # What has run before cannot be called unserved.
-                error.unserved = error.unserved and at == 0
-                raise
-            if not at:
-                self._see_if_it_fits(outputs, rows)
-            _join(whole, outputs, at, most, rows)
+            outputs = self._run(job, part, call)
+            if not at and self._headroom is not None:
+                check_room(self._headroom.limit_bytes, outputs, rows, most)
+            join_rows(whole, outputs, at, most, rows)
         return whole
 
     def _wait_for_room(self, rows: int) -> None:
@@ -393,25 +358,58 @@ class LocalInstance:
         self._headroom.go_on(self._run_bytes)
         self._waited_s += self._now() - begun_s
 
-    def _see_if_it_fits(self, outputs: Arrays, rows: int) -> None:
-        """Refuse an answer that would take more than there is, once its first run has shown it."""
-        if self._headroom is None:
-            return
-        least = min(rows, self.most_rows)
-        row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / least
-        limit_bytes = self._headroom.limit_bytes
-        if row_bytes * rows > limit_bytes:
-            fitting = max(least, int(limit_bytes / row_bytes))
-            raise RefusalError(413, too_many(rows, fitting, limit_bytes))
 
-    def _see_if_wanted(self, job: Job, done: int, runs: int) -> None:
-        if self._over or job.abandoned:
-            raise _CutShortError(Outcome.UNAVAILABLE, GONE.format(done, runs))
-        if self._drop_late and job.deadline_s < self._now():
-            raise _CutShortError(Outcome.EXPIRED, OUTLIVED.format(done, runs))
+def spoken(error: Exception) -> str:
+    """Write an error in one line."""
+    return " ".join(str(error).split())
 
 
-def _join(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
+def batches_of(inputs: Arrays, sizes: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
+    """Repeat one row as often as each size of a batch says."""
+    for rows in sizes:
+        if rows > 1:
+            yield rows, {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
+
+
+def no_batches(name: str, rows: int, why: Exception | str) -> WarmUpError:
+    """Say that a model cannot serve the batches that it offers."""
+    offer = f"{name} cannot serve batches of {rows}, which its `batch` offers"
+    if isinstance(why, str):
+        return WarmUpError(f"{offer}: {why}")
+    return WarmUpError(f"{offer}; export the model with a free first axis: {spoken(why)}")
+
+
+def check_batch(name: str, rows: int, outputs: Arrays) -> None:
+    """Refuse a model that answers another number of rows than it was asked."""
+    # What a model's file says of its first axis need not be so.
+    for output, array in outputs.items():
+        if len(array) != rows:
+            raise no_batches(
+                name,
+                rows,
+                f"output {output!r} has {len(array)} rows then; export the model with its batch "
+                "as the first axis of every output",
+            )
+
+
+def check_room(limit_bytes: int, outputs: Arrays, rows: int, most: int) -> None:
+    """Refuse an answer that would take more than there is, once its first run has shown it."""
+    least = min(rows, most)
+    row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / least
+    if row_bytes * rows > limit_bytes:
+        fitting = max(least, int(limit_bytes / row_bytes))
+        raise RefusalError(413, too_many(rows, fitting, limit_bytes))
+
+
+def check_wanted(job: Job, done: int, runs: int, *, over: bool, late: bool) -> None:
+    """End a request of several runs before its next one, if nobody waits for that."""
+    if over or job.abandoned:
+        raise CutShortError(Outcome.UNAVAILABLE, GONE.format(done, runs))
+    if late:
+        raise CutShortError(Outcome.EXPIRED, OUTLIVED.format(done, runs))
+
+
+def join_rows(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
     """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
     rows = min(most, all_rows - at)
     for name, array in outputs.items():

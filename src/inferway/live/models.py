@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from inferway.protocol import Signature
-from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Runtime
+from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Served
 
 if TYPE_CHECKING:
     from inferway.deployment import Task, Variant
@@ -19,7 +19,7 @@ class LoadError(ValueError):
     """A model that cannot be served; the message begins with its variant."""
 
 
-def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[str, Runtime]]:
+def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[str, Served]]:
     """Load the models of these variants; they share one signature, which comes first.
 
     A remote server that is down may come back: its variant is taken to have the signature of the
@@ -30,7 +30,7 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
     LoadError
         When one cannot be loaded, or none says the signature.
     """
-    found: dict[str, Runtime] = {}
+    found: dict[str, Served] = {}
     try:
         return _load(task.variants, variants, found), found
     except BaseException:
@@ -40,7 +40,9 @@ def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[s
 
 
 def _load(
-    described: Mapping[str, Variant], variants: Sequence[str], found: dict[str, Runtime]
+    described: Mapping[str, Variant],
+    variants: Sequence[str],
+    found: dict[str, Served],
 ) -> Signature:
     signature: Signature | None = None
     source = silent = ""
@@ -50,12 +52,11 @@ def _load(
         try:
             if model is not None:
                 assert model.path is not None  # `check_served` has refused others
-                runtime: Runtime = OnnxRuntime(model.path, digest=model.digest)
+                runtime: Served = OnnxRuntime(model.path, digest=model.digest)
             else:
                 assert remote is not None  # `check_served` has refused it
-                runtime = remote.runtime(signature=signature)
-                found[name] = runtime
-                runtime.learn()
+                runtime = found[name] = there = remote.runtime(signature=signature)
+                there.learn()
         except RemoteError as error:
             if error.fault not in PASSING:
                 raise LoadError(f"{name}: {error}") from error

@@ -29,8 +29,9 @@ from inferway.live.request import Job, Request
 from inferway.live.retries import RetryBudget
 from inferway.live.scheduler import SchedulerLoop
 from inferway.live.threads import Wakeup
+from inferway.live.upstream.server import ServerInstance
 from inferway.protocol import Signature
-from inferway.runtime import Runtime
+from inferway.runtime import RemoteRuntime, Served
 from inferway.site.view import WHOLE, Floats
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class Pool:
         task: str,
         signature: Signature,
         dispatcher: Dispatcher | Recording,
-        runtimes: Sequence[Runtime | RemoteTarget],
+        runtimes: Sequence[Served | RemoteTarget],
         options: PoolOptions | None = None,
     ) -> None:
         self.options = options = options or PoolOptions()
@@ -265,20 +266,20 @@ class Pool:
         made: list[Instance] = []
         for server, (k, one) in enumerate(zip(self.class_of, self.runtimes, strict=True)):
             name = f"{task}/{self.variants[k]}#{server - self.first[k]}"
-            made.append(
-                one.instance(name, terms)
-                if isinstance(one, RemoteTarget)
-                else LocalInstance(
-                    name,
-                    one,
-                    drop_late=options.drop_late,
-                    now=options.now,
-                    sizes=offered[k],
-                    most_rows=self.most_rows[k],
-                    headroom=options.headroom,
-                    demand=self.demands[k],
-                )
-            )
+            if isinstance(one, RemoteTarget):
+                made.append(one.instance(name, terms))
+                continue
+            bounds: dict[str, Any] = {
+                "sizes": offered[k],
+                "most_rows": self.most_rows[k],
+                "headroom": options.headroom,
+                "demand": self.demands[k],
+            }
+            if isinstance(one, RemoteRuntime):
+                made.append(ServerInstance(name, one, terms, **bounds))
+            else:
+                late, now = options.drop_late, options.now
+                made.append(LocalInstance(name, one, drop_late=late, now=now, **bounds))
         return made
 
     async def start(self) -> list[str]:

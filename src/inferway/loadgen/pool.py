@@ -105,7 +105,7 @@ class RequestPool(ConnectionPool):
         """Say that a request is lost."""
         self._clerk.failed(call, "the connection ended before the answer")
 
-    def unreachable(self, call: int | None, error: OSError) -> None:
+    def unreachable(self, call: int | None, error: Exception) -> None:
         """Say that a request has no connection."""
         self.refused = _why(error)
         if call is not None:
@@ -116,9 +116,10 @@ class RequestPool(ConnectionPool):
         self._clerk.waits(self._waiting[-1])
 
 
-def _why(error: OSError) -> str:
+def _why(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "none in time"
     if isinstance(error, ssl.SSLError):  # its number is none of the system's
         return unsecured(error)
-    return os.strerror(error.errno).lower() if error.errno else str(error)
+    number = getattr(error, "errno", None)
+    return os.strerror(number).lower() if number else str(error)

@@ -209,11 +209,13 @@ class ClientConnection(AnswerReader, asyncio.Protocol):
         """End the connection now."""
         self.transport.abort()
 
-    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
-        """Hand an answer on."""
+    def on_message_begin(self) -> None:
+        """Note what begins where nobody has asked: whose it is, nobody knows."""
         if self.call is None:
             self.wrong = "it answered what nobody asked"
-            return
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Hand an answer on."""
         self._answered(self, self._form.headed(status, headers, body), keep)
 
     # What asyncio calls.
@@ -265,6 +267,7 @@ class ConnectionPool(ABC):
 
     idle_s: float = math.inf
     """Connections that nothing has used for so long are closed."""
+    connection_kind: type[ClientConnection] = ClientConnection
 
     def __init__(
         self,
@@ -297,6 +300,11 @@ class ConnectionPool(ABC):
         # Kept, for in this Python each question for the running loop is a call of the system.
         return asyncio.get_running_loop()
 
+    @property
+    def in_use(self) -> int:
+        """Connections that carry a call."""
+        return len(self._busy)
+
     # What a pool of one's own says.
 
     @abstractmethod
@@ -312,7 +320,7 @@ class ConnectionPool(ABC):
         """See to a call whose connection has ended before its answer."""
 
     @abstractmethod
-    def unreachable(self, call: Any | None, error: OSError) -> None:
+    def unreachable(self, call: Any | None, error: Exception) -> None:
         """See to a call for which no connection can be made; None where none waits."""
 
     def queued(self, call: Any) -> None:  # noqa: B027 - a pool may have nothing to note
@@ -346,6 +354,28 @@ class ConnectionPool(ABC):
         else:
             self._keep(connection, monotonic())
 
+    def end_idle(self) -> None:
+        """End the connections that nothing has used for too long, now and when it is time again."""
+        if self._sweep is not None:
+            self._sweep.cancel()
+        now_s, self._sweep, idle = monotonic(), None, self._idle
+        # Those used last come last.
+        while idle and now_s - idle[0].since_s >= self.idle_s:
+            idle.pop(0).abort()
+        if idle and not self._closed:
+            left_s = idle[0].since_s + self.idle_s - now_s
+            self._sweep = self._loop.call_later(max(_LEAST_SWEEP_S, left_s), self.end_idle)
+
+    def withdraw(self, call: Any) -> None:
+        """Forget a call that knows its connection; one that carries it is closed."""
+        connection, call.connection = call.connection, None
+        if connection is not None:
+            connection.call = None
+            self._busy.discard(connection)
+            connection.abort()
+        elif call in self._waiting:
+            self._waiting.remove(call)
+
     def forget(self) -> None:
         """End the idle connections: whoever is at their other end may have come anew."""
         idle, self._idle = self._idle, []
@@ -377,12 +407,12 @@ class ConnectionPool(ABC):
         try:
             async with asyncio.timeout(self._connect_s):
                 _, connection = await self._loop.create_connection(
-                    lambda: ClientConnection(self._form, self._take, self._lost),
+                    lambda: self.connection_kind(self._form, self._take, self._lost),
                     self.host,
                     self.port,
                     **self._options,
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, ValueError) as error:
             self._made()
             self.unreachable(self._waiting.popleft() if self._waiting else None, error)
             if self._waiting and not self._closed:
@@ -400,16 +430,7 @@ class ConnectionPool(ABC):
         self._idle.append(connection)
         # One timer for all: one for each connection would cost more than it saves.
         if self._sweep is None and self.idle_s < math.inf:
-            self._sweep = self._loop.call_later(self.idle_s, self._end_idle)
-
-    def _end_idle(self) -> None:
-        now_s, self._sweep, idle = monotonic(), None, self._idle
-        # Those used last come last.
-        while idle and now_s - idle[0].since_s >= self.idle_s:
-            idle.pop(0).abort()
-        if idle and not self._closed:
-            left_s = idle[0].since_s + self.idle_s - now_s
-            self._sweep = self._loop.call_later(max(_LEAST_SWEEP_S, left_s), self._end_idle)
+            self._sweep = self._loop.call_later(self.idle_s, self.end_idle)
 
     def _take(self, connection: ClientConnection, answer: Any, keep: bool) -> None:
         call, connection.call = connection.call, None

@@ -3,12 +3,12 @@
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
-from inferway.runtime.remote import RemoteRuntime
-from inferway.runtime.remote_failure import Fault, RemoteError
+from inferway.runtime.remote import BlockingRemote, Fault, RemoteError, RemoteRuntime, Served
 from inferway.runtime.runtime import Call, Runtime, Steady, Stoppable
 
 __all__ = [
     "ArtifactError",
+    "BlockingRemote",
     "Call",
     "Fault",
     "NullRuntime",
@@ -16,6 +16,7 @@ __all__ = [
     "RemoteError",
     "RemoteRuntime",
     "Runtime",
+    "Served",
     "Steady",
     "Stoppable",
     "inspect",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import enum
+import ssl
 import time
 from collections import Counter
-from threading import Lock
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -12,19 +16,51 @@ from numpy.typing import NDArray
 
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ModelAddress
+from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_failure
 from inferway.protocol.inference import AnswerError, UnwritableError, content_lines, decode, encode
 from inferway.protocol.messages import ErrorMessage, RemoteModel, RemoteServer, TensorMetadata
-from inferway.runtime.remote_failure import Fault, RemoteError
-from inferway.runtime.remote_wires import RemoteCall, RemoteReply, RemoteWires
+from inferway.runtime.runtime import Runtime
 from inferway.unreadable import UNREADABLE, fault
 
 TIMEOUT_S: Final = 10.0
 """Longest wait for one answer, unless told otherwise."""
+CONNECT_S: Final = 2.0
+"""Longest wait for a connection: several round trips, even around the world."""
+IDLE_S: Final = 3.0
+"""Unused connections are closed after this, unless the server announces another time: servers
+close theirs after 5 s (uvicorn) or more, and a request that meets that close may be lost."""
 BINARY: Final = "binary_tensor_data"
 """What a server calls the binary tensor extension in its metadata."""
 HEALTH_S: Final = 0.5
 """A server that gave no answer in time is asked for so long whether it lives."""
+_MARGIN_S: Final = 1.0
+_CONNECTIONS: Final = 4096
+_LARGE_BYTES: Final = 128 * 1024
+"""Larger tensors and answers are written and read in a thread: the loop has others to serve."""
 _LONGEST_REASON: Final = 300
+
+T = TypeVar("T")
+Arrays = dict[str, NDArray[Any]]
+
+
+class Fault(enum.Enum):
+    """Kinds of failure; the values are label values of metrics."""
+
+    REFUSED = "refused"
+    """The server takes no such input: another one it may take."""
+    OVERLOADED = "overloaded"
+    """The server works and has no room now."""
+    UNAVAILABLE = "unavailable"
+    """The server works and does not serve the model now."""
+    UNREACHABLE = "unreachable"
+    """There was no connection, or it ended before the request was out."""
+    LATE = "late"
+    """There was no whole answer in time."""
+    BROKEN = "broken"
+    """The server failed at the request, or what it answered is no answer to it."""
+    UNFIT = "unfit"
+    """The server's model is not what it should be: another signature, or none that can be used."""
+
 
 _FAULTS: Final = {
     429: Fault.OVERLOADED,
@@ -37,11 +73,255 @@ _FAULTS: Final = {
 _OURS: Final = frozenset((401, 402, 403, 405, 407, 411))
 
 
-T = TypeVar("T")
+class RemoteError(RuntimeError):
+    """A call to a remote server that gave no answer; the message is one sentence.
+
+    Parameters
+    ----------
+    fault
+        What kind of failure it is.
+    reason
+        The sentence.
+    unserved
+        Whether it is certain that the model has not run: the request may be given to another.
+    retry_after_s
+        When the server says that another try may be worth it, in seconds; 0 where it says nothing.
+
+    Attributes
+    ----------
+    hung
+        Whether the server was asked afterwards whether it lives, and did not say so.
+    """
+
+    def __init__(
+        self, fault: Fault, reason: str, *, unserved: bool = False, retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(reason)
+        self.fault, self.unserved, self.retry_after_s = fault, unserved, retry_after_s
+        self.hung = False
+
+
+class ServerReply:
+    """One answer of a remote server: its status, its headers by name in lower case, its body."""
+
+    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
+        self.status, self.headers, self.body = status, headers, body
+
+    @classmethod
+    def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> ServerReply:
+        """Make an answer of its headers and its body."""
+        return cls(status, headers, body)
+
+    @classmethod
+    def whole(cls, data: bytes) -> ServerReply | None:
+        """Leave every answer to the parser."""
+        return None
+
+    @property
+    def json_length(self) -> int | None:
+        """What Inference-Header-Content-Length says; None without it."""
+        value = self.headers.get(b"inference-header-content-length")
+        if value is not None and not value.strip().isdigit():
+            wrong = "Inference-Header-Content-Length is not a number"
+            raise RemoteError(Fault.BROKEN, _not_http(wrong))
+        return None if value is None else int(value)
+
+    @property
+    def keep_s(self) -> float:
+        """How long an idle connection can be kept."""
+        for word in self.headers.get(b"keep-alive", b"").split(b","):
+            key, _, number = word.strip().partition(b"=")
+            if key == b"timeout" and number.isdigit():
+                return float(number) - _MARGIN_S
+        return IDLE_S
+
+    def check(self) -> None:
+        """Raise what any answer but a plain 200 stands for."""
+        if self.status != 200:
+            raise self._failure()
+        coding = self.headers.get(b"content-encoding", b"").decode("latin-1").strip().lower()
+        if coding not in ("", "identity"):
+            raise RemoteError(
+                Fault.BROKEN,
+                f"the remote server answered in the coding {coding[:20]!r}, not asked for",
+            )
+
+    def _failure(self) -> RemoteError:
+        status = self.status
+        kind = _FAULTS.get(status, Fault.BROKEN)
+        if status not in _FAULTS and 400 <= status < 500 and status not in _OURS:
+            kind = Fault.REFUSED
+        try:
+            said = msgspec.json.decode(self.body, type=ErrorMessage).error
+        except UNREADABLE:
+            said = "redirects are not followed" if 300 <= status < 400 else ""
+        said = " ".join(said.split())
+        if len(said) > _LONGEST_REASON:
+            said = said[: _LONGEST_REASON - 3] + "..."
+        after = self.headers.get(b"retry-after", b"").strip()
+        return RemoteError(
+            kind,
+            f"the remote server answered {status}" + (f": {said}" if said else ""),
+            unserved=kind in (Fault.OVERLOADED, Fault.UNAVAILABLE),
+            retry_after_s=float(after) if after.isdigit() else 0.0,
+        )
+
+
+class ServerConnection(ClientConnection):
+    """A connection that knows whether a request is out as a whole."""
+
+    __slots__ = ("error", "unsent")
+    garbage = "{error}"
+    long_head = "its headers are longer than {limit:,} bytes"
+    long_body = "it is longer than {limit:,} bytes"
+    announced = "it announces more than {limit:,} bytes"
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Be told from now on when bytes are left to be sent, and when none are."""
+        super().connection_made(transport)
+        self.unsent = False
+        self.error: Exception | None = None
+        self.transport.set_write_buffer_limits(high=1, low=0)
+
+    def stale(self, now_s: float) -> bool:
+        """Whether an idle connection can take no request: the kernel is asked each time."""
+        return self.transport.is_closing() or bool(self._poll.poll(0))
+
+    def pause_writing(self) -> None:
+        """Note that a request is not out."""
+        self.unsent = True
+
+    def resume_writing(self) -> None:
+        """Note that it is."""
+        self.unsent = False
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Hand an answer on; what is refused before it is out ends the connection."""
+        super().take(status, headers, body, keep and not self.unsent)
+
+    def eof_received(self) -> None:
+        """Take the end of what comes, which ends a body whose length nobody said."""
+        self.end()
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Remember why."""
+        self.error = error
+        self.unsent = self.unsent or isinstance(error, BrokenPipeError)
+        super().connection_lost(error)
+
+
+class _ServerCall:
+    """One request and the answer that is waited for."""
+
+    connection: ServerConnection | None = None
+    again = False
+
+    def __init__(
+        self, head: bytes, body: Sequence[bytes], reply: asyncio.Future[ServerReply]
+    ) -> None:
+        self.head, self.body, self.reply = head, body, reply
+
+    def fail(self, kind: Fault, reason: str, *, unserved: bool = False) -> None:
+        """Say why there is no answer, where that is waited for."""
+        if not self.reply.done():
+            self.reply.set_exception(RemoteError(kind, reason, unserved=unserved))
+
+    def expire(self) -> None:
+        """Say why there is none in time."""
+        if self.connection is None:
+            self.fail(Fault.UNREACHABLE, _unreached(TimeoutError()), unserved=True)
+        elif self.connection.unsent:
+            self.fail(
+                Fault.UNREACHABLE, _unsent("the request was not taken in time"), unserved=True
+            )
+        else:
+            self.fail(Fault.LATE, "the remote server gave no answer in time")
+
+
+class ServerConnections(ConnectionPool):
+    """The connections to one server, of one event loop."""
+
+    connection_kind = ServerConnection
+    idle_s = IDLE_S
+
+    def __init__(self, address: ModelAddress, tls: ssl.SSLContext | None) -> None:
+        super().__init__(
+            address.host,
+            address.port,
+            form=ServerReply,
+            most=_CONNECTIONS,
+            connect_s=CONNECT_S,
+            tls=tls,
+        )
+        self.retried = 0
+        """Calls that were made again because the first connection ended before they were out."""
+
+    async def exchange(self, head: bytes, body: Sequence[bytes], deadline_s: float) -> ServerReply:
+        """Send a request and read its answer, until `deadline_s` on the monotonic clock.
+
+        Raises
+        ------
+        RemoteError
+            When there is none. Canceled, the connection ends.
+        """
+        call = _ServerCall(head, body, self._loop.create_future())
+        timer = self._loop.call_later(max(0.0, deadline_s - time.monotonic()), call.expire)
+        self.submit(call)
+        try:
+            return await call.reply
+        finally:
+            timer.cancel()
+            self.withdraw(call)
+
+    def write(self, connection: Any, call: _ServerCall) -> None:
+        """Write a request."""
+        call.connection, connection.unsent = connection, False
+        connection.send(call.head, call.body)
+
+    def answered(self, call: _ServerCall, answer: ServerReply, sent_s: float, now_s: float) -> None:
+        """Hand an answer on, and keep connections as long as it says."""
+        call.connection = None
+        if not call.reply.done():
+            call.reply.set_result(answer)
+        if self._closed or answer.keep_s != self.idle_s:
+            self.idle_s = 0.0 if self._closed else answer.keep_s
+            self.end_idle()
+
+    def broken(self, connection: Any, call: _ServerCall, wrong: str) -> None:
+        """Send what was not sent whole once more; else it has failed."""
+        call.connection = None
+        error = connection.error
+        if connection.unsent and not connection.begun:
+            if call.again or call.reply.done():
+                call.fail(Fault.UNREACHABLE, _unsent(str(error or "it ended")), unserved=True)
+                return
+            call.again = True
+            self.retried += 1
+            self.forget()
+            self.submit(call)
+        elif wrong:
+            call.fail(Fault.BROKEN, _not_http(wrong))
+        else:
+            why = None if error is None else getattr(error, "strerror", None) or error
+            how = "closed the connection" if why is None else f"broke the connection ({why})"
+            when = "in the middle of its answer" if connection.begun else "without an answer"
+            call.fail(Fault.BROKEN, f"the remote server {how} {when}")
+
+    def unreachable(self, call: _ServerCall | None, error: Exception) -> None:
+        """Fail a request for which there is no connection."""
+        if call is not None:
+            call.fail(Fault.UNREACHABLE, _unreached(error), unserved=True)
+
+    def close(self) -> None:
+        """End the connections that are not in use; those in use end with their calls."""
+        self._closed = True
+        self.anew()
+        if self._sweep is not None:
+            self._sweep.cancel()
 
 
 class RemoteRuntime:
-    """A model that a remote server runs.
+    """A model that a remote server runs; its runs are awaited, on any one event loop.
 
     It asks the server for the model's signature and for what it can take before the first request,
     and again after it could not be reached: what answers then may be another server. Where its
@@ -60,6 +340,10 @@ class RemoteRuntime:
 
     Attributes
     ----------
+    known_signature
+        What goes in and comes out, as far as that has been said; else None.
+    binary
+        Whether tensors go as raw bytes; None while the server has not been asked.
     faults
         How many calls failed, by kind.
     down
@@ -78,50 +362,50 @@ class RemoteRuntime:
             raise ValueError(f"timeout_s is {timeout_s}; it must be a finite time above 0, in s")
         if key is not None and (not key.isascii() or any(one <= " " for one in key)):
             raise ValueError("the key holds what no HTTP header can; give one of ASCII, unspaced")
-        self.address = address
-        self.timeout_s = timeout_s
-        self._common = f"Host: {address.authority}\r\nAccept-Encoding: identity\r\n"
+        self.address, self.timeout_s = address, timeout_s
+        common = f"Host: {address.authority}\r\nAccept-Encoding: identity\r\n"
         if key is not None:
-            self._common += f"Authorization: Bearer {key}\r\n"
-        self._post = f"POST {address.path}/infer HTTP/1.1\r\n{self._common}"
-        self._wires = RemoteWires(address)
-        self._signature = signature
-        self._binary: bool | None = None
-        self._lock = Lock()
+            common += f"Authorization: Bearer {key}\r\n"
+        self._common = common.encode("ascii")
+        self._tls = ssl.create_default_context() if address.tls else None
+        self._made: list[ServerConnections] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self.known_signature = signature
+        self.binary: bool | None = None
         self.faults: Counter[Fault] = Counter()
         self.down = ""
 
     @property
     def signature(self) -> Signature:
-        """What goes in and comes out.
+        """What goes in and comes out; a server that has not said it is asked, in this thread.
 
         Raises
         ------
         RemoteError
             When it is not known yet and the server does not say it.
         """
-        if self._signature is None:
+        if self.known_signature is None:
             self.learn()
-        assert self._signature is not None
-        return self._signature
-
-    @property
-    def binary(self) -> bool | None:
-        """Whether tensors go as raw bytes; None while the server has not been asked."""
-        return self._binary
+        assert self.known_signature is not None
+        return self.known_signature
 
     @property
     def opened(self) -> int:
         """Connections made so far."""
-        return self._wires.opened
+        return sum(one.opened for one in self._made)
 
     @property
     def retried(self) -> int:
         """Calls made again because the first connection ended before they were out."""
-        return self._wires.retried
+        return sum(one.retried for one in self._made)
+
+    def expect(self, signature: Signature) -> None:
+        """Say what the model must have, where its server has not said what it has."""
+        if self.known_signature is None:
+            self.known_signature = signature
 
     def learn(self) -> None:
-        """Ask the server for the model's signature and for what it can take.
+        """Ask the server, in this thread, for the model's signature and for what it can take.
 
         Raises
         ------
@@ -129,116 +413,122 @@ class RemoteRuntime:
             When it does not answer, does not serve the model, or its signature cannot be served or
             is not the one expected.
         """
+        blocking = BlockingRemote(self)
         try:
-            self._learn(time.monotonic() + self.timeout_s)
+            blocking.learn()
+        finally:
+            blocking.close()
+
+    async def describe(self) -> None:
+        """Ask the server for the same; see `learn`."""
+        try:
+            await self._describe(time.monotonic() + self.timeout_s)
         except RemoteError as error:
-            self._failed(error)
+            await self._failed(error)
             raise
 
-    def expect(self, signature: Signature) -> None:
-        """Say what the model must have, where its server has not said what it has."""
-        if self._signature is None:
-            self._signature = signature
-
-    def _learn(self, deadline_s: float) -> None:
-        model = self._get(self.address.path, RemoteModel, deadline_s)
-        said = _signature(model)
-        if said is None and self._signature is None:
-            raise RemoteError(
-                Fault.UNFIT,
-                "the remote server does not say the model's inputs and outputs, and no other "
-                "variant of the task does; describe them in the server's configuration",
-            )
-        if said is not None:
-            self._signature = _agreed(said, self._signature)
-        try:
-            server = self._get(self.address.server_path, RemoteServer, deadline_s)
-            binary = BINARY in server.extensions
-        except RemoteError as error:
-            if error.fault in (Fault.UNREACHABLE, Fault.LATE):
-                raise
-            binary = False  # a server that says nothing of itself can still serve
-        self._binary = binary
-
-    def call(self) -> RemoteCall:
-        """Make what stops one run by ending its connection; see `inferway.runtime.Stoppable`."""
-        return RemoteCall()
-
-    def run(
-        self, inputs: dict[str, NDArray[Any]], call: RemoteCall | None = None
-    ) -> dict[str, NDArray[Any]]:
-        """Answer one batch; see `inferway.runtime.Runtime.run`.
+    async def infer(self, inputs: Arrays) -> Arrays:
+        """Answer one batch; canceled, its connection ends.
 
         Raises
         ------
         RemoteError
             When the server gave no answer.
         """
-        if self._binary is None:
-            self.learn()
         try:
-            outputs = self._run(inputs, call)
+            if self.binary is None:
+                await self._describe(time.monotonic() + self.timeout_s)
+            outputs = await self._infer(inputs)
         except RemoteError as error:
-            self._failed(error)
+            await self._failed(error)
             raise
         self.down = ""
         return outputs
 
     def close(self) -> None:
         """End the connections; calls that are under way still end."""
-        self._wires.close()
+        for one in self._made:
+            one.close()
 
-    def _failed(self, error: RemoteError) -> None:
-        with self._lock:
-            self.faults[error.fault] += 1
+    def _connections(self) -> ServerConnections:
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            self._loop = loop
+            self._made.append(ServerConnections(self.address, self._tls))
+        return self._made[-1]
+
+    async def _describe(self, deadline_s: float) -> None:
+        model = await self._get(self.address.path, RemoteModel, deadline_s)
+        said = _signature(model)
+        if said is None and self.known_signature is None:
+            raise RemoteError(
+                Fault.UNFIT,
+                "the remote server does not say the model's inputs and outputs, and no other "
+                "variant of the task does; describe them in the server's configuration",
+            )
+        if said is not None:
+            self.known_signature = _agreed(said, self.known_signature)
+        try:
+            server = await self._get(self.address.server_path, RemoteServer, deadline_s)
+            binary = BINARY in server.extensions
+        except RemoteError as error:
+            if error.fault in (Fault.UNREACHABLE, Fault.LATE):
+                raise
+            binary = False  # a server that says nothing of itself can still serve
+        self.binary = binary
+
+    async def _failed(self, error: RemoteError) -> None:
+        self.faults[error.fault] += 1
         if error.fault in (Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.UNFIT):
-            self._binary = None
-        if error.fault is Fault.LATE:
-            error.hung = not self._lives()
+            self.binary = None
         if error.fault is not Fault.REFUSED:
             self.down = str(error)
+        if error.fault is Fault.LATE:
+            error.hung = not await self._lives()
 
-    def _lives(self) -> bool:
+    async def _lives(self) -> bool:
         """Whether the server answers anything on a connection of its own."""
-        wires = RemoteWires(self.address)
-        request = f"GET {self.address.server_path}/health/live HTTP/1.1\r\n{self._common}\r\n"
+        connections = ServerConnections(self.address, self._tls)
+        path = f"{self.address.server_path}/health/live"
         try:
-            wires.exchange([request.encode("ascii")], time.monotonic() + HEALTH_S)
+            await connections.exchange(self._head("GET", path), (), time.monotonic() + HEALTH_S)
         except RemoteError:
             return False
         finally:
-            wires.close()
+            connections.close()
         return True
 
-    def _run(
-        self, inputs: dict[str, NDArray[Any]], call: RemoteCall | None
-    ) -> dict[str, NDArray[Any]]:
-        # Another thread may have found out that it must be asked anew: then JSON will do.
-        binary, signature = bool(self._binary), self.signature
+    async def _infer(self, inputs: Arrays) -> Arrays:
+        # Another call may have found out that it must be asked anew: then JSON will do.
+        binary, signature = bool(self.binary), self.signature
         deadline_s = time.monotonic() + self.timeout_s
+        asked = [(tensor, inputs[tensor.name]) for tensor in signature.inputs]
+        size = sum(array.nbytes for _, array in asked)
         try:
-            asked = [(tensor, inputs[tensor.name]) for tensor in signature.inputs]
-            body, json_length = encode(asked, signature.outputs, binary=binary)
+            body, json_length = await _apart(
+                size, lambda: encode(asked, signature.outputs, binary=binary)
+            )
         except UnwritableError as error:
             raise RemoteError(Fault.REFUSED, str(error), unserved=True) from None
-        size = b"Content-Length: %d\r\n\r\n" % sum(map(len, body))
-        head = self._post.encode("ascii") + content_lines(json_length) + size
-        reply = self._wires.exchange([head, *body], deadline_s, call)
-        if reply.status != 200:
-            raise _failure(reply)
-        _check_coding(reply)
-        rows = len(inputs[signature.inputs[0].name])
+        lines = content_lines(json_length) + b"Content-Length: %d\r\n" % sum(map(len, body))
+        head = self._head("POST", f"{self.address.path}/infer", lines)
+        reply = await self._connections().exchange(head, body, deadline_s)
+        reply.check()
+        rows, length = len(asked[0][1]), reply.json_length
         try:
-            return decode(signature, rows, reply.body, reply.json_length)
+            return await _apart(
+                len(reply.body), lambda: decode(signature, rows, reply.body, length)
+            )
         except AnswerError as error:
             raise RemoteError(Fault.BROKEN, f"the remote server's answer {error}") from None
 
-    def _get(self, path: str, kind: type[T], deadline_s: float) -> T:
-        request = f"GET {path} HTTP/1.1\r\n{self._common}\r\n"
-        reply = self._wires.exchange([request.encode("ascii")], deadline_s)
-        if reply.status != 200:
-            raise _failure(reply)
-        _check_coding(reply)
+    def _head(self, method: str, path: str, lines: bytes = b"") -> bytes:
+        line = f"{method} {path} HTTP/1.1\r\n".encode("ascii")
+        return b"%s%s%s\r\n" % (line, self._common, lines)
+
+    async def _get(self, path: str, kind: type[T], deadline_s: float) -> T:
+        reply = await self._connections().exchange(self._head("GET", path), (), deadline_s)
+        reply.check()
         try:
             return msgspec.json.decode(reply.body, type=kind)
         except UNREADABLE as error:
@@ -248,35 +538,72 @@ class RemoteRuntime:
             ) from None
 
 
-def _failure(reply: RemoteReply) -> RemoteError:
-    """Make the error that a status other than 200 stands for."""
-    status = reply.status
-    fault = _FAULTS.get(status, Fault.BROKEN)
-    if status not in _FAULTS and 400 <= status < 500 and status not in _OURS:
-        fault = Fault.REFUSED
-    said = ""
+Served = Runtime | RemoteRuntime
+"""What runs a variant: here, or at a server."""
+
+
+class BlockingRemote:
+    """A remote model as a runtime, for those who have a thread to wait with."""
+
+    def __init__(self, remote: RemoteRuntime) -> None:
+        self.remote = remote
+        self._runner = asyncio.Runner()
+
+    @property
+    def signature(self) -> Signature:
+        """What goes in and comes out; see `RemoteRuntime.signature`."""
+        if self.remote.known_signature is None:
+            self.learn()
+        return self.remote.signature
+
+    def learn(self) -> None:
+        """Ask the server; see `RemoteRuntime.learn`."""
+        self.wait(self.remote.describe())
+
+    def run(self, inputs: Arrays) -> Arrays:
+        """Answer one batch; see `inferway.runtime.Runtime.run`."""
+        return self.wait(self.remote.infer(inputs))
+
+    def close(self) -> None:
+        """End the connections."""
+        self.wait(self._close())
+        _outside(self._runner.close)
+
+    def wait(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something to its end."""
+        return _outside(lambda: self._runner.run(work))
+
+    async def _close(self) -> None:
+        self.remote.close()
+        for _ in range(3):  # for the transports to end
+            await asyncio.sleep(0)
+
+
+def _outside(work: Callable[[], T]) -> T:
+    """Do something where no loop runs: in a thread of its own, where this one's does."""
     try:
-        said = msgspec.json.decode(reply.body, type=ErrorMessage).error
-    except UNREADABLE:
-        if 300 <= status < 400:
-            said = "redirects are not followed"
-    said = " ".join(said.split())
-    if len(said) > _LONGEST_REASON:
-        said = said[: _LONGEST_REASON - 3] + "..."
-    return RemoteError(
-        fault,
-        f"the remote server answered {status}" + (f": {said}" if said else ""),
-        unserved=fault in (Fault.OVERLOADED, Fault.UNAVAILABLE),
-        retry_after_s=reply.retry_after_s,
-    )
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return work()
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(work).result()
 
 
-def _check_coding(reply: RemoteReply) -> None:
-    if reply.coding not in ("", "identity"):
-        raise RemoteError(
-            Fault.BROKEN,
-            f"the remote server answered in the coding {reply.coding[:20]!r}, not asked for",
-        )
+async def _apart(size: int, work: Callable[[], T]) -> T:
+    """Do something with so many bytes: in a thread where they are many."""
+    return await asyncio.to_thread(work) if size > _LARGE_BYTES else work()
+
+
+def _not_http(wrong: str) -> str:
+    return f"the remote server answered with what is not HTTP: {wrong}"
+
+
+def _unreached(error: Exception) -> str:
+    return f"the remote server cannot be reached: {connect_failure(error)}"
+
+
+def _unsent(why: str) -> str:
+    return f"the request could not be sent to the remote server: {why}"
 
 
 def _signature(model: RemoteModel) -> Signature | None:

@@ -2,30 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import time
 from typing import Any
 
 import numpy as np
 import pytest
-from finished import Finished, close, start
+from finished import Finished
 
-from inferway.live.instance import FAILURES, RETRY_S, verdict
-from inferway.live.local import LocalInstance
+from inferway.live.instance import FAILURES, RETRY_S, PoolTerms
 from inferway.live.request import Outcome, Request
+from inferway.live.retries import RetryBudget
+from inferway.live.upstream.server import ServerInstance, verdict
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import Fault, RemoteError
 
 
 class Remote:
-    """Fails with a fault at what is not zeros, and says so of itself like a remote runtime."""
+    """Fails with a fault at what is not zeros, and says so of itself like a remote model."""
 
     def __init__(self) -> None:
         self.signature = Signature((Tensor("x", "FP32", (-1, 1)),), (Tensor("y", "FP32", (-1, 1)),))
+        self.known_signature = self.signature
         self.fault: Fault | None = None
         self.down = ""
         self.runs = self.zeros = 0
 
-    def run(self, inputs: dict[str, Any]) -> dict[str, Any]:
+    async def infer(self, inputs: dict[str, Any]) -> dict[str, Any]:
         zeros = not inputs["x"].any()
         self.zeros += zeros
         self.runs += not zeros
@@ -33,27 +36,16 @@ class Remote:
             raise RemoteError(self.fault, "it went wrong")
         return {"y": inputs["x"]}
 
-    def close(self) -> None:
-        pass
-
-
-@pytest.fixture
-def done() -> Finished:
-    return Finished()
-
 
 @pytest.fixture
 def remote() -> Remote:
     return Remote()
 
 
-@pytest.fixture
-def instance(remote: Remote, done: Finished) -> Iterator[LocalInstance]:
-    made = LocalInstance("task/far#0", remote)
-    start(made, done)
-    remote.zeros = 0
-    yield made
-    close(made)
+def instance_of(remote: Remote) -> ServerInstance:
+    signature = remote.signature
+    terms = PoolTerms("task", signature, "", True, time.monotonic, RetryBudget())
+    return ServerInstance("task/far#0", remote, terms, sizes=(1,), most_rows=64)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -69,22 +61,24 @@ def instance(remote: Remote, done: Finished) -> Iterator[LocalInstance]:
     ],
 )
 def test_how_many_failures_an_instance_bears(
-    instance: LocalInstance,
-    remote: Remote,
-    done: Finished,
-    fault: Fault,
-    outcome: Outcome,
-    bears: int | None,
-    asks_zeros: bool,
+    remote: Remote, fault: Fault, outcome: Outcome, bears: int | None, asks_zeros: bool
 ) -> None:
-    remote.fault = fault
-    for number in range(1, FAILURES + 2):
-        if instance.resting:
-            break
-        instance.put(Request({"x": np.ones((1, 1), np.float32)}, 1, lambda _: None))
-        ended = done.get(timeout=10)
-        assert (ended.outcome, ended.reason) == (outcome, "task/far#0 failed: it went wrong")
-        assert instance.resting is (number == bears and not asks_zeros)
+    async def main() -> None:
+        done, instance = Finished(), instance_of(remote)
+        await instance.start(done)
+        remote.zeros, remote.fault = 0, fault
+        for number in range(1, FAILURES + 2):
+            if instance.resting:
+                break
+            instance.put(Request({"x": np.ones((1, 1), np.float32)}, 1, lambda _: None))
+            while done.empty():
+                await asyncio.sleep(0)
+            ended = done.get()
+            assert (ended.outcome, ended.reason) == (outcome, "task/far#0 failed: it went wrong")
+            assert instance.resting is (number == bears and not asks_zeros)
+        assert await instance.close(10)
+
+    asyncio.run(main())
     # Where zeros decide, they have been answered, and so the requests were at fault.
     assert remote.zeros == (1 if asks_zeros else 0)
 
@@ -105,6 +99,6 @@ def test_clients_hear_when_to_come_back() -> None:
 
 def test_one_whose_server_is_down_rests_before_it_is_asked(remote: Remote) -> None:
     remote.down = "connection refused"
-    instance = LocalInstance("task/far#0", remote)
-    assert instance.warm_up()
+    instance = instance_of(remote)
+    asyncio.run(instance.start(Finished()))
     assert (instance.resting, instance.complaint, remote.zeros) == (True, "connection refused", 0)

@@ -12,7 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from inferway.protocol.address import parse_model
-from inferway.runtime import RemoteRuntime
+from inferway.runtime import BlockingRemote, RemoteRuntime
 from scripted import Scripted
 
 
@@ -35,15 +35,28 @@ def upstream(serve: Callable[..., Scripted]) -> Scripted:
     return serve()
 
 
-@pytest.fixture
-def remote_of() -> Iterator[Callable[..., RemoteRuntime]]:
-    """Make runtimes for a server's model, and close them."""
-    made: list[RemoteRuntime] = []
+class Remote(BlockingRemote):
+    """A model behind a server, on one loop from the first call to the last."""
 
-    def make(server: Scripted, **options: Any) -> RemoteRuntime:
-        made.append(RemoteRuntime(parse_model(server.url), **({"timeout_s": 5.0} | options)))
+    @property
+    def connections(self) -> Any:
+        """Those of its loop."""
+        return self.remote._made[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.remote, name)
+
+
+@pytest.fixture
+def remote_of() -> Iterator[Callable[..., Remote]]:
+    """Make models of a server, and close them."""
+    made: list[Remote] = []
+
+    def make(server: Scripted, **options: Any) -> Remote:
+        address = parse_model(server.url)
+        made.append(Remote(RemoteRuntime(address, **({"timeout_s": 5.0} | options))))
         return made[-1]
 
     yield make
-    for runtime in made:
-        runtime.close()
+    for one in made:
+        one.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import socket
@@ -15,13 +16,12 @@ import pytest
 
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.address import parse_model
-from inferway.runtime import Fault, RemoteError, RemoteRuntime
-from inferway.runtime.remote_wires import _Wire
+from inferway.runtime import BlockingRemote, Fault, RemoteError, RemoteRuntime
 from scripted import METADATA, Asked, EndError, Scripted, response
 
 X = {"x": np.float32([[1, 2], [3, 4.5]])}
 DOUBLE = [[2, 4], [6, 9]]
-RemoteOf = Callable[..., RemoteRuntime]
+RemoteOf = Callable[..., Any]
 
 
 def infers(answer: bytes | Callable[[Asked], bytes | None]) -> Callable[[Asked], bytes | None]:
@@ -35,7 +35,7 @@ def infers(answer: bytes | Callable[[Asked], bytes | None]) -> Callable[[Asked],
     return script
 
 
-def failing(runtime: RemoteRuntime, inputs: Any = X) -> RemoteError:
+def failing(runtime: Any, inputs: Any = X) -> RemoteError:
     with pytest.raises(RemoteError) as error:
         runtime.run(inputs)
     return error.value
@@ -87,7 +87,7 @@ def test_a_version_is_asked_for_by_its_path(upstream: Scripted) -> None:
         return upstream._ordinary(asked._replace(path=path))
 
     upstream.script = script
-    runtime = RemoteRuntime(parse_model(f"{upstream.url}/versions/3"))
+    runtime = BlockingRemote(RemoteRuntime(parse_model(f"{upstream.url}/versions/3")))
     assert runtime.run(X)["y"].tolist() == DOUBLE
     assert upstream.infers[0].path == "/v2/models/double/versions/3/infer"
     runtime.close()
@@ -234,7 +234,7 @@ def test_a_connection_that_ended_while_idle_is_not_used(
 ) -> None:
     runtime = remote_of(upstream)
     runtime.run(X)
-    idle = runtime._wires._idle[0]
+    (idle,) = runtime.connections._idle
     upstream.drop_idle()
     assert idle._poll.poll(5000)
     assert runtime.run(X)["y"].tolist() == DOUBLE
@@ -268,21 +268,37 @@ def test_a_request_that_was_not_sent_whole_is_sent_once_more(
     runtime = remote_of(upstream)
     runtime.run(X)
     # The other side has gone, and this one has not heard of it.
-    wire = runtime._wires._idle[0]
-    wire.socket.shutdown(socket.SHUT_WR)
-    monkeypatch.setattr(type(wire), "quiet", True)
+    (connection,) = runtime.connections._idle
+    connection.transport.get_extra_info("socket").shutdown(socket.SHUT_WR)
+    monkeypatch.setattr(type(connection), "stale", lambda *_: False)
     assert runtime.run(X)["y"].tolist() == DOUBLE
     assert (runtime.retried, len(upstream.infers)) == (1, 2)
     assert runtime.faults == {}
 
 
-def test_a_server_that_refuses_before_the_end_of_a_long_request_is_heard() -> None:
-    here, there = socket.socketpair()
-    with here, there:
-        there.sendall(response(413, {"error": "too long"}))
-        there.shutdown(socket.SHUT_RD)
-        reply = _Wire(here).exchange([bytes(8_000_000)], time.monotonic() + 10.0)
-    assert (reply.status, reply.keep) == (413, False)
+def test_a_server_that_refuses_before_the_end_of_a_long_request_is_heard(
+    remote_of: RemoteOf, serve: Callable[..., Scripted]
+) -> None:
+    server = serve()
+    runtime = remote_of(server)
+    runtime.run(X)
+    read = server._read
+
+    def refuse(stream: Any) -> Asked | None:
+        line = stream.readline()
+        if not line:
+            return None
+        raise EndError(response(413, {"error": "too long"}))
+
+    server._read = refuse  # type: ignore[method-assign]
+    runtime.connections.forget()
+    error = failing(runtime, {"x": np.zeros((4_000_000, 2), np.float32)})
+    assert (error.fault, str(error)) == (
+        Fault.REFUSED,
+        "the remote server answered 413: too long",
+    )
+    server._read = read  # type: ignore[method-assign]
+    assert runtime.run(X)["y"].tolist() == DOUBLE
 
 
 def test_nothing_listening_is_said_and_what_comes_back_is_asked_anew(
@@ -344,54 +360,52 @@ def test_a_server_that_trickles_costs_no_more_either(
     sent.set()
 
 
-def test_a_call_is_stopped_from_another_thread(upstream: Scripted, remote_of: RemoteOf) -> None:
+def test_a_call_that_is_canceled_ends_its_connection(
+    upstream: Scripted, remote_of: RemoteOf
+) -> None:
     runtime = remote_of(upstream)
     runtime.run(X)
     upstream.script = infers(upstream.hang)
-    call = runtime.call()
-    errors: list[BaseException] = []
 
-    def run() -> None:
-        try:
-            runtime.run(X, call)
-        except RemoteError as error:
-            errors.append(error)
+    async def cancel() -> None:
+        call = asyncio.create_task(runtime.remote.infer(X))
+        assert await asyncio.to_thread(upstream.entered.acquire, timeout=10)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
 
-    thread = threading.Thread(target=run)
-    thread.start()
-    assert upstream.entered.acquire(timeout=10)
-    assert not call.terminate
-    call.terminate = True
-    thread.join(10)
-    assert len(errors) == 1
+    runtime.wait(cancel())
+    assert (runtime.connections.in_use, runtime.faults) == (0, {})
     upstream.script = None
-    stopped = runtime.call()
-    stopped.terminate = True
-    with pytest.raises(RemoteError):
-        runtime.run(X, stopped)
-    assert runtime.run(X, runtime.call())["y"].tolist() == DOUBLE
+    assert runtime.run(X)["y"].tolist() == DOUBLE
+    assert upstream.connections == 2
 
 
-def test_threads_have_a_connection_each(upstream: Scripted, remote_of: RemoteOf) -> None:
+def test_calls_have_a_connection_each(upstream: Scripted, remote_of: RemoteOf) -> None:
     runtime = remote_of(upstream)
     runtime.run(X)
     upstream.script = infers(upstream.hang)
-    found: list[Any] = []
-    threads = [
-        threading.Thread(target=lambda n=n: found.append((n, runtime.run({"x": X["x"] * n}))))
-        for n in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for _ in threads:
-        assert upstream.entered.acquire(timeout=10)
-    upstream.released.set()
-    for thread in threads:
-        thread.join(10)
-    assert {n: out["y"].tolist() for n, out in found} == {
-        n: (2 * n * X["x"]).tolist() for n in range(4)
-    }
+
+    async def ask() -> list[Any]:
+        calls = asyncio.gather(*(runtime.remote.infer({"x": X["x"] * n}) for n in range(4)))
+        for _ in range(4):
+            assert await asyncio.to_thread(upstream.entered.acquire, timeout=10)
+        upstream.released.set()
+        return list(await calls)
+
+    answers = [answer["y"].tolist() for answer in runtime.wait(ask())]
+    assert answers == [(2 * n * X["x"]).tolist() for n in range(4)]
     assert upstream.connections == 4
+
+
+def test_it_can_be_asked_where_a_loop_runs(upstream: Scripted) -> None:
+    async def in_a_notebook() -> Any:
+        runtime = BlockingRemote(RemoteRuntime(parse_model(upstream.url)))
+        outputs = runtime.run(X)
+        runtime.close()
+        return outputs
+
+    assert asyncio.run(in_a_notebook())["y"].tolist() == DOUBLE
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,7 @@ from inferway.runtime import (
     OnnxRuntime,
     RemoteError,
     RemoteRuntime,
-    Runtime,
+    Served,
     inspect,
 )
 from inferway.runtime.growth import Growth
@@ -212,7 +212,7 @@ class LoadedModels:
         except LoadError as error:
             raise LoadError(f"{task}/{variant}: {error}") from error
 
-    def acquire(self, task: str, variant: str) -> Runtime:
+    def acquire(self, task: str, variant: str) -> Served:
         """Give a pool what runs a loaded variant; closing it gives it back.
 
         Any thread may run what stays. A remote variant's is made anew each time: there are no

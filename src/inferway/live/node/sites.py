@@ -34,7 +34,7 @@ from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
-from inferway.runtime import Runtime
+from inferway.runtime import Served
 from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
@@ -272,7 +272,7 @@ class Sites:
         signature: Signature,
         own: Mapping[str, int],
         offers: list[Offer],
-        lent: Mapping[str, Runtime],
+        lent: Mapping[str, Served],
     ) -> tuple[Pool, Sequence[Offer | None]]:
         kind, member = self._plan.tasks[task], self._member
         network = self._deployment.network
@@ -331,9 +331,9 @@ class Sites:
                 carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
                 if rtt_s == self._round_trips_s(fleet.variants, stands_for):
                     break
-        runtimes: list[Runtime | Forwarding] = []
+        runtimes: list[Served | Forwarding] = []
         for name, count, offer in zip(fleet.variants, fleet.count, stands_for, strict=True):
-            runtime: Runtime | Forwarding = (
+            runtime: Served | Forwarding = (
                 lent[name]
                 if offer is None
                 else Forwarding(

@@ -189,21 +189,11 @@ class NeighborPool(ConnectionPool):
         call.connection = None
         self.failed(call, ConnectError(reason), False)
 
-    def unreachable(self, call: UpstreamCall | None, error: OSError) -> None:
+    def unreachable(self, call: UpstreamCall | None, error: Exception) -> None:
         """Fail a request for which there is no connection."""
         if call is not None:
             reason = f"node {self.name} cannot be reached: {connect_failure(error)}"
             self.failed(call, ConnectError(reason, unserved=True), True)
-
-    def withdraw(self, call: UpstreamCall) -> None:
-        """Forget a request; a connection that carries it is closed."""
-        connection, call.connection = call.connection, None
-        if connection is not None:
-            connection.call = None
-            self._busy.discard(connection)
-            connection.abort()
-        elif call in self._waiting:
-            self._waiting.remove(call)
 
     def drop(self, reason: str) -> None:
         """End every connection; what they carry has failed, and so has what waits."""

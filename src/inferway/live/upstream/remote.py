@@ -1,10 +1,11 @@
-"""A virtual server: an instance that answers by forwarding to another node."""
+"""A virtual server: an instance that answers by forwarding to another server, or node."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -58,39 +59,110 @@ class Forwarding(RemoteTarget):
     spans: Spans | None = None
     rtt_s: float | None = None
 
-    def instance(self, name: str, terms: PoolTerms) -> RemoteInstance:
+    def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
         """As `RemoteTarget.instance`."""
-        return RemoteInstance(name, self, terms)
+        return NodeInstance(name, self, terms)
 
 
-class RemoteInstance:
+class RemoteInstance(ABC):
     """Has one request at a time on its way; the others wait, in their order.
 
-    It lives on the event loop. A request that came over HTTP goes on as it came, its body
-    undecoded, and so does its answer; others are written as binary tensors. Where late requests
-    are served, what is sent does not carry what is left of its deadline.
+    It lives on the event loop, and needs no thread to wait in.
     """
 
     cold = False
+    proven = False
+    resting = False
+    """Whether what it sends to is of no use now."""
+    complaint = ""
+
+    def __init__(self, name: str, terms: PoolTerms) -> None:
+        self.name, self._terms = name, terms
+        self._drop_late, self._now = terms.drop_late, terms.now
+        self._waiting: deque[Job] = deque()
+        self._job: Job | None = None
+        self._drained: threading.Event | None = None
+        self._finished: Callable[[Job], None]
+
+    @property
+    @abstractmethod
+    def group(self) -> Upstream | None:
+        """As `Instance.group`."""
+
+    @abstractmethod
+    async def start(self, events: Events) -> None:
+        """As `Instance.start`."""
+
+    @abstractmethod
+    def abort(self, job: Job) -> None:
+        """As `Instance.abort`."""
+
+    @abstractmethod
+    def probe(self, told: Callable[[str], None]) -> None:
+        """As `Instance.probe`."""
+
+    @abstractmethod
+    def _send(self, job: Job) -> None:
+        """Send what has just begun; `_end` follows, not before this has returned."""
+
+    def put(self, job: Job) -> None:
+        """Take a request, or a batch."""
+        if self._job is None and not self._waiting:
+            self._begin(job)
+        else:
+            self._waiting.append(job)
+
+    def cancel(self, job: Job) -> bool:
+        """Take a request back; False when it is on its way."""
+        if job not in self._waiting:
+            return False
+        self._waiting.remove(job)
+        return True
+
+    async def close(self, limit_s: float) -> bool:
+        """Take no more; what is on its way, and what waits, still ends."""
+        if self._job is None and not self._waiting:
+            return True
+        self._drained = threading.Event()
+        return await run_detached(self._drained.wait, limit_s)
+
+    def _begin(self, job: Job) -> None:
+        self._job = job
+        started_s = self._now()
+        if self._drop_late and job.deadline_s < started_s:
+            job.outcome, job.reason = Outcome.EXPIRED, EXPIRED
+            asyncio.get_running_loop().call_soon(self._end, job)
+            return
+        job.started_s = started_s
+        self._send(job)
+
+    def _end(self, job: Job) -> None:
+        self._job = None
+        self._finished(job)
+        if self._job is None and self._waiting and not self.resting:
+            self._begin(self._waiting.popleft())
+        if self._drained is not None and self._job is None:
+            self._drained.set()
+
+
+class NodeInstance(RemoteInstance):
+    """Forwards to a variant of another node, by way of a neighbor.
+
+    A request that came over HTTP goes on as it came, its body undecoded, and so does its answer;
+    others are written as binary tensors. Where late requests are served, what is sent does not
+    carry what is left of its deadline.
+    """
 
     def __init__(self, name: str, forwarding: Forwarding, terms: PoolTerms) -> None:
-        self.name, self.forwarding, self._terms = name, forwarding, terms
+        super().__init__(name, terms)
+        self.forwarding = forwarding
         self._upstream, self._spans = forwarding.upstream, forwarding.spans
-        self._drop_late, self._now = terms.drop_late, terms.now
         self._target = target_of(terms.task, self._upstream.host, self._upstream.port)
         self._to, self._variant = encoded(forwarding.node), encoded(forwarding.variant)
         self._path = encoded(terms.node)
         self._relayed = forwarding.node != self._upstream.name
-        self._waiting: deque[Job] = deque()
-        self._job: Job | None = None
         self._call: UpstreamCall | None = None
-        self._drained: threading.Event | None = None
         self._slower: Callable[[float, float], None] | None = None
-        self._finished: Callable[[Job], None]
-        self.resting = False
-        """Whether the neighbor is of no use now; kept by the pool."""
-        self.complaint = ""
-        self.proven = False
 
     @property
     def group(self) -> Upstream:
@@ -113,20 +185,6 @@ class RemoteInstance:
             slower(rtt_s - counted_s, rtt_s)
         self._upstream.follow(path, slower, me=self._terms.node)
 
-    def put(self, job: Job) -> None:
-        """Take a request, or a batch of one."""
-        if self._job is None and not self._waiting:
-            self._begin(job)
-        else:
-            self._waiting.append(job)
-
-    def cancel(self, job: Job) -> bool:
-        """Take a request back; False when it is on its way."""
-        if job not in self._waiting:
-            return False
-        self._waiting.remove(job)
-        return True
-
     def abort(self, job: Job) -> None:
         """Give up a request that is on its way: nobody waits for its answer."""
         job.abandoned = True
@@ -142,24 +200,15 @@ class RemoteInstance:
         told(self._upstream.reason)
 
     async def close(self, limit_s: float) -> bool:
-        """Take no more; what is on its way, and what waits, still ends."""
+        """Follow the way no more, and take no more."""
         if self._slower is not None:
             self._upstream.unfollow(self.forwarding.path, self._slower)
             self._slower = None
-        if self._job is None and not self._waiting:
-            return True
-        self._drained = threading.Event()
-        return await run_detached(self._drained.wait, limit_s)
+        return await super().close(limit_s)
 
-    def _begin(self, job: Job) -> None:
-        self._job = job
-        started_s = self._now()
-        if self._drop_late and job.deadline_s < started_s:
-            job.outcome, job.reason = Outcome.EXPIRED, EXPIRED
-            asyncio.get_running_loop().call_soon(self._end, job)
-            return
+    def _send(self, job: Job) -> None:
         request = job.members[0] if isinstance(job, Batch) else job
-        job.started_s = started_s
+        started_s = job.started_s
         carried, body, size = self._written(request, started_s)
         # A late request that is served all the same must not be refused further up for that.
         left_s = request.deadline_s - started_s if self._drop_late else math.inf
@@ -206,14 +255,9 @@ class RemoteInstance:
         self._end(job)
 
     def _end(self, job: Job) -> None:
-        self._job = None
         if self._spans is not None:
             self._spans.forwarded(job.members[0] if isinstance(job, Batch) else job, job.outcome)
-        self._finished(job)
-        if self._job is None and self._waiting and not self.resting:
-            self._begin(self._waiting.popleft())
-        if self._drained is not None and self._job is None:
-            self._drained.set()
+        super()._end(job)
 
     def _take(self, job: Job, request: Request, answer: Response) -> None:
         job.outcome = Outcome.ANSWERED
