@@ -33,10 +33,10 @@ def checked(url: str) -> str:
 def key(file: Path | None, role: str = "infer") -> str | None:
     """Read a key from a file, or else from the environment; None where neither is given.
 
-    The file may be the server's own (`inferway.live.keys.keys_from`), with its comments and roles:
-    the first key counts that has the role, else the first.
+    The file may be the server's own (`inferway.live.security.keys.keys_from`), with its comments
+    and roles: the first key counts that has the role, else the first.
     """
-    from inferway.live.keys import ROLES, parted
+    from inferway.live.security.keys import ROLES, parted
 
     if file is None:
         given = os.environ.get("INFERWAY_KEY")

@@ -103,9 +103,9 @@ def node(
     from inferway.live import Limits, Node, PortError, ServeError, ServerOptions
     from inferway.live.control.control import check_extra
     from inferway.live.errors import StoreError
-    from inferway.live.keys import keys_from
     from inferway.live.node.addresses import addresses_of, check_bind
     from inferway.live.node.state import StateError
+    from inferway.live.security.keys import keys_from
     from inferway.live.tracing import tracer_from_environment
     from inferway.network import topology_of
     from inferway.network.layout import members_of

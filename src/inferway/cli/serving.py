@@ -107,8 +107,8 @@ def check_listeners(
     """
     from inferway.live import PortError, ServeError
     from inferway.live.grpc import endpoint_class
-    from inferway.live.keys import keys_from
     from inferway.live.port import check_host
+    from inferway.live.security.keys import keys_from
     from inferway.live.server import check_admin
 
     try:

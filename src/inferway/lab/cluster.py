@@ -26,7 +26,6 @@ from inferway.lab.record import EmulationError
 from inferway.live.control.control import check_extra
 from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.errors import ServeError
-from inferway.live.keys import VARIABLE, Role, parted
 from inferway.live.node.addresses import (
     ADMIN_PORT,
     CONTROL_PORT,
@@ -35,6 +34,7 @@ from inferway.live.node.addresses import (
     Addresses,
     write,
 )
+from inferway.live.security.keys import VARIABLE, Role, parted
 from inferway.live.store.cache import lock_folder
 from inferway.network import Topology, entries_of, topology_of
 from inferway.protocol.address import split

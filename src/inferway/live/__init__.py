@@ -20,16 +20,16 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from inferway.live.application import apply
     from inferway.live.assembly import times_file
-    from inferway.live.certificate import Certificate
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
     from inferway.live.http.limits import Limits
-    from inferway.live.keys import Keys
     from inferway.live.node.addresses import Addresses
     from inferway.live.node.node import Node
     from inferway.live.options import ServerOptions
     from inferway.live.pool import Pool, PoolOptions
     from inferway.live.request import Outcome, Request
+    from inferway.live.security.keys import Keys
+    from inferway.live.security.tls import Certificate
     from inferway.live.server import Server
     from inferway.live.serving import serve
     from inferway.live.site import Site
@@ -63,9 +63,9 @@ __all__ = [
 # makes certificates or asks a server needs no compiler.
 _MODULES: Final = {
     "Addresses": "node.addresses",
-    "Certificate": "certificate",
+    "Certificate": "security.tls",
     "Headroom": "headroom",
-    "Keys": "keys",
+    "Keys": "security.keys",
     "Limits": "http.limits",
     "MemoryNeed": "headroom",
     "Node": "node.node",

@@ -15,9 +15,9 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from inferway.live.bodies import Bodies
-from inferway.live.guard import Guard
 from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
 from inferway.live.request import Outcome
+from inferway.live.security.keys import Guard
 from inferway.live.site import Site
 from inferway.live.stats import BATCH_BOUNDS, LATENCY_BOUNDS_S
 from inferway.live.upstream.remote import Forwarding

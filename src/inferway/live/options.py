@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from inferway.live.certificate import Certificate
 from inferway.live.http.limits import Limits
-from inferway.live.keys import Keys
+from inferway.live.security.keys import Keys
+from inferway.live.security.tls import Certificate
 from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:

@@ -21,18 +21,17 @@ from inferway.live.bounds import Bounds
 from inferway.live.descriptors import Descriptors
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
-from inferway.live.guard import Guard
 from inferway.live.headroom import Headroom
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Handler, Routes, inference_routes, lay_out
-from inferway.live.keys import ANYBODY, Keys, Role
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
 from inferway.live.pauses import Pauses, settle
 from inferway.live.pool import Pool
 from inferway.live.port import listening
+from inferway.live.security.keys import ANYBODY, Guard, Keys, Role
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.tidying import Tidying

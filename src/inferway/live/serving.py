@@ -7,8 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.live.keys import keys_from
 from inferway.live.options import ServerOptions
+from inferway.live.security.keys import keys_from
 from inferway.live.server import Server
 from inferway.live.tracing import tracer_from_environment
 

@@ -8,7 +8,7 @@ import pytest
 
 from inferway.cli.address import key
 from inferway.cli.failure import CommandError
-from inferway.live.keys import keys_from
+from inferway.live.security.keys import keys_from
 
 
 def test_a_servers_own_file_of_keys_gives_the_first(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from inferway.live import Keys, ServeError
-from inferway.live.keys import keys_from
+from inferway.live.security.keys import keys_from
 
 ONE, OTHER = "k" * 16, "0123456789abcdef-other"
 

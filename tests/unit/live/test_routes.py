@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from inferway.live.http.routes import Routes, plain_path
-from inferway.live.keys import Role
+from inferway.live.security.keys import Role
 
 
 class Exchange:

@@ -16,11 +16,10 @@ from inferway.live.grpc.connections import Unread, peer_of
 from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
 from inferway.live.grpc.status import CallError, denied, refused
-from inferway.live.guard import Denied, Guard
 from inferway.live.http.limits import Limits
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown
-from inferway.live.keys import Role
+from inferway.live.security.keys import Denied, Guard, Role
 from inferway.live.site import Site
 from inferway.protocol import Tensor
 from inferway.protocol.address import joined

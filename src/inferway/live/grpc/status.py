@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import grpc
 
-from inferway.live.guard import Denied
 from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
+from inferway.live.security.keys import Denied
 from inferway.protocol.refusal import RefusalError
 
 CODES: Final = {

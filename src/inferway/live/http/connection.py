@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import httptools
 
-from inferway.live.guard import Denied
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT, whole
+from inferway.live.security.keys import Denied
 from inferway.protocol.refusal import long_json
 
 if TYPE_CHECKING:

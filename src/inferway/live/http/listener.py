@@ -8,12 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from inferway.live.bodies import Bodies
-from inferway.live.guard import Guard
 from inferway.live.http.beside import Beside
 from inferway.live.http.connection import Connection
 from inferway.live.http.exchange import Clock, Exchange
 from inferway.live.http.limits import Limits
-from inferway.live.keys import Role
+from inferway.live.security.keys import Guard, Role
 
 Handler = Callable[[Exchange], None]
 Find = Callable[[bytes, bytes], Handler]

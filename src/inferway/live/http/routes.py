@@ -14,7 +14,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.openapi import document
 from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
-from inferway.live.keys import ANY_KEY, ANYBODY, Role
+from inferway.live.security.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
 from inferway.protocol import Tensor
 from inferway.protocol.messages import (

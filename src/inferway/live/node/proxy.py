@@ -16,7 +16,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.routes import Handler, Routes
 from inferway.live.http.whole import NODE, PATH, PREDICTED
 from inferway.live.intake import Intake
-from inferway.live.keys import ANYBODY
+from inferway.live.security.keys import ANYBODY
 from inferway.live.site import Site
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall

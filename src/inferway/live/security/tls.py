@@ -10,13 +10,7 @@ from inferway.live.errors import ServeError
 
 
 class Certificate(NamedTuple):
-    """A certificate chain and its private key, both in PEM files.
-
-    Attributes
-    ----------
-    chain, key
-        The files; the key must not be encrypted.
-    """
+    """A certificate chain and its private key, both in PEM files; the key is not encrypted."""
 
     chain: Path
     key: Path
@@ -24,10 +18,7 @@ class Certificate(NamedTuple):
     def context(self) -> ssl.SSLContext:
         """Make what a listener needs: TLS 1.2 or newer.
 
-        Raises
-        ------
-        ServeError
-            When the files are not readable or do not belong together.
+        ServeError when the files are not readable or do not belong together.
         """
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -62,10 +53,7 @@ class Certificate(NamedTuple):
     def renew(self, context: ssl.SSLContext) -> None:
         """Have a listener show what the files hold now, to connections yet to come.
 
-        Raises
-        ------
-        ServeError
-            As `context`; it goes on with what it has.
+        ServeError as of `context`; it goes on with what it has.
         """
         self.context()  # what does not fit must not be half taken
         context.load_cert_chain(self.chain, self.key, password=lambda: b"")

@@ -1,0 +1,257 @@
+"""Bearer keys (RFC 6750): who may use the server, for what, and who tries keys in earnest."""
+
+from __future__ import annotations
+
+import hmac
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from hashlib import sha256
+from ipaddress import IPv6Address, ip_address
+from math import ceil
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
+
+from inferway.live.errors import ServeError
+
+T = TypeVar("T")
+VARIABLE: Final = "INFERWAY_KEYS"
+"""The environment variable with keys, separated by commas or white space."""
+SHORTEST: Final = 16
+PATIENCE: Final = 20
+"""Wrong keys of one client that are answered as such before it is told to slow down."""
+LIMIT: Final = 1000
+"""Wrong keys of one client from which on its keys are not looked at."""
+FORGOTTEN_PER_S: Final = 1.0
+"""How many of a client's wrong keys are forgotten in a second."""
+_CLIENTS: Final = 4096
+"""Clients whose wrong keys are remembered."""
+_SAID_EVERY_S: Final = 60.0
+
+
+class Role(IntEnum):
+    """What a key is for; each a bit, so that their sum stands for several."""
+
+    INFER = 1
+    """The inference listeners, explanations apart."""
+    READ = 2
+    """Metrics, status, explanations and a node's other pages."""
+    ADMIN = 4
+    """Changing what is served."""
+
+
+ROLES: Final = {"infer": Role.INFER, "read": Role.READ, "admin": Role.ADMIN}
+"""Roles by the names that stand before a key."""
+PLAIN: Final = Role.INFER | Role.READ
+"""Of a key that names none."""
+ANYBODY: Final = 0
+"""What needs no key asks for."""
+ANY_KEY: Final = -1
+"""What any key opens asks for: every bit, one of which is enough."""
+
+
+def parted(word: str) -> tuple[int, str]:
+    """Part a key as it is written, ``KEY`` or ``ROLE+ROLE=KEY``, into its roles and itself.
+
+    Before the first ``=`` stands nothing but roles, joined by ``+``; whatever else begins so is all
+    key, for keys may hold both characters.
+    """
+    before, equals, key = word.partition("=")
+    names = before.split("+")
+    if not equals or not all(name in ROLES for name in names):
+        return PLAIN, word
+    roles = 0
+    for name in names:
+        roles |= ROLES[name]
+    return roles, key
+
+
+class Keys:
+    """The keys that open the server.
+
+    There is at least one, each as `parted` takes it and of at least 16 visible ASCII characters;
+    else ServeError, whose message shows none. One that is given twice has the roles of both.
+    """
+
+    def __init__(self, keys: Iterable[str]) -> None:
+        roles_by_digest: dict[bytes, int] = {}
+        for number, word in enumerate(keys, start=1):
+            roles, key = parted(word)
+            if len(key) < SHORTEST:
+                raise ServeError(
+                    f"key {number} has {len(key)} characters; {SHORTEST} or more are needed"
+                )
+            if not all("!" <= letter <= "~" for letter in key):
+                raise ServeError(f"key {number} has characters other than visible ASCII")
+            digest = _digest(key.encode())
+            roles_by_digest[digest] = roles_by_digest.get(digest, 0) | roles
+        if not roles_by_digest:
+            raise ServeError("there is no key; give at least one")
+        self._roles = tuple(roles_by_digest.items())
+
+    def roles(self, authorization: bytes | str) -> int:
+        """Tell which roles an Authorization header's value has; 0 where it is none of the keys.
+
+        Every key is compared, each in a time that does not depend on where it differs: digests of
+        equal length are.
+        """
+        value = authorization.encode() if isinstance(authorization, str) else authorization
+        scheme, _, key = value.partition(b" ")
+        given = _digest(key.strip(b" "))
+        found = 0
+        for digest, roles in self._roles:
+            if hmac.compare_digest(given, digest):
+                found = roles
+        return found if scheme.lower() == b"bearer" else 0
+
+
+def keys_from(path: Path | None) -> Keys | None:
+    """Read the keys from a file, or else from the environment; None where neither has any.
+
+    A file has one key a line; empty lines and those that begin with ``#`` are left out. ServeError
+    when it cannot be read or holds no key, or when a key is not usable.
+    """
+    if path is None:
+        words = os.environ.get(VARIABLE, "").replace(",", " ").split()
+        return _named(VARIABLE, words) if words else None
+    try:
+        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+        raise ServeError(f"the keys cannot be read from {path}: {reason}") from None
+    return _named(str(path), [line for line in lines if line and not line.startswith("#")])
+
+
+def _named(where: str, words: list[str]) -> Keys:
+    try:
+        return Keys(words)
+    except ServeError as error:
+        raise ServeError(f"{where}: {error}") from None
+
+
+def _digest(key: bytes) -> bytes:
+    return sha256(key).digest()
+
+
+class Denied(NamedTuple):
+    """Why a request is not let in."""
+
+    status: int
+    """401 without a valid key, 403 for another role, 429 after too many wrong keys."""
+    reason: str
+    retry_s: int = 0
+    """When to come again, s; 0 where that is of no use."""
+
+
+class Guard:
+    """Looks at the key of every request.
+
+    A wrong key counts for the address that it comes from, of IPv6 for the network of 64 bits. After
+    20 of them, less one each second, further ones are told to slow down. Nobody can so shut out
+    others of the same address: a right key is let in all the same. Only from 1,000 on, where keys
+    are tried in earnest, none from there is looked at any more until some are forgotten, unless a
+    right one has come from there in the meantime. The keys may be replaced at any time. `log` is
+    told of clients with too many wrong ones, once a minute at most.
+
+    Attributes
+    ----------
+    denied
+        How many requests were not let in, by reason: `missing`, `wrong`, `role` and `limited`.
+    """
+
+    def __init__(
+        self, keys: Keys, log: Any = None, now: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.keys = keys
+        self.denied = Counter({"missing": 0, "wrong": 0, "role": 0, "limited": 0})
+        self._log, self._now = log, now
+        self._wrong: dict[str, tuple[float, float]] = {}
+        self._known: dict[str, None] = {}
+        """Addresses from which a right key has come while others were wrong."""
+        self._said_s = -_SAID_EVERY_S
+
+    def look(
+        self, authorization: bytes | str, needed: int, client: Callable[[], str]
+    ) -> int | Denied:
+        """Tell which roles a key has, or why it does not open what is asked for.
+
+        Of the needed roles any will do; `ANYBODY` asks for no key. The client's address is asked
+        for only where some keys are wrong.
+        """
+        if not needed:
+            return ANYBODY
+        name = ""
+        if self._wrong:
+            self._forget()
+            name = _network(client())
+            over = self._count(name) + 1.0 - LIMIT
+            if over > 0.0 and name not in self._known:
+                return self._slower(over / FORGOTTEN_PER_S)
+        roles = self.keys.roles(authorization)
+        if roles:
+            if self._wrong:
+                _keep(self._known, name, None)
+            if roles & needed:
+                return roles
+            self.denied["role"] += 1
+            return self.other(needed)
+        if not authorization:
+            self.denied["missing"] += 1
+            return Denied(401, "the request needs a valid key")
+        count = self._note(name or _network(client()))
+        if count > PATIENCE:
+            return self._slower((count - PATIENCE) / FORGOTTEN_PER_S)
+        self.denied["wrong"] += 1
+        return Denied(401, "the request needs a valid key")
+
+    @staticmethod
+    def other(needed: int) -> Denied:
+        """Say that the key is right and does not open this."""
+        names = " or ".join(name for name, role in ROLES.items() if role & needed)
+        return Denied(403, f"the request needs a key with the role {names}, which this one has not")
+
+    def _slower(self, wait_s: float) -> Denied:
+        self.denied["limited"] += 1
+        return Denied(429, "too many wrong keys came from this address", ceil(min(60.0, wait_s)))
+
+    def _count(self, client: str) -> float:
+        count, at_s = self._wrong.get(client, (0.0, 0.0))
+        return max(0.0, count - (self._now() - at_s) * FORGOTTEN_PER_S)
+
+    def _forget(self) -> None:
+        # The first was counted longest ago.
+        first = next(iter(self._wrong))
+        if not self._count(first):
+            del self._wrong[first]
+            self._known.pop(first, None)
+
+    def _note(self, client: str) -> float:
+        now_s = self._now()
+        count = min(float(LIMIT), self._count(client) + 1.0)
+        _keep(self._wrong, client, (count, now_s))
+        if count > PATIENCE and self._log is not None and now_s - self._said_s > _SAID_EVERY_S:
+            self._said_s = now_s
+            self._log.warning("too many wrong keys come from one address", client=client)
+        return count
+
+
+def _keep(table: dict[str, T], client: str, value: T) -> None:
+    """Put an entry at the end of a table; the one that has been there longest may have to go."""
+    table.pop(client, None)
+    if len(table) >= _CLIENTS:
+        del table[next(iter(table))]
+    table[client] = value
+
+
+def _network(client: str) -> str:
+    """Return whose address it is: one who has an address of IPv6 has 64 bits of them."""
+    try:
+        address = ip_address(client.partition("%")[0])
+    except ValueError:
+        return client[:64]
+    if isinstance(address, IPv6Address):
+        mapped = address.ipv4_mapped
+        return str(mapped or IPv6Address(int(address) >> 64 << 64))
+    return str(address)
