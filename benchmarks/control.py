@@ -10,8 +10,8 @@ file's own load. By the rule of [SiSalem23], Sec. IV-B, each request type asked 
 sends one letter up, hop by hop, until the worst needed option is found after h hops, and one back:
 2 h letters. So many are expected from INFIDA's agents in one process, which get the slots' requests
 as the slot twin serves them. Menus, the offers that requests are forwarded by (Sec. III-E: what
-changes is told when it changes, and every 2 s that the rest still holds), come on top and have no
-counterpart there; their bytes are compared with those of all of INFIDA's letters.
+changes is put when it changes, and every 2 s it is said that the rest still holds), come on top and
+have no counterpart there; their bytes are compared with those of all of INFIDA's letters.
 
 With ``--beside DIR``, another checkout's nodes take turns with this one's: the ratio of CPU time in
 a slot of all nodes together and of the agents in one process, and of a whole run from its start to

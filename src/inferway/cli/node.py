@@ -101,7 +101,7 @@ def node(
     """
     from inferway.deployment.nodes import NodeLimits
     from inferway.live import Limits, Node, PortError, ServeError, ServerOptions
-    from inferway.live.control.control import check_extra
+    from inferway.live.control.peers import check_extra
     from inferway.live.errors import StoreError
     from inferway.live.node.addresses import addresses_of, check_bind
     from inferway.live.node.state import StateError

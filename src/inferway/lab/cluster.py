@@ -23,8 +23,8 @@ from inferway.deployment import Deployment
 from inferway.lab.emulation import Emulation, obstacle
 from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError
-from inferway.live.control.control import check_extra
 from inferway.live.control.credentials import Credentials, file_name
+from inferway.live.control.peers import check_extra
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import (
     ADMIN_PORT,

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 
 import inferway
-from inferway.live.control.control import ControlPlane
 from inferway.live.control.credentials import Credentials
-from inferway.live.control.neighbors import neighbors_of
-from inferway.live.node.post import Post
+from inferway.live.control.peers import Peers
+from inferway.live.control.session import neighbors_of
+from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.slots import SlotClock
 from inferway.network import network_of, topology_of
 from inferway.placement.agent import Agent
@@ -33,7 +33,7 @@ class Member:
         topology, network = topology_of(deployment), network_of(deployment)
         self.node = network.nodes.index(name)
         certs = settings["certs"]
-        self.plane = ControlPlane(
+        self.peers = Peers(
             name,
             network="test",
             listen=settings["addresses"][name],
@@ -41,9 +41,9 @@ class Member:
             credentials=None if certs is None else Credentials.of(name, Path(certs)),
         )
         self.agent = Agent(data_of(network)[self.node], seed=settings["seed"])
-        self.post = Post(self.agent, self.plane, network.nodes)
+        self.post = PlacementMessages(self.agent, self.peers, network.nodes)
         self.slot_s = settings["slot_s"]
-        self.plane.on_neighbor(lambda who, alive: self.say(event=who, alive=alive))
+        self.peers.on_neighbor(lambda who, alive: self.say(event=who, alive=alive))
         # Of all slots so far, as counts are cut once a slot.
         self.sent: dict[str, list[int]] = {}
         self.received: dict[str, list[int]] = {}
@@ -67,12 +67,12 @@ class Member:
             lags.append(time.time() - slot.number * self.slot_s)
             numbers.append(slot.number)
             self.close(slot.number, arrived, load)
-            await clock.letters()
+            await clock.messages()
             self.post.step()
         self.say(slots=numbers, lags=lags)
 
     def counts(self) -> None:
-        traffic = self.plane.cut()
+        traffic = self.peers.cut()
         for total, new in ((self.sent, traffic.sent), (self.received, traffic.received)):
             for (_, kind), (letters, size) in new.items():
                 count = total.setdefault(kind, [0, 0])
@@ -86,7 +86,7 @@ class Member:
         reader = asyncio.StreamReader(limit=1 << 24)
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
         began = time.monotonic()
-        await self.plane.open()
+        await self.peers.open()
         self.post.open()
         self.say(opening=began)
         background: set[asyncio.Task[None]] = set()
@@ -109,9 +109,9 @@ class Member:
                         x=state.x.tolist(),
                         y=state.y.tobytes().hex(),
                         steps=int(state.slot[0]),
-                        alive=sorted(self.plane.alive),
+                        alive=sorted(self.peers.alive),
                     )
-        await self.plane.close()
+        await self.peers.close()
 
 
 if __name__ == "__main__":

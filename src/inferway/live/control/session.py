@@ -1,4 +1,4 @@
-"""The Zenoh session of a node: who may connect, what they may say, when they count as gone."""
+"""The Zenoh session of a node: whom it talks to, what they may say, when they count as gone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,11 @@ from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
+import numpy as np
+
 from inferway.live.control.credentials import Credentials
+from inferway.live.errors import ServeError
+from inferway.network.topology import Topology
 from inferway.protocol.address import joined, split
 
 ALIVE: Final = "alive"
@@ -17,10 +21,15 @@ ALIVE: Final = "alive"
 _RETRY: Final = {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2.0}
 # A connection attempt into a partition hangs until then, and one that heals is not seen before.
 _OPEN_TIMEOUT_MS: Final = 3000
-# Batches of up to 64 KiB that wait for a link; beyond them the sender waits.
-_QUEUE: Final = 4
-_HEARD: Final = ("put", "liveliness_token")
-_ASKED: Final = ("declare_subscriber", "declare_liveliness_subscriber", "liveliness_query")
+# Batches of up to 64 KiB that wait for a link, the most that there may be; beyond, all is dropped.
+_QUEUE: Final = 16
+_SAID: Final = ("put", "delete", "liveliness_token", "declare_queryable", "reply")
+_ASKED: Final = (
+    "declare_subscriber",
+    "declare_liveliness_subscriber",
+    "liveliness_query",
+    "query",
+)
 
 
 class Keys(NamedTuple):
@@ -47,6 +56,49 @@ class Keys(NamedTuple):
 def _chunk(name: str) -> str:
     """Write a name as one part of a key: Zenoh reads slashes and ``* $ ? # @`` as its own."""
     return quote(name, safe="")
+
+
+def neighbors_of(
+    topology: Topology, node: str, addresses: Mapping[str, str]
+) -> dict[str, str | None]:
+    """Name the other ends of a node's links.
+
+    One end of each link connects, that which the file names later: in a tree the one further down,
+    which may sit behind a router that lets nobody in.
+
+    Parameters
+    ----------
+    topology
+        Nodes and links.
+    node
+        Its name.
+    addresses
+        HOST:PORT by name, of at least the neighbors that the node connects to.
+
+    Returns
+    -------
+    dict
+        Address by neighbor, in the network's order; None for those that connect to this node.
+
+    Raises
+    ------
+    ServeError
+        For a name that no node has, or a neighbor to connect to without an address.
+    """
+    if node not in topology.nodes:
+        raise ServeError(f"the network has no node {node}; it has {', '.join(topology.nodes[:20])}")
+    own = topology.nodes.index(node)
+    at_end = topology.links[(topology.links == own).any(axis=1)]
+    found: dict[str, str | None] = {}
+    for other in np.unique(at_end[at_end != own]).tolist():
+        name = topology.nodes[other]
+        if other > own:
+            found[name] = None
+        elif name in addresses:
+            found[name] = addresses[name]
+        else:
+            raise ServeError(f"node {node} connects to {name}, which has no address")
+    return found
 
 
 def settings(
@@ -76,7 +128,7 @@ def settings(
     lease_s
         A neighbor from which nothing comes for so long is gone.
     limit_bytes
-        Larger letters are dropped while they arrive.
+        What is larger is dropped while it arrives.
     """
     scheme = "tcp" if credentials is None else "tls"
     dialed = [f"{scheme}/{address}" for address in neighbors.values() if address is not None]
@@ -155,9 +207,9 @@ def _rules(keys: Keys, neighbors: Mapping[str, str | None], *, known: bool) -> d
     for k, neighbor in enumerate(neighbors):
         there, here = f"{keys.of(neighbor)}/**", f"{keys.to(neighbor)}/**"
         own = [
-            _rule(f"hear {k}", _HEARD, "ingress", there),
+            _rule(f"hear {k}", _SAID, "ingress", there),
             _rule(f"ask {k}", _ASKED, "egress", there),
-            _rule(f"tell {k}", _HEARD, "egress", here),
+            _rule(f"tell {k}", _SAID, "egress", here),
             _rule(f"be asked {k}", _ASKED, "ingress", here),
         ]
         subject = f"neighbor {k}"

@@ -2,8 +2,8 @@
 
 To its clients it is a server like any other. Behind each task's site stand the node's own copies
 and what its neighbors offer; requests for others come in by the peer port and go on from there;
-letters and offers travel over the control plane; and at the end of each slot the node's part of the
-placement policy says which copies are to run, which the reconciler brings about.
+offers and messages travel over the control plane; and at the end of each slot the node's part of
+the placement policy says which copies are to run, which the reconciler brings about.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.node.addresses import Addresses, bound
 from inferway.live.node.demand import ClientRates, LocalDemand, spare_capacity
-from inferway.live.node.menu import Menu
 from inferway.live.node.models import LoadedModels
+from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.part import node_placement
-from inferway.live.node.plan import host_and_port, plan_of, plane_of, upstreams_of
+from inferway.live.node.plan import host_and_port, peers_of, plan_of, upstreams_of
 from inferway.live.node.proxy import Proxy
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.node.recordings import RecordingRotation
@@ -89,7 +89,7 @@ class Node:
     credentials
         By folder, for TLS between nodes; None for plain connections.
     emulate_rtt
-        Whether hops and letters take the file's round-trip times, for nodes on one machine.
+        Whether hops and messages take the file's round-trip times, for nodes on one machine.
     """
 
     def __init__(
@@ -132,19 +132,19 @@ class Node:
         )
         self._told_after_s = plan.reach_s + TOLD_S
         self.upstreams = upstreams_of(plan, addresses, mine, emulate_rtt=emulate_rtt)
-        self.plane = plane_of(
+        self.peers = peers_of(
             topology, plan, addresses, mine, listen=here.control, emulate_rtt=emulate_rtt
         )
-        self.menu = Menu(
+        self.offer_table = OfferTable(
             name,
-            self.plane,
+            self.peers,
             links_s=plan.links_s,
             upstream=plan.upstream,
             changed=self._offers_changed,
             signature=self._signature,
             now=options.now,
         )
-        self.plane.on_neighbor(self._neighbor)
+        self.peers.on_neighbor(self._neighbor)
         for neighbor, upstream in self.upstreams.items():
             upstream.watch(partial(self._reached, neighbor))
         self.demand = LocalDemand(name, plan.types)
@@ -193,8 +193,8 @@ class Node:
             sites=self.server.sites,
             replace=self._replace,
             models=self.models,
-            offers=self.menu.offers,
-            signature=self.menu.signature,
+            offers=self.offer_table.offers,
+            signature=self.offer_table.signature,
             upstreams=self.upstreams,
             spans=self._spans,
             now=options.now,
@@ -226,14 +226,14 @@ class Node:
             spans=self._spans,
             now=options.now,
         )
-        self._peers = Listener(self.proxy.find, self._broken, limits, bodies=bodies, hops=True)
+        self._listener = Listener(self.proxy.find, self._broken, limits, bodies=bodies, hops=True)
         self._mine = mine
         self._peer_tls = {} if mine is None else {"ssl": mine.server_context()}
         self.policy_name = policy_of(deployment)
         self.placement = node_placement(
             deployment,
             plan,
-            self.plane,
+            self.peers,
             self.demand,
             self.memory,
             sites=self.server.sites,
@@ -249,13 +249,13 @@ class Node:
         """Variants that are about to go, and since when nobody is offered them."""
         self._rates = ClientRates(self.demand, options.now)
         self._traffic: dict[str, dict[str, Counter[str]]] = {"sent": {}, "received": {}}
-        """Letters and bytes over the control plane since the start, by direction and kind."""
+        """Values and messages, and their bytes, since the start, by direction and kind."""
         self._begun = asyncio.Event()
 
     @property
     def peer(self) -> str:
         """Where it listens for hops."""
-        return joined(self._peer_at[0], self._peers.port)
+        return joined(self._peer_at[0], self._listener.port)
 
     async def start(self) -> None:
         """Listen, connect to the neighbors, load what is to run; returns when that was tried once.
@@ -271,9 +271,9 @@ class Node:
             await self.server.start()
             host, port = self._peer_at
             with listening("peer", host, port):
-                await self._peers.start(host, port, **self._peer_tls)
-            await self.plane.open()
-            self.menu.begin()
+                await self._listener.start(host, port, **self._peer_tls)
+            await self.peers.open()
+            self.offer_table.begin()
             await self.placement.begin()
             assert self._first_moves is not None
             await self._first_moves
@@ -285,22 +285,22 @@ class Node:
 
     async def stop(self, grace_s: float | None = None) -> None:
         """Answer what is in flight, tell nobody anything more, close."""
-        self.menu.end()
+        self.offer_table.end()
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
         await self.server.stop(grace_s)
-        self._peers.close()
+        self._listener.close()
         loop = asyncio.get_running_loop()
         until_s = loop.time() + (self.server.options.grace_s if grace_s is None else grace_s)
         # What others have on its way through here has its answer before the hops are closed.
-        while self._peers.connections and not self.server.hurried and loop.time() < until_s:
+        while self._listener.connections and not self.server.hurried and loop.time() < until_s:
             await asyncio.sleep(_POLL_S)
-        self._peers.abort()
+        self._listener.abort()
         for upstream in self.upstreams.values():
             upstream.close()
-        await self.plane.close()
+        await self.peers.close()
         self.models.close()
         self.store.close()
         if self._begun.is_set():
@@ -350,7 +350,7 @@ class Node:
             ready(self)
         await ending
         # Neighbors send nothing more from now on, and what they have sent is answered.
-        self.menu.leave()
+        self.offer_table.leave()
         await self.server.ended()
         await self.stop()
 
@@ -391,7 +391,7 @@ class Node:
 
     def _degrade(self) -> None:
         """Say with every answer why it is not what it could be, if so."""
-        reason = self.menu.degraded
+        reason = self.offer_table.degraded
         for site in self.server.sites.values():
             assert site.response_headers is not None
             site.response_headers.degraded = reason
@@ -417,13 +417,13 @@ class Node:
     def _reached(self, neighbor: str, works: bool, reason: str) -> None:
         del reason
         # Whoever says it is in the middle of something.
-        asyncio.get_running_loop().call_soon(self.menu.reach, neighbor, works)
+        asyncio.get_running_loop().call_soon(self.offer_table.reach, neighbor, works)
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a hop failed", exc_info=error)
 
     def _next_hop(self, destination: str, been: Set[bytes]) -> Upstream | None:
-        neighbor = self.menu.next_hop(destination, been)
+        neighbor = self.offer_table.next_hop(destination, been)
         return None if neighbor is None else self.upstreams[neighbor]
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:
@@ -475,7 +475,9 @@ class Node:
 
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""
-        self.menu.offer(spare_capacity(self.plan, self.sites, self._rates.per_s, but=self._leaving))
+        self.offer_table.offer(
+            spare_capacity(self.plan, self.sites, self._rates.per_s, but=self._leaving)
+        )
 
     async def _look(self) -> None:
         while True:
@@ -504,8 +506,8 @@ class Node:
             "slot": self.placement.slot,
             "slots": self.placement.ended,
             "neighbors": list(self.plan.links_s),
-            "alive": sorted(self.plane.alive),
-            "degraded": self.menu.degraded,
+            "alive": sorted(self.peers.alive),
+            "degraded": self.offer_table.degraded,
             "hops": {
                 neighbor: {
                     "usable": upstream.works,
@@ -530,7 +532,7 @@ class Node:
                     "path": list(one.path),
                     "spare_per_s": one.spare_per_s,
                 }
-                for one in self.menu.all
+                for one in self.offer_table.all
             ],
             "budget_bytes": budget if budget < math.inf else None,
             "used_bytes": moves.used_bytes,
@@ -548,7 +550,7 @@ class Node:
 
     def _count_traffic(self) -> None:
         """Add what has passed over the control plane since the last time."""
-        traffic = self.plane.cut()
+        traffic = self.peers.cut()
         for direction, counts in (("sent", traffic.sent), ("received", traffic.received)):
             for (_, kind), (letters, size) in counts.items():
                 total = self._traffic[direction].setdefault(kind, Counter(letters=0, bytes=0))

@@ -7,11 +7,11 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from inferway.deployment.policies import HINDSIGHT
-from inferway.live.control.control import ControlPlane
+from inferway.live.control.peers import Peers
 from inferway.live.node.demand import LocalDemand
 from inferway.live.node.placement import NodePlacement
+from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.plan import NodePlan
-from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import NodeState
 from inferway.live.site import Site
@@ -28,7 +28,7 @@ _FORESEEN: Final = 100
 def node_placement(
     deployment: Deployment,
     plan: NodePlan,
-    plane: ControlPlane,
+    peers: Peers,
     demand: LocalDemand,
     memory: NodeState,
     *,
@@ -37,14 +37,14 @@ def node_placement(
     wanted: Callable[[dict[tuple[str, str], int]], None],
     log: Any,
 ) -> NodePlacement:
-    """Join the placement policy to what carries its letters and measures for it.
+    """Join the placement policy to what carries its messages and measures for it.
 
     Parameters
     ----------
     deployment
         Names the policy, and how long slots are.
-    plane
-        Carries letters, where the policy has some; not open yet.
+    peers
+        Carries messages, where the policy has some; not open yet.
     plan, demand, memory, sites, running, wanted, log
         As of `NodePlacement`.
     """
@@ -67,7 +67,7 @@ def node_placement(
     _rehearse(make(), plan)
     clock, post = SlotClock(slot_s), None
     if policy.agent is not None:
-        post = Post(policy.agent, plane, network.nodes, slot=clock.last)
+        post = PlacementMessages(policy.agent, peers, network.nodes, slot=clock.last)
     return NodePlacement(
         plan,
         policy,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from inferway.live.node.demand import LocalDemand
+from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.plan import NodePlan
-from inferway.live.node.post import Post
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
 from inferway.live.site import Site, balances_of, take_up
@@ -31,7 +31,7 @@ class NodePlacement:
     policy
         Its part of the placement policy.
     post
-        Carries the policy's letters; None where it has none.
+        Carries the policy's messages; None where it has none.
     demand
         What was measured.
     clock
@@ -53,7 +53,7 @@ class NodePlacement:
         self,
         plan: NodePlan,
         policy: LocalPolicy,
-        post: Post | None,
+        post: PlacementMessages | None,
         demand: LocalDemand,
         clock: SlotClock,
         memory: NodeState,

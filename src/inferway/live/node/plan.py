@@ -5,17 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.live.control.credentials import Credentials, file_name
-from inferway.live.control.late import LatePlane
-from inferway.live.control.neighbors import neighbors_of
+from inferway.live.control.peers import Peers
+from inferway.live.control.session import neighbors_of
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
-from inferway.live.node.menu import MENU
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import Deployed, deployed, topology_of
 from inferway.network.routes import shortest_paths
@@ -176,7 +174,7 @@ def upstreams_of(
     return upstreams
 
 
-def plane_of(
+def peers_of(
     topology: Topology,
     plan: NodePlan,
     addresses: Mapping[str, Addresses],
@@ -184,21 +182,17 @@ def plane_of(
     *,
     listen: str,
     emulate_rtt: bool,
-) -> ControlPlane:
-    """Make the control plane, not open yet, with its own address; else as `upstreams_of`."""
+) -> Peers:
+    """Make the links between neighbors, not yet open; else as `upstreams_of`."""
     node = plan.node
-    options: dict[str, Any] = {
-        "network": _name_of(topology.nodes),
-        "listen": listen,
-        "neighbors": neighbors_of(
-            topology, node, {one: at.control for one, at in addresses.items()}
-        ),
-        "credentials": mine,
-        "kinds": (*LETTERS, MENU),
-    }
-    if emulate_rtt:
-        return LatePlane(node, links_s=plan.links_s, **options)
-    return ControlPlane(node, **options)
+    return Peers(
+        node,
+        network=_name_of(topology.nodes),
+        listen=listen,
+        neighbors=neighbors_of(topology, node, {one: at.control for one, at in addresses.items()}),
+        credentials=mine,
+        delays_s={one: rtt_s / 2 for one, rtt_s in plan.links_s.items()} if emulate_rtt else {},
+    )
 
 
 def host_and_port(address: str) -> tuple[str, int]:

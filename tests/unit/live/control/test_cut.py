@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 
 import pytest
-from planes import Heard, addresses_of
+from peering import Heard, addresses_of
 from wire import Wire
 
 from inferway.live.control.authority import issue
-from inferway.live.control.control import ControlPlane
 from inferway.live.control.credentials import Credentials
+from inferway.live.control.peers import LEASE_S, Peers
 
 # Real clocks and sockets: on shared machines, processes stand still.
 pytestmark = pytest.mark.flaky(reruns=1)
 
-LEASE_S = 0.5
 # What a machine that does other things adds.
 SLACK_S = 1.5
 
@@ -31,39 +30,41 @@ def test_a_link_that_is_cut_in_silence(tmp_path: Path, encrypted: bool) -> None:
         wire = Wire(addresses["a"])
         await wire.open()
 
-        def plane(name: str, neighbors: dict[str, str | None]) -> Heard:
+        def opened(name: str, neighbors: dict[str, str | None]) -> Heard:
             return Heard(
-                ControlPlane(
+                Peers(
                     name,
                     network="test",
                     listen=addresses[name],
                     neighbors=neighbors,
                     credentials=Credentials.of(name, tmp_path) if encrypted else None,
-                    kinds=("probe",),
-                    lease_s=LEASE_S,
                 )
             )
 
-        a, b = plane("a", {"b": None}), plane("b", {"a": wire.address})
+        a, b = opened("a", {"b": None}), opened("b", {"a": wire.address})
         try:
             for one in (a, b):
-                await one.plane.open()
+                await one.peers.open()
             await a.met("b")
             await b.met("a")
             wire.cut()
             cut = time.monotonic()
-            a.plane.send("b", "probe", b"lost")
-            await a.until(lambda: not a.plane.alive)
-            await b.until(lambda: not b.plane.alive)
+            a.peers.send("b", "needed", b"lost")
+            await a.until(lambda: not a.peers.alive)
+            await b.until(lambda: not b.peers.alive)
             noticed = time.monotonic() - cut
-            assert not a.plane.send("b", "probe", b"not even tried")
+            a.peers.cut()
+            a.peers.send("b", "needed", b"not even tried")
+            a.peers.put("b", "menu", "1", b"kept until it comes")
+            assert a.peers.cut() == ({}, {}, {("b", "gone"): 1})
             wire.heal()
             healed = time.monotonic()
             await a.met("b")
             await b.met("a")
             back = time.monotonic() - healed
-            a.plane.send("b", "probe", b"on")
-            await b.until(lambda: ("a", "probe", b"on") in b.letters)
+            a.peers.send("b", "needed", b"on")
+            await b.until(lambda: ("a", "needed", b"on") in b.messages)
+            assert b.values == {("a", "menu", "1"): b"kept until it comes"}
             print(f"noticed after {noticed:.3f} s, back after {back:.3f} s")
             assert LEASE_S / 2 < noticed < LEASE_S + SLACK_S
             # An attempt that began while the link was cut is given up after 3 s.
@@ -71,7 +72,7 @@ def test_a_link_that_is_cut_in_silence(tmp_path: Path, encrypted: bool) -> None:
             assert a.seen == [("b", True), ("b", False), ("b", True)]
         finally:
             for one in (a, b):
-                await one.plane.close()
+                await one.peers.close()
             await wire.close()
 
     asyncio.run(main())

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferway.live import ServeError
-from inferway.live.control.neighbors import neighbors_of
+from inferway.live.control.session import neighbors_of
 from inferway.network import Topology
 
 ADDRESSES = {"cloud": "10.0.0.1:7447", "isp": "10.0.0.2:7447"}

@@ -1,4 +1,4 @@
-"""INFIDA by agents over the control plane: what the exchange in memory does, to the last bit."""
+"""INFIDA by agents over the wire: what the exchange in memory does, to the last bit."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 from members import FILE, parts
-from planes import Heard, addresses_of, planes
+from peering import Heard, addresses_of, peers
 
 import inferway
 from inferway.live.control.authority import issue
-from inferway.live.control.control import ControlPlane
-from inferway.live.control.neighbors import neighbors_of
-from inferway.live.node.post import Post
+from inferway.live.control.peers import Peers
+from inferway.live.control.session import neighbors_of
+from inferway.live.node.placement_messages import PlacementMessages
 from inferway.network import deployed, topology_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, minimal, serve
@@ -59,12 +59,14 @@ def certs(world: World, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Nodes:
-    """All agents, each with a control plane of its own."""
+    """All agents, each with links of its own."""
 
     def __init__(self, network: DeliveryNetwork, heard: dict[str, Heard]) -> None:
         self.network, self.heard = network, heard
         self.posts = [
-            Post(Agent(data, seed=SEED), heard[network.nodes[data.node]].plane, network.nodes)
+            PlacementMessages(
+                Agent(data, seed=SEED), heard[network.nodes[data.node]].peers, network.nodes
+            )
             for data in data_of(network)
         ]
         self.sent: dict[str, tuple[int, int]] = {}
@@ -75,7 +77,7 @@ class Nodes:
         sent, received = {}, {}
         while True:
             for post in self.posts:
-                traffic = post.plane.cut()
+                traffic = post.peers.cut()
                 for total, new in ((sent, traffic.sent), (received, traffic.received)):
                     for (_, kind), (letters, size) in new.items():
                         one = total.setdefault(kind, [0, 0])
@@ -116,7 +118,7 @@ class Nodes:
 
 @asynccontextmanager
 async def nodes(world: World, certs: Path, **options: Any) -> AsyncIterator[Nodes]:
-    async with planes(world.neighbors, certs, **options) as heard:
+    async with peers(world.neighbors, certs, **options) as heard:
         made = Nodes(world.network, heard)
         for name, one in heard.items():
             await one.met(*world.neighbors[name])
@@ -171,7 +173,10 @@ def test_over_the_wire_as_in_memory_to_the_last_bit(world: World, certs: Path) -
         exchange, central = Exchange(world.network, seed=SEED), Infida(world.network, seed=SEED)
         count = counting(exchange)
         async with nodes(world, certs) as made:
-            assert made.sent["floor"] == (120, 120 * 12)
+            # Each is under the name of its type.
+            values = [key for one in made.heard.values() for key in one.values]
+            named = sum(len(name) for _, kind, name in values if kind == "floor")
+            assert made.sent["floor"] == (120, 120 * 12 + named)
             for slot, requests in enumerate(world.batches, 1):
                 load = serve(world.network, requests, exchange.allocation)
                 count.clear()
@@ -201,19 +206,21 @@ def _informed(agent: Agent) -> bool:
     return any(agent._offers.values()) and all(np.isfinite(one) for one in agent._above.values())
 
 
-class Lossy(ControlPlane):
+class Lossy(Peers):
     """Loses a tenth of the letters, as a link may."""
 
     share = 0.0
     lost = 0
     drawn = 0
 
-    def send(self, neighbor: str, kind: str, data: bytes) -> bool:
+    def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
         Lossy.drawn += 1
         if uniform(SEED, Lossy.drawn) < Lossy.share:
             Lossy.lost += 1
-            return True
-        return super().send(neighbor, kind, data)
+            self._count(self._received, neighbor, key, data)
+            self._count(self._sent, neighbor, key, data)
+        else:
+            super()._transmit(neighbor, key, data, number)
 
 
 def test_letters_that_are_lost_cost_precision_and_nothing_else(
@@ -287,18 +294,18 @@ def test_a_node_that_restarts_is_told_what_was_said_before(world: World, certs: 
     async def main() -> None:
         addresses = addresses_of(network.nodes)
         others = tuple(name for name in network.nodes if name != "office")
-        posts: dict[str, Post] = {}
+        posts: dict[str, PlacementMessages] = {}
 
-        def join(name: str, plane: ControlPlane) -> None:
-            posts[name] = Post(Agent(data[name], seed=SEED), plane, network.nodes)
+        def join(name: str, links: Peers) -> None:
+            posts[name] = PlacementMessages(Agent(data[name], seed=SEED), links, network.nodes)
 
-        async with planes(
+        async with peers(
             world.neighbors, certs, addresses=addresses, only=others, before=join
         ) as rest:
             for post in posts.values():
                 post.open()
             for _ in range(2):
-                async with planes(
+                async with peers(
                     world.neighbors, certs, addresses=addresses, only=("office",), before=join
                 ) as one:
                     office = posts["office"]
@@ -310,7 +317,7 @@ def test_a_node_that_restarts_is_told_what_was_said_before(world: World, certs: 
                         await rest[base].until(lambda of=posts[base].agent: _informed(of))
                 # What a neighbor offered that has gone is taken back.
                 for base in ("base-0", "base-1"):
-                    await rest[base].until(lambda base=base: not rest[base].plane.alive)
+                    await rest[base].until(lambda base=base: not rest[base].peers.alive)
                     assert not any(posts[base].agent._offers.values())
 
     asyncio.run(main())
@@ -359,30 +366,30 @@ def test_letters_that_make_no_sense_are_counted_and_change_nothing(
         office = dict.fromkeys(world.neighbors["office"], ("office",))
         star = {**office, "office": world.neighbors["office"]}
         order = {name: star[name] for name in network.nodes if name in star}
-        async with planes(order, certs) as of:
+        async with peers(order, certs) as of:
             await of["office"].met("isp", "base-0", "base-1")
             v = network.nodes.index("office")
             agent = Agent(data_of(network)[v], seed=SEED)
-            post = Post(agent, of["office"].plane, network.nodes)
+            post = PlacementMessages(agent, of["office"].peers, network.nodes)
             before = agent.state.y.copy()
             loads = {rho: np.zeros(len(one.pair)) for rho, one in agent.data.crossings.items()}
             post.close_slot(1, {}, loads)
             for sender, letters in (("isp", from_above), ("base-0", from_below)):
                 wanted: Counter[tuple[str, str]] = Counter()
-                already = len(of["office"].letters)
+                already = len(of["office"].messages)
                 for kind, data, reason in letters:
-                    assert of[sender].plane.send("office", kind, data)
+                    of[sender].peers.send("office", kind, data)
                     if reason is not None:
                         wanted[sender, reason] += 1
-                await of["office"].letter(already + len(letters))
+                await of["office"].message(already + len(letters))
                 found = {key: n for key, n in post.refused.items() if key[0] == sender}
                 assert found == dict(wanted)
             # The one that was right went on to the next node.
-            ((_, kind, data),) = await of["isp"].letter()
+            ((_, kind, data),) = await of["isp"].message()
             assert (kind, decode(data).rho) == ("needed", rho)
             assert post.waiting == 1
             post.step()
             assert np.array_equal(agent.state.y, before)
-            assert of["office"].plane.cut().refused == {}
+            assert of["office"].peers.cut().refused == {}
 
     asyncio.run(main())

@@ -13,7 +13,7 @@ from members import FILE, Members, parts
 
 import inferway
 from inferway.live.control.authority import issue
-from inferway.live.control.neighbors import neighbors_of
+from inferway.live.control.session import neighbors_of
 from inferway.network import deployed, topology_of
 from inferway.placement import Observation, serve
 from inferway.placement.exchange import Exchange

@@ -66,7 +66,7 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
             assert await edge.reconciler.toward({small: 1})
             assert small in edge.sites.running
             happened: list[str] = []
-            offer, run_sites = edge.menu.offer, edge.sites.run
+            offer, run_sites = edge.offer_table.offer, edge.sites.run
 
             def offered(own: Any) -> None:
                 told = list(own)
@@ -78,7 +78,7 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
                 happened.append("moved")
                 await run_sites(running)
 
-            edge.menu.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
+            edge.offer_table.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
             # As when what failed is tried again: nobody has said anew what is wanted.
             assert await edge.reconciler.toward({})
             assert "offered" not in happened

@@ -1,4 +1,4 @@
-"""Control planes of several nodes in one process, and what tests wait for."""
+"""Links between several nodes in one process, and what tests wait for."""
 
 from __future__ import annotations
 
@@ -10,24 +10,33 @@ from typing import Any
 
 from members import free_ports
 
-from inferway.live.control.control import LETTERS, ControlPlane
 from inferway.live.control.credentials import Credentials
+from inferway.live.control.peers import Peers
 
 LIMIT_S = 20.0
 
 
 class Heard:
-    """What a plane has heard, in order; tests wait for more."""
+    """What a node has heard, in order; tests wait for more."""
 
-    def __init__(self, plane: ControlPlane) -> None:
-        self.plane = plane
-        self.letters: list[tuple[str, str, bytes]] = []
+    def __init__(self, peers: Peers) -> None:
+        self.peers = peers
+        self.messages: list[tuple[str, str, bytes]] = []
+        self.values: dict[tuple[str, str, str], bytes] = {}
+        self.changes: list[tuple[str, str, str, bytes | None]] = []
         self.seen: list[tuple[str, bool]] = []
         self.rings: asyncio.Event | None = None
         self._changed = asyncio.Condition()
-        plane.on_letter(lambda *letter: self._note(self.letters, letter))
-        plane.on_neighbor(lambda *event: self._note(self.seen, event))
+        peers.on_message(lambda *message: self._note(self.messages, message))
+        peers.on_value(self._value)
+        peers.on_neighbor(lambda *event: self._note(self.seen, event))
         self._tasks: set[asyncio.Task[None]] = set()
+
+    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+        self.values.pop((neighbor, kind, name), None)
+        if data is not None:
+            self.values[neighbor, kind, name] = data
+        self._note(self.changes, (neighbor, kind, name, data))
 
     def _note(self, where: list[Any], what: tuple[Any, ...]) -> None:
         where.append(what)
@@ -47,11 +56,11 @@ class Heard:
             await self._changed.wait_for(true)
 
     async def met(self, *neighbors: str) -> None:
-        await self.until(lambda: self.plane.alive >= set(neighbors))
+        await self.until(lambda: self.peers.alive >= set(neighbors))
 
-    async def letter(self, count: int = 1) -> list[tuple[str, str, bytes]]:
-        await self.until(lambda: len(self.letters) >= count)
-        return self.letters
+    async def message(self, count: int = 1) -> list[tuple[str, str, bytes]]:
+        await self.until(lambda: len(self.messages) >= count)
+        return self.messages
 
 
 def addresses_of(names: tuple[str, ...]) -> dict[str, str]:
@@ -60,26 +69,25 @@ def addresses_of(names: tuple[str, ...]) -> dict[str, str]:
 
 
 @asynccontextmanager
-async def planes(
+async def peers(
     neighbors: Mapping[str, tuple[str, ...]],
     certs: Path | None,
     *,
     addresses: dict[str, str] | None = None,
-    make: type[ControlPlane] = ControlPlane,
+    make: type[Peers] = Peers,
     only: tuple[str, ...] | None = None,
-    before: Callable[[str, ControlPlane], object] | None = None,
-    **options: Any,
+    before: Callable[[str, Peers], object] | None = None,
 ) -> AsyncIterator[dict[str, Heard]]:
-    """Open a plane per node; of two neighbors, the one that is named later connects.
+    """Open the links of each node; of two neighbors, the one that is named later connects.
 
-    Who must hear the first letter registers in `before`, which is called ahead of each opening.
+    Who must hear the first message registers in `before`, which is called ahead of each opening.
     """
     names = tuple(neighbors)
     addresses = addresses_of(names) if addresses is None else addresses
     opened: dict[str, Heard] = {}
     try:
         for name in names if only is None else only:
-            plane = make(
+            made = make(
                 name,
                 network="test",
                 listen=addresses[name],
@@ -88,13 +96,12 @@ async def planes(
                     for other in neighbors[name]
                 },
                 credentials=None if certs is None else Credentials.of(name, certs),
-                **{"kinds": (*LETTERS, "probe"), **options},
             )
-            opened[name] = Heard(plane)
+            opened[name] = Heard(made)
             if before is not None:
-                before(name, plane)
-            await plane.open()
+                before(name, made)
+            await made.open()
         yield opened
     finally:
         for heard in opened.values():
-            await heard.plane.close()
+            await heard.peers.close()

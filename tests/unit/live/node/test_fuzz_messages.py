@@ -1,11 +1,10 @@
-"""Letters between nodes: whatever comes, a node goes on hearing its neighbors."""
+"""What nodes say to each other: whatever comes, a node goes on hearing its neighbors."""
 
 from __future__ import annotations
 
 import asyncio
 import random
 import sys
-import zlib
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[3]))
 
 import inferway
 from fuzzing import FEW, Course, few_or_many
-from inferway.dispatch.offers import Offer
-from inferway.live.control.control import LETTERS
-from inferway.live.node.listing import Change
-from inferway.live.node.menu import MENU, Menu
-from inferway.live.node.post import Post
-from inferway.live.node.telling import Ask, Same, Tell, packed
+from inferway.live.control.peers import KINDS, MENU
+from inferway.live.node.offer_table import OfferTable
+from inferway.live.node.placement_messages import PlacementMessages
 from inferway.network import deployed
 from inferway.placement.agent import Agent
 from inferway.placement.crossing import data_of
@@ -42,35 +38,33 @@ workload: {digits: {arrivals: {process: poisson, rate: 60/s}}}
 """
 
 
-class Plane:
-    """A control plane that keeps what is sent, and forgets it."""
-
-    limit_bytes = 1 << 20
+class Links:
+    """Links that forget what is said."""
 
     def __init__(self, *alive: str) -> None:
         self.alive = set(alive)
-        self.sent = 0
 
-    def on_letter(self, _: object) -> None: ...
+    def on_value(self, _: object) -> None: ...
+
+    def on_message(self, _: object) -> None: ...
 
     def on_neighbor(self, _: object) -> None: ...
 
-    def send(self, _: str, __: str, data: bytes) -> bool:
-        self.sent += 1
-        return len(data) <= self.limit_bytes
+    def publish(self, _: str, __: str, ___: object) -> None: ...
+
+    def put(self, _: str, __: str, ___: str, ____: bytes) -> None: ...
+
+    def send(self, _: str, __: str, ___: bytes) -> None: ...
 
 
-OFFERS = (
-    Offer("digits-0", "wide", "cloud", 0.95, 0.004, 0.01, 50.0, ("metro", "cloud"), True),
-    Offer("digits-1", "tiny", "metro", 0.8, 0.001, 0.0, 100.0, ("metro",), False),
-)
 TAKES = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
-MENUS = (
-    Tell(9, 0, 5, 0, 1, Change(offers=OFFERS, takes=((TAKES, ("digits-0", "digits-1")),))),
-    Tell(9, 5, 6, 0, 1, Change(gone=(0,), rates=((1, 50.0),))),
-    Tell(9, 0, 5, 0, 2, Change(offers=OFFERS)),
-    Same(9, 5),
-    Ask(),
+OFFERED: tuple[tuple[str, Any], ...] = (
+    ("offers/0", ("digits-0", "wide", "cloud", 0.95, 0.0, ("cloud",), True, 0)),
+    ("offers/1", ("digits-1", "tiny", "edge-0", 0.8, 0.0, ("edge-0",), False, 4)),
+    ("loads/0", (0.004, 50.0)),
+    ("loads/1", (0.001, 100.0)),
+    ("takes", ((TAKES, ("digits-0", "digits-1")),)),
+    ("", b""),
 )
 PLACING = (
     Floor(0, 3.5),
@@ -81,11 +75,13 @@ PLACING = (
 _pack = msgspec.msgpack.Encoder().encode
 
 
-def letter(choose: random.Random) -> tuple[str, str, bytes]:
-    """A neighbor, a kind and the bytes."""
+def said(choose: random.Random) -> tuple[str, str, str, bytes | None]:
+    """A neighbor, a kind, a name, and the bytes."""
     menu = choose.random() < 0.5
-    message: Any = choose.choice(MENUS if menu else PLACING)
-    kind = MENU if menu else type(message).__name__.lower()
+    message: Any = choose.choice(PLACING)
+    name, kind = "", type(message).__name__.lower()
+    if menu:
+        (name, message), kind = choose.choice(OFFERED), MENU
     content = msgspec.to_builtins(message)
     for _ in range(choose.randrange(4)):
         content = mutated(content, choose)
@@ -97,18 +93,18 @@ def letter(choose: random.Random) -> tuple[str, str, bytes]:
         data = damaged(data, choose)
     if choose.random() < 0.02:
         data = data[:2] + b"\x91" * choose.choice([900, 1_100, 50_000]) + data[2:]
-    if menu:
-        data = zlib.compress(data, 1)
-        data = damaged(data, choose) if choose.random() < 0.2 else data
     if choose.random() < 0.03:
         data = choose.randbytes(choose.randrange(60))
     if choose.random() < 0.05:
-        kind = choose.choice([*LETTERS, MENU, "", "else"])
-    return choose.choice(["cloud", "edge-0", "edge-1"]), kind, data
+        kind = choose.choice([*KINDS, "", "else"])
+    if choose.random() < 0.05:
+        name = choose.choice(["", "offers", "offers/", "loads/1/2", "takes/1", "**", "7"])
+    gone = menu and choose.random() < 0.1
+    return choose.choice(["cloud", "edge-0", "edge-1"]), kind, name, None if gone else data
 
 
 @few_or_many
-def test_letters(tmp_path: Path, count: int) -> None:
+def test_messages(tmp_path: Path, count: int) -> None:
     file = tmp_path / "network.yaml"
     file.write_text(NETWORK)
     network, _ = deployed(inferway.load(file))
@@ -118,16 +114,16 @@ def test_letters(tmp_path: Path, count: int) -> None:
     changed: list[set[str]] = []
 
     async def main() -> None:
-        plane: Any = Plane(*neighbors)
-        post = Post(Agent(data, seed=1), plane, network.nodes)
-        menu = Menu(
-            "metro", plane, links_s=dict.fromkeys(neighbors, 0.01), upstream="cloud",
+        links: Any = Links(*neighbors)
+        post = PlacementMessages(Agent(data, seed=1), links, network.nodes)
+        table = OfferTable(
+            "metro", links, links_s=dict.fromkeys(neighbors, 0.01), upstream="cloud",
             changed=changed.append,
         )  # fmt: skip
         post.open()
         fed = 0
 
-        def feed(one: tuple[str, str, bytes]) -> None:
+        def feed(one: tuple[str, str, str, bytes | None]) -> None:
             nonlocal fed
             fed += 1
             if fed % 100 == 0:
@@ -136,15 +132,23 @@ def test_letters(tmp_path: Path, count: int) -> None:
                 post.step()
             if fed % 1_000 == 0:
                 # Whatever was believed until now, who comes anew is heard.
-                menu._neighbor("cloud", False)
-                menu._neighbor("cloud", True)
-                menu._letter("cloud", MENU, packed(MENUS[0]))
-                assert menu._heard["cloud"].listing is not None
+                table._neighbor("cloud", False)
+                table._neighbor("cloud", True)
+                for name, value in OFFERED[:-1]:
+                    table._value("cloud", MENU, name, _pack(msgspec.to_builtins(value)))
+                table._take_news()
+                assert [offer.task for offer in table.all] == ["digits-0"]
                 changed.clear()
-            post._letter(*one)
-            menu._letter(*one)
+            neighbor, kind, name, content = one
+            if name or content is None:
+                post._value(neighbor, kind, name, content)
+                table._value(neighbor, kind, name, content)
+            else:
+                post._message(neighbor, kind, content)
+                table._message(neighbor, kind, content)
+            table._take_news()
 
-        Course("letters", letter, count).run(feed)
-        assert sum(post.refused.values()) + sum(menu.refused.values()) > count // 4 or count < FEW
+        Course("messages", said, count).run(feed)
+        assert sum(post.refused.values()) + sum(table.refused.values()) > count // 4 or count < FEW
 
     asyncio.run(main())

@@ -1,12 +1,13 @@
-"""Carries an agent's letters between it and the control plane, and opens none that makes no sense.
+"""Carries an agent's messages between it and its neighbors, and opens none that makes no sense.
 
 `inferway.placement.agent.Agent` takes its neighbors at their word. Neighbors are other machines,
 perhaps with other versions, just started or broken, so what comes is held against what may come:
 a message that decodes, about a type whose path has the sender as its next or last node, of the slot
 at hand, with numbers that are numbers, and answers only to what was asked. The rest is counted.
 
-Least costs and offers are said once and then only when they change. So they are kept here, for
-neighbors that come later or again; and what a neighbor offered that has gone is taken back.
+Least costs and offers stand until they change, so they are values, one for each type, which
+neighbors that come later or again are told, too; and what a neighbor offered that has gone is taken
+back. What is asked at the end of a slot and what is answered are messages, with the slot's number.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections import Counter
 from collections.abc import Sequence
 from itertools import pairwise
 
-from inferway.live.control.control import LETTERS, ControlPlane
+from inferway.live.control.peers import PLACEMENT, Peers
 from inferway.placement.agent import Agent
 from inferway.placement.contract import Float
 from inferway.placement.crossing import Crossing
@@ -32,17 +33,17 @@ from inferway.placement.messages import (
 from inferway.unreadable import UNREADABLE
 
 
-class Post:
+class PlacementMessages:
     """Joins an agent to its neighbors.
 
     Parameters
     ----------
     agent
         The node's.
-    plane
-        The node's; not yet open.
+    peers
+        The node's neighbors; not yet open.
     nodes
-        Names of the network's nodes in its order, by which letters number them.
+        Names of the network's nodes in its order, by which messages number them.
     slot
         The last slot that has ended.
 
@@ -52,20 +53,17 @@ class Post:
         Messages that were not handed to the agent, by (neighbor, reason), from the start.
     """
 
-    def __init__(
-        self, agent: Agent, plane: ControlPlane, nodes: Sequence[str], *, slot: int = 0
-    ) -> None:
-        self.agent, self.plane = agent, plane
+    def __init__(self, agent: Agent, peers: Peers, nodes: Sequence[str], *, slot: int = 0) -> None:
+        self.agent, self.peers = agent, peers
         self.refused: Counter[tuple[str, str]] = Counter()
         self._names = tuple(nodes)
         self._number = {name: node for node, name in enumerate(nodes)}
         self._slot = slot
-        # What stands until it changes, by (neighbor, type, kind).
-        self._standing: dict[tuple[int, int, type[Message]], Letter] = {}
         self._asked: set[int] = set()  # types whose worst needed option a neighbor is to tell
         self._heard: set[tuple[int, int]] = set()  # (slot, type) that a neighbor has asked about
-        plane.on_letter(self._letter)
-        plane.on_neighbor(self._neighbor)
+        peers.on_value(self._value)
+        peers.on_message(self._message)
+        peers.on_neighbor(self._neighbor)
 
     @property
     def waiting(self) -> int:
@@ -100,22 +98,21 @@ class Post:
     def _send(self, letters: list[Letter]) -> None:
         for letter in letters:
             message = decode(letter.data)
+            kind, to = type(message).__name__.lower(), self._names[letter.to]
             if isinstance(message, Floor | Offers):
-                self._standing[letter.to, message.rho, type(message)] = letter
-            elif isinstance(message, Needed):
+                self.peers.put(to, kind, str(message.rho), letter.data)
+            else:
+                self.peers.send(to, kind, letter.data)
+            if isinstance(message, Needed):
                 self._asked.add(message.rho)
-            self._put(letter, message)
 
-    def _put(self, letter: Letter, message: Message) -> None:
-        kind = type(message).__name__.lower()
-        to = self._names[letter.to]
-        if len(letter.data) > self.plane.limit_bytes:
-            self.refused[to, "too large to send"] += 1
-        else:
-            self.plane.send(to, kind, letter.data)
+    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+        del name  # the type is in the value, too
+        if data is not None:
+            self._message(neighbor, kind, data)
 
-    def _letter(self, neighbor: str, kind: str, data: bytes) -> None:
-        if kind not in LETTERS:
+    def _message(self, neighbor: str, kind: str, data: bytes) -> None:
+        if kind not in PLACEMENT:
             return  # somebody else's
         try:
             message = decode(data)
@@ -152,12 +149,9 @@ class Post:
         return None
 
     def _neighbor(self, neighbor: str, alive: bool) -> None:
-        number = self._number[neighbor]
         if alive:
-            for (to, _, _), letter in list(self._standing.items()):
-                if to == number:
-                    self._put(letter, decode(letter.data))
             return
+        number = self._number[neighbor]
         for rho, crossing in self.agent.data.crossings.items():
             if crossing.upstream == number:
                 self._send(self.agent.take(Offers(rho, ())))

@@ -1,0 +1,546 @@
+"""A node's neighbors: which of them live, what each says, and messages to and from them.
+
+All travels over Zenoh, in the process and without a broker, between neighbors only: what others say
+does not reach a node (`inferway.live.control.session`). A neighbor lives while it holds a
+liveliness token; a process that dies takes its connection along at once, one that hangs is noticed
+after the lease, and either is connected to again by itself.
+
+A node puts and deletes values under keys of its own, one set for each neighbor, and answers queries
+with all of them. A neighbor that has come is asked once, and so is one of whose changes some are
+missing (`inferway.live.control.link`). Nothing is waited for: where a link is full, samples are
+dropped, and the query makes it good. Zenoh's advanced publishers do the same for one key each; for
+a key per offer they declare more bytes than the offers have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import struct
+import threading
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib.util import find_spec
+from typing import Any, Final, NamedTuple
+
+from inferway.extras import installing
+from inferway.live.control.credentials import Credentials
+from inferway.live.control.link import STATE_BYTES, PeerLink, Sample, WholeState
+from inferway.live.control.session import ALIVE, Keys, settings
+from inferway.live.errors import ServeError
+from inferway.live.threads import Wakeup
+
+MENU: Final = "menu"
+"""The kind of what a node offers."""
+PLACEMENT: Final = ("floor", "needed", "worst", "offers")
+"""The kinds of placement's messages."""
+KINDS: Final = frozenset((MENU, *PLACEMENT))
+
+LEASE_S: Final = 1.0
+"""A neighbor from which nothing comes for so long is gone."""
+LIMIT_BYTES: Final = 1 << 20
+"""Most that one sample may have."""
+# Of one neighbor, until the loop has looked; what comes beyond is dropped.
+_INBOX_BYTES: Final = 64 << 20
+# What a sample takes beside its content.
+_SAMPLE_BYTES: Final = 256
+# A neighbor's state is on its way for so long at most, and is not asked for again at once.
+_QUERY_S: Final = 10.0
+_ASK_AGAIN_S: Final = 0.5
+# Process and number, with each sample.
+_STAMP: Final = struct.Struct(">4sQ")
+# The last reply to a query.
+_WHOLE: Final = "whole"
+
+
+class Traffic(NamedTuple):
+    """What went over the node's links since the last `Peers.cut`.
+
+    Attributes
+    ----------
+    sent, received
+        Samples and bytes, by (neighbor, kind); the bytes are of names and contents.
+    refused
+        Samples that were dropped, by (neighbor, reason): ``gone`` (nobody was there) and ``large``
+        before they were sent; ``large``, ``kind``, ``anonymous`` (names no process), ``flood``,
+        ``full``, ``old`` (overtaken) and ``gone`` (of another process than the one that counts)
+        when they came; ``failed`` where whoever took them raised.
+    """
+
+    sent: dict[tuple[str, str], tuple[int, int]]
+    received: dict[tuple[str, str], tuple[int, int]]
+    refused: dict[tuple[str, str], int]
+
+
+class _Token(NamedTuple):
+    """A process of a neighbor that comes or goes."""
+
+    process: str
+    there: bool
+
+
+class Peers:
+    """A node's links to its neighbors; used from one event loop.
+
+    Parameters
+    ----------
+    node
+        The node's name.
+    network
+        The network's name; nodes of others are not heard.
+    listen
+        Own address, as HOST:PORT.
+    neighbors
+        Their names, with the address of each that this node connects to; None for those that
+        connect to it (`inferway.live.control.session.neighbors_of`).
+    credentials
+        The node's, checked by `open`; None for TCP without encryption, where any process that
+        reaches the address may speak in a neighbor's name.
+    delays_s
+        By neighbor, s, how much later all that is said reaches it, where links are emulated.
+    """
+
+    def __init__(
+        self,
+        node: str,
+        *,
+        network: str,
+        listen: str,
+        neighbors: Mapping[str, str | None],
+        credentials: Credentials | None,
+        delays_s: Mapping[str, float] | None = None,
+    ) -> None:
+        self.node, self.listen = node, listen
+        self._addresses = dict(neighbors)
+        self._keys = Keys(network, node)
+        self._credentials = credentials
+        self._delays_s = delays_s or {}
+        self._on_value: list[Callable[[str, str, str, bytes | None], None]] = []
+        self._on_message: list[Callable[[str, str, bytes], None]] = []
+        self._on_neighbor: list[Callable[[str, bool], None]] = []
+        self._process = secrets.token_bytes(4)
+        self._links = {neighbor: PeerLink() for neighbor in neighbors}
+        # Of the last query for a neighbor's state: when it was, and which process it is of.
+        self._asked_s: dict[str, float] = {}
+        self._asking: dict[str, str] = {}
+        self._session: Any = None
+        self._held: list[Any] = []  # what would end if nobody kept it
+        self._bell: Wakeup | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        # Guards what Zenoh's threads share with the loop's.
+        self._lock = threading.Lock()
+        self._inbox: deque[tuple[str, Sample | WholeState | _Token]] = deque()
+        self._pending: Counter[str] = Counter()
+        self._sent: Counter[tuple[str, str, str]] = Counter()
+        self._received: Counter[tuple[str, str, str]] = Counter()
+        self._refused: Counter[tuple[str, str]] = Counter()
+
+    def on_value(self, callback: Callable[[str, str, str, bytes | None], None]) -> None:
+        """Call with (neighbor, kind, name, data) when a value changes; data is None if it went."""
+        self._on_value.append(callback)
+
+    def on_message(self, callback: Callable[[str, str, bytes], None]) -> None:
+        """Call with (neighbor, kind, data) for each message, on the loop and in their order."""
+        self._on_message.append(callback)
+
+    def on_neighbor(self, callback: Callable[[str, bool], None]) -> None:
+        """Call with (neighbor, alive) on the loop when one comes or goes.
+
+        One that has restarted goes and comes, even where its going was not noticed. When it comes,
+        its state follows at once; when it goes, its values are gone without another word.
+        """
+        self._on_neighbor.append(callback)
+
+    @property
+    def alive(self) -> frozenset[str]:
+        """The neighbors that live."""
+        return frozenset(neighbor for neighbor, link in self._links.items() if link.alive)
+
+    async def open(self) -> None:
+        """Listen, and begin to connect to the neighbors; returns without waiting for them.
+
+        Raises
+        ------
+        ServeError
+            Where the address cannot be listened at, the credentials do not hold, or the extra
+            `network` is not installed.
+        """
+        check_extra(secured=self._credentials is not None)
+        if self._credentials is not None:
+            self._credentials.check(self.node)
+        self._loop = asyncio.get_running_loop()
+        self._bell = Wakeup(self._loop, self._deliver)
+        try:
+            await asyncio.to_thread(self._connect)
+        except BaseException:
+            await self.close()
+            raise
+
+    def publish(self, neighbor: str, kind: str, values: Mapping[str, bytes]) -> None:
+        """Make these all values of a kind, by name; if they are already, say that they hold."""
+        self._later(neighbor, self._publish, neighbor, kind, values)
+
+    def put(self, neighbor: str, kind: str, name: str, data: bytes) -> None:
+        """Set one value."""
+        self._later(neighbor, self._put, neighbor, f"{kind}/{name}", data)
+
+    def send(self, neighbor: str, kind: str, data: bytes) -> None:
+        """Send a message, in order with all that is said to the neighbor; it may be lost."""
+        self._later(neighbor, self._send, neighbor, kind, data)
+
+    def cut(self) -> Traffic:
+        """Return the traffic since the last cut, and begin anew."""
+        with self._lock:
+            traffic = Traffic(_paired(self._sent), _paired(self._received), dict(self._refused))
+            for counts in (self._sent, self._received, self._refused):
+                counts.clear()
+        return traffic
+
+    async def close(self) -> None:
+        """Say goodbye: neighbors learn at once that the node has gone."""
+        await asyncio.to_thread(self._disconnect)
+        with self._lock:
+            bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()
+
+    # What is said.
+
+    def _later(self, neighbor: str, say: Callable[..., object], *given: object) -> None:
+        """Say something at once, or as late as the link is long."""
+        delay_s = self._delays_s.get(neighbor)
+        if delay_s is None:
+            say(*given)
+        else:  # timers of one delay fire in the order in which they were set
+            asyncio.get_running_loop().call_later(delay_s, say, *given)
+
+    def _publish(self, neighbor: str, kind: str, values: Mapping[str, bytes]) -> None:
+        before = self._links[neighbor].values
+        keys = {f"{kind}/{name}": data for name, data in values.items()}
+        changes: dict[str, bytes | None] = {
+            key: None for key in before if key.startswith(f"{kind}/") and key not in keys
+        }
+        changes.update((key, data) for key, data in keys.items() if before.get(key) != data)
+        for key, data in changes.items():
+            self._put(neighbor, key, data)
+        if not changes:
+            self._send(neighbor, kind, b"")
+
+    def _put(self, neighbor: str, key: str, data: bytes | None) -> None:
+        link = self._links[neighbor]
+        with self._lock:
+            if data is not None and len(data) > LIMIT_BYTES:
+                self._refused[neighbor, "large"] += 1
+                return
+            changed = link.say(key, data)
+        if changed and link.process is not None:
+            self._transmit(neighbor, key, data, link.number)
+
+    def _send(self, neighbor: str, kind: str, data: bytes) -> None:
+        link = self._links[neighbor]
+        there = link.process is not None
+        if there and len(data) <= LIMIT_BYTES:
+            self._transmit(neighbor, kind, data, link.number)
+        else:
+            with self._lock:
+                self._refused[neighbor, "large" if there else "gone"] += 1
+
+    def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
+        import zenoh
+
+        drop = zenoh.CongestionControl.DROP
+        at, stamp = f"{self._keys.to(neighbor)}/{key}", _STAMP.pack(self._process, number)
+        try:
+            if data is None:
+                self._session.delete(at, congestion_control=drop, attachment=stamp)
+            else:
+                self._session.put(at, data, congestion_control=drop, attachment=stamp)
+        except zenoh.ZError:  # the session may close at any moment
+            with self._lock:
+                self._refused[neighbor, "gone"] += 1
+            return
+        self._count(self._sent, neighbor, key, data)
+
+    def _answers(self, neighbor: str) -> Callable[[Any], None]:
+        """Make what answers a neighbor's query for the whole state, in a thread of Zenoh's."""
+        link, at = self._links[neighbor], self._keys.to(neighbor)
+
+        def answer(query: Any) -> None:
+            with self._lock:
+                number, values = link.number, link.values.copy()
+            stamp = _STAMP.pack(self._process, number)
+            with query:
+                for key, data in values.items():
+                    query.reply(f"{at}/{key}", data, attachment=stamp)
+                    self._count(self._sent, neighbor, key, data)
+                # Last: all are there once this is.
+                query.reply(f"{at}/{_WHOLE}", b"", attachment=stamp)
+
+        return answer
+
+    # What is heard.
+
+    def _connect(self) -> None:
+        import zenoh
+
+        config = settings(
+            self._keys,
+            self.listen,
+            self._addresses,
+            self._credentials,
+            lease_s=LEASE_S,
+            # What a sample is wrapped in comes on top.
+            limit_bytes=LIMIT_BYTES + 4096,
+        )
+        try:
+            session = zenoh.open(zenoh.Config.from_json5(config))
+        except zenoh.ZError as error:
+            raise ServeError(
+                f"node {self.node} cannot listen for its neighbors at {self.listen}: "
+                f"{_first_cause(error)}"
+            ) from None
+        self._session = session
+        remote = zenoh.Locality.REMOTE
+        for neighbor in self._links:
+            there, here = self._keys.of(neighbor), self._keys.to(neighbor)
+            self._held += [
+                session.declare_queryable(
+                    f"{here}/**", self._answers(neighbor), allowed_origin=remote
+                ),
+                session.declare_subscriber(
+                    f"{there}/**", partial(self._hear, neighbor), allowed_origin=remote
+                ),
+                session.liveliness().declare_subscriber(
+                    f"{there}/{ALIVE}/*", partial(self._see, neighbor), history=True
+                ),
+            ]
+        # Last: who sees the token may ask and write at once.
+        for neighbor in self._links:
+            token = f"{self._keys.to(neighbor)}/{ALIVE}/{self._process.hex()}"
+            self._held.append(session.liveliness().declare_token(token))
+
+    def _disconnect(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+        self._held.clear()
+
+    def _see(self, neighbor: str, token: Any) -> None:
+        """Note a neighbor's token, in a thread of Zenoh's."""
+        import zenoh
+
+        process = str(token.key_expr).rpartition("/")[2]
+        self._arrive(neighbor, _Token(process, token.kind == zenoh.SampleKind.PUT))
+
+    def _hear(self, neighbor: str, heard: Any) -> None:
+        """Take a neighbor's sample, in a thread of Zenoh's."""
+        sample = self._read(neighbor, heard)
+        if sample is not None:
+            self._arrive(neighbor, sample)
+
+    def _read(self, neighbor: str, heard: Any) -> Sample | None:
+        """Read a sample; what no neighbor in its senses would send is counted."""
+        import zenoh
+
+        key = str(heard.key_expr)[len(self._keys.of(neighbor)) + 1 :]
+        kind, _, name = key.partition("/")
+        stamp = b"" if heard.attachment is None else heard.attachment.to_bytes()
+        reason = None
+        if kind not in KINDS and key != _WHOLE:
+            reason = "kind"
+        elif len(heard.payload) > LIMIT_BYTES:
+            reason = "large"
+        elif len(stamp) != _STAMP.size:
+            reason = "anonymous"
+        if reason is not None:
+            with self._lock:
+                self._refused[neighbor, reason] += 1
+            return None
+        process, number = _STAMP.unpack(stamp)
+        gone = heard.kind == zenoh.SampleKind.DELETE
+        data = None if gone else heard.payload.to_bytes()
+        return Sample(process.hex(), number, kind, name, data)
+
+    def _arrive(self, neighbor: str, what: Sample | WholeState | _Token) -> None:
+        """Hand something to the loop."""
+        size = _size(what)
+        with self._lock:
+            if isinstance(what, Sample) and self._pending[neighbor] + size > _INBOX_BYTES:
+                self._refused[neighbor, "flood"] += 1
+                return
+            self._pending[neighbor] += size
+            self._inbox.append((neighbor, what))
+            if self._bell is not None:
+                self._bell.ring()
+
+    def _deliver(self) -> None:
+        """Hand over what has come, on the loop."""
+        # Not more than is there now: a neighbor that never stops must not keep the loop.
+        for _ in range(len(self._inbox)):
+            with self._lock:
+                neighbor, what = self._inbox.popleft()
+                self._pending[neighbor] -= _size(what)
+            match what:
+                case _Token():
+                    self._turn(neighbor, what)
+                case WholeState():
+                    self._settle(neighbor, what)
+                case Sample():
+                    self._take(neighbor, what)
+
+    def _turn(self, neighbor: str, token: _Token) -> None:
+        """Take note of a process that came or went."""
+        link = self._links[neighbor]
+        if not link.see(token.process, token.there):
+            return
+        self._tell_alive(neighbor, False)
+        if link.process is not None:
+            self._ask(neighbor, link.process)
+
+    def _tell_alive(self, neighbor: str, alive: bool) -> None:
+        link = self._links[neighbor]
+        if link.alive != alive:
+            link.alive = alive
+            for callback in self._on_neighbor:
+                self._guarded(neighbor, callback, neighbor, alive)
+
+    def _settle(self, neighbor: str, snapshot: WholeState) -> None:
+        """Take in a neighbor's whole state; whether there was any, it lives."""
+        link = self._links[neighbor]
+        if snapshot.process != link.process:
+            return
+        self._asking.pop(neighbor, None)
+        self._tell_alive(neighbor, True)
+        for sample in snapshot.samples:
+            self._count(self._received, neighbor, sample.key, sample.data)
+        if snapshot.number >= 0:
+            for sample in link.settle(snapshot):
+                self._hand_over(neighbor, sample)
+
+    def _take(self, neighbor: str, sample: Sample) -> None:
+        link = self._links[neighbor]
+        if sample.process == link.process:
+            self._count(self._received, neighbor, sample.key, sample.data)
+        reason = link.take(sample)
+        if reason is None:
+            self._hand_over(neighbor, sample)
+        else:
+            with self._lock:
+                self._refused[neighbor, reason] += 1
+        if link.process is not None and not link.whole:
+            self._ask(neighbor, link.process, again=True)
+
+    def _hand_over(self, neighbor: str, sample: Sample) -> None:
+        kind, name, data = sample.kind, sample.name, sample.data
+        if name:
+            for value in self._on_value:
+                self._guarded(neighbor, value, neighbor, kind, name, data)
+        elif data is not None:
+            for message in self._on_message:
+                self._guarded(neighbor, message, neighbor, kind, data)
+
+    def _ask(self, neighbor: str, process: str, *, again: bool = False) -> None:
+        """Query a neighbor's state; if again, unless it is asked already, and not too often."""
+        assert self._loop is not None
+        at_s = self._loop.time()
+        if again:
+            if self._asking.get(neighbor) == process:
+                return
+            at_s = max(at_s, self._asked_s[neighbor] + _ASK_AGAIN_S)
+        self._asking[neighbor], self._asked_s[neighbor] = process, at_s
+        # Not on the loop: a query waits where the link is full.
+        self._loop.call_at(at_s, self._loop.run_in_executor, None, self._query, neighbor, process)
+
+    def _query(self, neighbor: str, process: str) -> None:
+        import zenoh
+
+        samples: list[Sample] = []
+        left = STATE_BYTES
+
+        def reply(one: Any) -> None:
+            nonlocal left
+            sample = None if one.ok is None else self._read(neighbor, one.ok)
+            if sample is not None and sample.process == process and left > 0:
+                left -= _size(sample)
+                samples.append(sample)
+
+        def end() -> None:
+            last = samples.pop() if samples and samples[-1].kind == _WHOLE else None
+            number = -1 if last is None else last.number
+            self._arrive(neighbor, WholeState(process, number, samples if last else []))
+
+        session = self._session
+        try:
+            if session is not None:
+                session.get(
+                    f"{self._keys.of(neighbor)}/**",
+                    zenoh.handlers.Callback(reply, end),
+                    consolidation=zenoh.ConsolidationMode.NONE,
+                    congestion_control=zenoh.CongestionControl.BLOCK,
+                    timeout=_QUERY_S,
+                )
+        except zenoh.ZError:  # the session may close at any moment
+            pass
+
+    def _guarded(self, neighbor: str, callback: Callable[..., None], *given: object) -> None:
+        """Call what is not ours: what it raises is the loop's to report, and nothing is held up."""
+        try:
+            callback(*given)
+        except Exception as error:
+            with self._lock:
+                self._refused[neighbor, "failed"] += 1
+            assert self._loop is not None
+            self._loop.call_exception_handler(
+                {"message": f"what neighbor {neighbor} said was not taken", "exception": error}
+            )
+
+    def _count(
+        self, counts: Counter[tuple[str, str, str]], neighbor: str, key: str, data: bytes | None
+    ) -> None:
+        kind, _, name = key.partition("/")
+        with self._lock:
+            counts[neighbor, kind, "samples"] += 1
+            counts[neighbor, kind, "bytes"] += len(name) + len(data or b"")
+
+
+def _paired(counts: Counter[tuple[str, str, str]]) -> dict[tuple[str, str], tuple[int, int]]:
+    """Put samples and bytes of each (neighbor, kind) together."""
+    return {
+        (neighbor, kind): (number, counts[neighbor, kind, "bytes"])
+        for (neighbor, kind, what), number in counts.items()
+        if what == "samples"
+    }
+
+
+def _size(what: Sample | WholeState | _Token) -> int:
+    """Count what something takes until the loop has looked, in bytes."""
+    match what:
+        case Sample():
+            return _SAMPLE_BYTES + len(what.data or b"")
+        case WholeState():
+            return _SAMPLE_BYTES + sum(map(_size, what.samples))
+        case _Token():
+            return _SAMPLE_BYTES
+
+
+def _first_cause(error: Exception) -> str:
+    """Return what matters of Zenoh's error, without the places in its source."""
+    text = str(error).partition(" at /")[0].strip()
+    return text or type(error).__name__
+
+
+def check_extra(*, secured: bool) -> None:
+    """See to it that what nodes talk to each other with is installed.
+
+    Raises
+    ------
+    ServeError
+        When it is not; it is all in one extra.
+    """
+    for module in ("zenoh", "cryptography") if secured else ("zenoh",):
+        if find_spec(module) is None:
+            raise ServeError(
+                f"nodes that talk to each other need {module}, which is in the extra `network`: "
+                f"{installing('network')}"
+            )

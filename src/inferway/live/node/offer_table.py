@@ -1,0 +1,488 @@
+"""Offers between neighbors: what this node offers, what it has heard, and whose it goes by.
+
+A node goes by the offers of one neighbor, that towards the nearest repository. While it does not
+live, or reaches no repository itself, the node goes by those of another that does. So neighbors
+that are further away are told what could help them, and the one that the node itself relies on is
+told only of ways that do not lead back through it.
+
+Each offer is a value under a key of its own, put when it changes and deleted when it is taken back,
+and its load, which changes all the time, is another. Both are told when something changes by much;
+every two seconds all is brought up to date, or said to hold still. Offers of a neighbor that says
+nothing expire. What their tasks take and give is a value, too: a node that has no file of a task
+yet can forward its requests.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from inferway.dispatch.offers import Offer, Own, passed_on, received
+from inferway.live.control.peers import MENU, Peers
+from inferway.live.upstream.headers import encoded
+from inferway.protocol import DTYPES, Signature
+from inferway.unreadable import UNREADABLE
+
+REFRESH_S: Final = 2.0
+"""After so long a neighbor is told again, changed or not."""
+EXPIRES_S: Final = 3.0 * REFRESH_S
+"""What is not said again holds for so long."""
+# Changes that come together are told together.
+_GATHER_S: Final = 0.02
+# Spare rates change all the time; what changes by less is told with the next refresh.
+_WORTH: Final = 0.2
+# Names of a neighbor's values: of each offer, by its number, what stays and what changes all the
+# time; and what tasks take and give, each signature once for all tasks of which it is true.
+_OFFERS: Final = "offers"
+_LOADS: Final = "loads"
+_TAKES: Final = "takes"
+
+
+class _Fixed(NamedTuple):
+    """What stays of an offer while it is there; the fields are those of `Offer`."""
+
+    task: str
+    variant: str
+    node: str
+    accuracy: float
+    rtt_s: float
+    path: tuple[str, ...]
+    repository: bool
+    together: int
+
+
+class _Load(NamedTuple):
+    """What changes from moment to moment; the fields are those of `Offer`."""
+
+    service_s: float
+    spare_per_s: float
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode: Final = {
+    _OFFERS: msgspec.msgpack.Decoder(_Fixed).decode,
+    _LOADS: msgspec.msgpack.Decoder(_Load).decode,
+}
+_takes = msgspec.msgpack.Decoder(list[tuple[Signature, list[str]]]).decode
+
+
+class NeighborOffers:
+    """What one neighbor offers, taken with care.
+
+    Attributes
+    ----------
+    offers
+        Those that can be, with round trips from the reader, by task, variant and node.
+    takes
+        What tasks take and give, where that can be.
+    ways
+        By node that serves any of `offers`: round trips, s, and the paths that take them. There are
+        few, and many offers; whoever passes requests on looks here for each.
+    until_s
+        So long they hold if nothing more is heard.
+    """
+
+    def __init__(
+        self, me: str, neighbor: str, rtt_s: float, refused: Counter[tuple[str, str]]
+    ) -> None:
+        self._me, self._neighbor, self._rtt_s, self._refused = me, neighbor, rtt_s, refused
+        self.forget()
+
+    def forget(self) -> None:
+        """Know nothing: the neighbor has gone."""
+        self._said: dict[str, dict[str, Any]] = {_OFFERS: {}, _LOADS: {}}
+        self._by_number: dict[str, Offer] = {}
+        self.offers: tuple[Offer, ...] = ()
+        self.takes: Mapping[str, Signature] = {}
+        self.ways: Mapping[str, Set[tuple[float, tuple[str, ...]]]] = {}
+        self.until_s = -math.inf
+
+    def take(self, name: str, data: bytes | None) -> None:
+        """Take in a value; what makes no sense is counted."""
+        part, _, number = name.partition("/")
+        try:
+            if part == _TAKES:
+                self._take_signatures([] if data is None else _takes(data))
+            elif part not in self._said:
+                raise ValueError(name)
+            elif data is None:
+                self._said[part].pop(number, None)
+            else:
+                self._said[part][number] = _decode[part](data)
+        except UNREADABLE:
+            self._refused[self._neighbor, "no menu"] += 1
+        else:
+            self._make(number)
+
+    def _make(self, number: str) -> None:
+        """Make an offer of what was said of it."""
+        self._by_number.pop(number, None)
+        fixed, load = self._said[_OFFERS].get(number), self._said[_LOADS].get(number)
+        if fixed is None or load is None:
+            return
+        offer = Offer(**fixed._asdict(), **load._asdict())
+        try:
+            self._by_number[number] = received(offer, self._neighbor, self._rtt_s, me=self._me)
+        except ValueError:
+            self._refused[self._neighbor, "impossible"] += 1
+
+    def _take_signatures(self, said: Iterable[tuple[Signature, list[str]]]) -> None:
+        self.takes = {task: signature for signature, of in said if _sound(signature) for task in of}
+        if not all(_sound(signature) for signature, _ in said):
+            self._refused[self._neighbor, "no signature"] += 1
+
+    def put_together(self) -> None:
+        """Make the offers of what has come."""
+        by_name = {
+            (offer.task, offer.variant, offer.node): offer for offer in self._by_number.values()
+        }
+        # In an order that does not depend on what was offered before.
+        self.offers = tuple(by_name[name] for name in sorted(by_name))
+        ways: dict[str, set[tuple[float, tuple[str, ...]]]] = {}
+        for offer in self.offers:
+            ways.setdefault(offer.node, set()).add((offer.rtt_s, offer.path))
+        self.ways = ways
+
+
+class OfferTable:
+    """A node's offers.
+
+    Parameters
+    ----------
+    node
+        The node's name.
+    peers
+        The node's neighbors, not yet open.
+    links_s
+        Round-trip time to each neighbor, s.
+    upstream
+        The neighbor towards the nearest repository; None at a repository.
+    signature
+        What a task takes and gives, as far as the node itself knows.
+    changed
+        Called when what the node goes by has changed, with the tasks that it has changed for.
+    now
+        A clock that nobody sets, s.
+
+    Attributes
+    ----------
+    refused
+        Values, or offers in them, that were not taken, by (neighbor, reason).
+    """
+
+    def __init__(
+        self,
+        node: str,
+        peers: Peers,
+        *,
+        links_s: Mapping[str, float],
+        upstream: str | None,
+        changed: Callable[[set[str]], None],
+        signature: Callable[[str], Signature | None] = lambda task: None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.node, self.upstream = node, upstream
+        self.refused: Counter[tuple[str, str]] = Counter()
+        self._peers, self._changed, self._now = peers, changed, now
+        self._knows = signature
+        self._own: list[Own] = []
+        # What each neighbor was told last, and when.
+        self._told: dict[str, tuple[list[Offer], float]] = dict.fromkeys(links_s, ([], -math.inf))
+        self._numbers: dict[tuple[str, str, str], int] = {}
+        self._heard = {
+            neighbor: NeighborOffers(node, neighbor, rtt_s, self.refused)
+            for neighbor, rtt_s in links_s.items()
+        }
+        # Neighbors that have said something since the last look, and tasks of which it was known
+        # before what they take.
+        self._news: dict[str, Set[str]] = {}
+        self._used: dict[str, list[Offer]] = {}
+        self._from: str | None = None
+        self._leaving = False
+        self._shut: set[str] = set()
+        self._gathering: asyncio.TimerHandle | None = None
+        self._task: asyncio.Task[None] | None = None
+        peers.on_value(self._value)
+        peers.on_message(self._message)
+        peers.on_neighbor(self._neighbor)
+
+    def begin(self) -> None:
+        """Tell, and forget what has expired, from now on."""
+        self._task = asyncio.create_task(self._refresh())
+
+    def leave(self) -> None:
+        """Take all offers back: the node is about to go."""
+        self._leaving = True
+        self._gather()
+
+    def end(self) -> None:
+        """Tell nothing more."""
+        for handle in (self._task, self._gathering):
+            if handle is not None:
+                handle.cancel()
+        self._task = self._gathering = None
+
+    def offer(self, own: Iterable[Own]) -> None:
+        """Say what the node itself runs and can spare."""
+        before, self._own = self._own, list(own)
+        if differ(before, self._own):
+            self._gather()
+
+    def offers(self, task: str) -> Sequence[Offer]:
+        """What the node goes by: offers of a task, round trips from here."""
+        return self._used.get(task, ())
+
+    def signature(self, task: str) -> Signature | None:
+        """What a task takes and gives, as far as the node or a neighbor knows."""
+        known = (self._heard[neighbor].takes.get(task) for neighbor in self._live())
+        return self._knows(task) or next((one for one in known if one is not None), None)
+
+    @property
+    def all(self) -> list[Offer]:
+        """The same of all tasks."""
+        return [offer for offers in self._used.values() for offer in offers]
+
+    def reach(self, neighbor: str, works: bool) -> None:
+        """Say whether requests reach a neighbor: its offers hold only while they do.
+
+        Offers take another way than requests. One that offers much and answers no request is of
+        no use, neither to this node nor to those who would come through it.
+        """
+        (self._shut.discard if works else self._shut.add)(neighbor)
+        self._look()
+
+    def next_hop(self, destination: str, been: Set[bytes] = frozenset()) -> str | None:
+        """Name the neighbor by which a node is reached; None where none is known.
+
+        Parameters
+        ----------
+        destination
+            The node.
+        been
+            Nodes that a request has come through, as headers have them. A way that leads there
+            again is the last resort.
+        """
+        if destination in self._heard and self._answers(destination):
+            return destination
+        ways = sorted(
+            (rtt_s, len(path), neighbor, path)
+            for neighbor in self._live()
+            for rtt_s, path in self._heard[neighbor].ways.get(destination, ())
+        )
+        ahead = (way for way in ways if been.isdisjoint(map(encoded, way[3])))
+        best = next(ahead, ways[0] if ways else None)
+        return None if best is None else best[2]
+
+    @property
+    def degraded(self) -> str:
+        """Say why no repository can be reached; empty where one can, or the node is one."""
+        if self.upstream is None or (self._from is not None and self._reaches(self._from)):
+            return ""
+        if self._answers(self.upstream):
+            return f"node {self.node} reaches no repository beyond {self.upstream}"
+        return f"node {self.node} reaches no repository: {self.upstream} does not answer"
+
+    def _live(self) -> list[str]:
+        """Neighbors whose offers hold."""
+        now = self._now()
+        return [
+            neighbor
+            for neighbor, heard in self._heard.items()
+            if self._answers(neighbor) and heard.until_s > now
+        ]
+
+    def _answers(self, neighbor: str) -> bool:
+        return neighbor in self._peers.alive and neighbor not in self._shut
+
+    def _reaches(self, neighbor: str) -> bool:
+        return any(offer.repository for offer in self._heard[neighbor].offers)
+
+    def _choose(self) -> str | None:
+        """Whose offers to go by: upstream's, or another's where only that reaches a repository."""
+        if self.upstream is None:
+            return None
+        live = self._live()
+        able = [neighbor for neighbor in live if self._reaches(neighbor)]
+        if self.upstream in able:
+            return self.upstream
+        if able:
+            return min(able, key=self._way)
+        return self.upstream if self.upstream in live else None
+
+    def _way(self, neighbor: str) -> float:
+        """Time to the nearest repository by a neighbor, s."""
+        offers = self._heard[neighbor].offers
+        return min((one.rtt_s for one in offers if one.repository), default=math.inf)
+
+    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+        if kind != MENU:
+            return
+        heard = self._heard[neighbor]
+        if not self._news:  # what comes together is looked at together
+            asyncio.get_running_loop().call_soon(self._take_news)
+        self._news.setdefault(neighbor, heard.takes.keys())
+        heard.take(name, data)
+        heard.until_s = self._now() + EXPIRES_S
+
+    def _message(self, neighbor: str, kind: str, data: bytes) -> None:
+        del data
+        if kind != MENU:
+            return
+        # What was said holds.
+        heard, now_s = self._heard[neighbor], self._now()
+        expired, heard.until_s = heard.until_s <= now_s, now_s + EXPIRES_S
+        if expired:
+            self._look()
+
+    def _take_news(self) -> None:
+        news, self._news = self._news, {}
+        learned: set[str] = set()
+        for neighbor, known in news.items():
+            self._heard[neighbor].put_together()
+            learned |= self._heard[neighbor].takes.keys() - known
+        self._look(learned)
+
+    def _neighbor(self, neighbor: str, alive: bool) -> None:
+        if not alive:
+            self._heard[neighbor].forget()
+        self._look()
+
+    def _look(self, learned: Set[str] = frozenset()) -> None:
+        """Choose whom to go by, and say for which tasks that changed anything.
+
+        Parameters
+        ----------
+        learned
+            Tasks of which it has just been said what they take.
+        """
+        self._from = self._choose()
+        used: dict[str, list[Offer]] = {}
+        if self._from is not None:
+            for offer in self._heard[self._from].offers:
+                used.setdefault(offer.task, []).append(offer)
+        before, self._used = self._used, used
+        tasks = {
+            task
+            for task in before.keys() | used.keys()
+            if _classes(before.get(task, ())) != _classes(used.get(task, ()))
+            or (task in learned and task in used)
+        }
+        if tasks:
+            self._changed(tasks)
+        if differ(_flat(before), _flat(used)):
+            self._gather()
+
+    def _gather(self) -> None:
+        if self._gathering is None and self._task is not None:
+            loop = asyncio.get_running_loop()
+            self._gathering = loop.call_later(_GATHER_S, self._tell)
+
+    def _tell(self) -> None:
+        if self._gathering is not None:
+            self._gathering.cancel()
+            self._gathering = None
+        now_s = self._now()
+        for neighbor, (told, at_s) in self._told.items():
+            offers = self._for(neighbor)
+            # A little before its time, so that a refresh never waits for the next one.
+            if now_s - at_s > 0.9 * REFRESH_S or differ(told, offers):
+                self._told[neighbor] = offers, now_s
+                self._peers.publish(neighbor, MENU, self._values(offers))
+
+    def _values(self, offers: Iterable[Offer]) -> dict[str, bytes]:
+        """Write offers, with what their tasks take and give, as values."""
+        numbers = self._numbers
+        values: dict[str, bytes] = {}
+        of: dict[Signature, list[str]] = {}
+        for offer in offers:
+            number = numbers.setdefault((offer.task, offer.variant, offer.node), len(numbers))
+            values[f"{_OFFERS}/{number}"], values[f"{_LOADS}/{number}"] = _written(offer)
+        for task in dict.fromkeys(offer.task for offer in offers):
+            if (signature := self.signature(task)) is not None:
+                of.setdefault(signature, []).append(task)
+        return values | {_TAKES: _encode(list(of.items()))} if values else {}
+
+    def _for(self, neighbor: str) -> list[Offer]:
+        """List what a neighbor is to be told, by task, variant and node."""
+        if self._leaving:
+            return []
+        heard = self.all
+        if neighbor == self._from:
+            # Whom this node relies on hears only of ways around itself.
+            heard = [
+                offer
+                for other in self._live()
+                if other != neighbor
+                for offer in self._heard[other].offers
+                if neighbor not in offer.path
+            ]
+            if not any(offer.repository for offer in heard):
+                return []
+        offers = passed_on(self.node, self._own, heard, neighbor=neighbor)
+        by_name = {(offer.task, offer.variant, offer.node): offer for offer in offers}
+        return [by_name[name] for name in sorted(by_name)]
+
+    async def _refresh(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                self._look()
+                self._tell()
+            except Exception as error:  # a node that tells nothing more is lost to its neighbors
+                loop.call_exception_handler(
+                    {"message": "offers were not looked through", "exception": error}
+                )
+            await asyncio.sleep(REFRESH_S / 2)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _written(offer: Offer) -> tuple[bytes, bytes]:
+    """Write what stays and what changes of an offer; most are told many times as they are."""
+    stays = _Fixed(*(getattr(offer, field) for field in _Fixed._fields))
+    return _encode(stays), _encode(_Load(offer.service_s, offer.spare_per_s))
+
+
+def differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:
+    """Whether two lists differ in more than what spare rates do from moment to moment."""
+    if len(one) != len(other):
+        return True
+    for a, b in zip(one, other, strict=True):
+        if abs(a.spare_per_s - b.spare_per_s) > _WORTH * max(a.spare_per_s, b.spare_per_s):
+            return True
+        if _fixed(a) != _fixed(b):
+            return True
+    return False
+
+
+def _fixed(one: Own | Offer) -> tuple[object, ...]:
+    return (
+        one.task,
+        one.variant,
+        getattr(one, "path", ()),
+        one.accuracy,
+        one.repository,
+        one.together,
+    )
+
+
+def _flat(used: Mapping[str, Sequence[Offer]]) -> list[Offer]:
+    return [offer for offers in used.values() for offer in offers]
+
+
+def _classes(offers: Iterable[Offer]) -> set[tuple[str, str, tuple[str, ...], int]]:
+    return {(offer.variant, offer.node, offer.path, offer.together) for offer in offers}
+
+
+def _sound(said: Signature) -> bool:
+    tensors = (*said.inputs, *said.outputs)
+    return bool(said.inputs and said.outputs) and all(
+        one.datatype in DTYPES and one.shape[:1] == (-1,) and min(one.shape) >= -1
+        for one in tensors
+    )
