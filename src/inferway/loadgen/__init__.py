@@ -6,17 +6,18 @@ or have certificates of an own authority. `summary` and `network_summary` put a 
 numbers, `measured_ntag` into the network twin's.
 """
 
-from inferway.loadgen.access import Access
+from inferway.loadgen.access import Access, AddressError, DriveError
 from inferway.loadgen.addresses import addresses_of
-from inferway.loadgen.error import AddressError, DriveError
-from inferway.loadgen.measured import MeasuredGain, measured_ntag
 from inferway.loadgen.network import drive_network
-from inferway.loadgen.network_record import NetworkRecord
-from inferway.loadgen.network_summary import NetworkSummary, network_summary
-from inferway.loadgen.process import drive, replay
-from inferway.loadgen.record import Record
-from inferway.loadgen.stream import Stream
-from inferway.loadgen.summary import Summary, summary
+from inferway.loadgen.network_record import (
+    MeasuredGain,
+    NetworkRecord,
+    NetworkSummary,
+    measured_ntag,
+    network_summary,
+)
+from inferway.loadgen.process import Stream, drive, replay
+from inferway.loadgen.record import Record, Summary, summary
 from inferway.loadgen.workload import URL, run
 
 __all__ = [

@@ -20,14 +20,14 @@ import uvloop
 
 from inferway.loadgen.access import OPEN, Access
 from inferway.loadgen.generator import generate
-from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.plan import SendOutcome, SendPlan
 
 
 def _report(due: int, ended: int) -> None:
     print(due, ended, flush=True)
 
 
-async def _run(plan: Plan, access: Access) -> Outcome:
+async def _run(plan: SendPlan, access: Access) -> SendOutcome:
     loop = asyncio.get_running_loop()
 
     def started(stop: Callable[[], None]) -> None:
@@ -59,7 +59,7 @@ def main(arguments: list[str]) -> int:
     # One connection per open request and server: the usual soft limit of 1,024 files is too few.
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    uvloop.run(_run(Plan.load(plan), access)).save(outcome)
+    uvloop.run(_run(SendPlan.load(plan), access)).save(outcome)
     return 0
 
 

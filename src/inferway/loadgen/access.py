@@ -10,7 +10,14 @@ from typing import Final
 
 import msgspec
 
-from inferway.loadgen.error import DriveError
+
+class DriveError(ValueError):
+    """The server cannot be driven; the message is one sentence for the user."""
+
+
+class AddressError(DriveError):
+    """Where a server is has not been said, or is no address."""
+
 
 HOW_TO_GIVE: Final = "with --key-file FILE or in INFERWAY_KEY"
 """Completes sentences that ask for a key."""

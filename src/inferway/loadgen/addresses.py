@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from inferway.loadgen.error import AddressError
+from inferway.loadgen.access import AddressError
 from inferway.protocol.address import NODE, ServerAddress, parse_server, split
 from inferway.unreadable import UNREADABLE, fault
 

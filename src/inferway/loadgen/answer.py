@@ -13,7 +13,7 @@ from inferway.protocol.messages import RemoteSize
 from inferway.unreadable import UNREADABLE
 
 
-class Answer(NamedTuple):
+class Prediction(NamedTuple):
     """One decoded answer.
 
     Attributes
@@ -52,7 +52,7 @@ class _Body(msgspec.Struct):
 _DECODER: Final = msgspec.json.Decoder(_Body)
 
 
-def decode(content: bytes, json_length: int) -> Answer | None:
+def decode(content: bytes, json_length: int) -> Prediction | None:
     """Read the body of a successful answer.
 
     Parameters
@@ -74,7 +74,7 @@ def decode(content: bytes, json_length: int) -> Answer | None:
         chosen = _class(parsed.outputs, content[json_length:] if binary else b"")
     except (*UNREADABLE, KeyError, TypeError, OverflowError):
         return None
-    return Answer(parsed.model_version, chosen, _latency(parsed.parameters))
+    return Prediction(parsed.model_version, chosen, _latency(parsed.parameters))
 
 
 def _latency(parameters: _Parameters | None) -> float:

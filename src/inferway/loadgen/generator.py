@@ -16,7 +16,7 @@ import numpy as np
 from inferway.loadgen.access import OPEN, Access
 from inferway.loadgen.alarm import alarm
 from inferway.loadgen.answer import decode
-from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.plan import SendOutcome, SendPlan
 from inferway.loadgen.pool import NOTHING, Reply, RequestPool, Said
 from inferway.unreadable import UNREADABLE
 
@@ -48,7 +48,7 @@ class _Generator:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: SendPlan,
         access: Access,
         loop: asyncio.AbstractEventLoop,
         report: Report | None,
@@ -89,7 +89,7 @@ class _Generator:
         self._stopped = False
         self._alarm = alarm(loop, self._send_due)
 
-    async def run(self) -> Outcome:
+    async def run(self) -> SendOutcome:
         first = max(_FIRST_CONNECTIONS // max(len(self._pools), 1), _FIRST_CONNECTIONS_EACH)
         await asyncio.gather(*(pool.connect(first) for pool in self._pools))
         if any(not pool.connected for pool in self._pools):
@@ -201,7 +201,7 @@ class _Generator:
         for pool in self._pools:
             pool.close()
 
-    def _outcome(self, cpu_s: float) -> Outcome:
+    def _outcome(self, cpu_s: float) -> SendOutcome:
         count = self._next
         for request in range(count):
             if self._status[request] == 0 and self._reason[request] < 0:
@@ -209,7 +209,7 @@ class _Generator:
                 self._blame(request, 0, UNANSWERED if sent else UNSENT)
         nodes, paths, degradations = zip(*map(_text, self._said), strict=True)
         missing = [pool for pool in self._pools if not pool.connected]
-        return Outcome(
+        return SendOutcome(
             variants=tuple(self._variants),
             sent_s=np.array(self._sent[:count]),
             done_s=np.array(self._done[:count]),
@@ -240,12 +240,12 @@ def _text(said: Said) -> tuple[str, str, str]:
 
 
 async def generate(
-    plan: Plan,
+    plan: SendPlan,
     access: Access = OPEN,
     *,
     report: Report | None = None,
     started: Callable[[Callable[[], None]], None] | None = None,
-) -> Outcome:
+) -> SendOutcome:
     """Send a plan's requests at their times.
 
     Parameters

@@ -7,9 +7,8 @@ import ssl
 
 import msgspec
 
-from inferway.loadgen.access import HOW_TO_GIVE, OPEN, Access, unsecured
+from inferway.loadgen.access import HOW_TO_GIVE, OPEN, Access, DriveError, unsecured
 from inferway.loadgen.addresses import server_at
-from inferway.loadgen.error import DriveError
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ServerAddress
 from inferway.protocol.messages import RemoteModel, TensorMetadata

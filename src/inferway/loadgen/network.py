@@ -9,14 +9,12 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.access import OPEN, Access, DriveError
 from inferway.loadgen.addresses import known, server_at
-from inferway.loadgen.error import DriveError
-from inferway.loadgen.inputs import Inputs, inputs_of
-from inferway.loadgen.message import encode, head
+from inferway.loadgen.message import Inputs, encode, head, inputs_of
 from inferway.loadgen.metadata import signature
 from inferway.loadgen.network_record import NetworkRecord
-from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.plan import SendOutcome, SendPlan
 from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, carry_out, spoken
 
 if TYPE_CHECKING:
@@ -152,7 +150,7 @@ class _Load:
         # A head for each pair of a server and a task.
         pair, head_of = np.unique(self.place * len(names) + trace.task, return_inverse=True)
         target, task = np.divmod(pair, len(names))
-        plan = Plan(
+        plan = SendPlan(
             addresses=servers,
             heads=[
                 head(servers[s], names[k])
@@ -184,7 +182,7 @@ class _Load:
         assert asked is not None  # a kind is asked about where it has requests
         return asked
 
-    def _record(self, outcome: Outcome) -> NetworkRecord:
+    def _record(self, outcome: SendOutcome) -> NetworkRecord:
         count = len(outcome)
         trace, item = self.trace, self.item[:count]
         label = np.full(count, -1, np.int32)
@@ -197,22 +195,10 @@ class _Load:
         degradations, degraded = _indexed(outcome.degradations, outcome.said)
         return NetworkRecord(
             task="" if len(self.inputs) > 1 else self.kinds[next(iter(self.inputs))],
-            variants=outcome.variants,
             intended_s=trace.time_s[:count],
-            sent_s=outcome.sent_s,
-            done_s=outcome.done_s,
-            status=outcome.status,
-            variant=outcome.variant,
-            predicted_class=outcome.predicted_class,
-            predicted_s=outcome.predicted_s,
             item=item,
             label=label,
-            waited=outcome.waited,
-            cpu_s=outcome.cpu_s,
-            generated=count,
-            interrupted=outcome.interrupted,
-            reasons=outcome.reasons,
-            reason=outcome.reason,
+            **outcome.columns(slice(None)),
             slot_s=self.network.slot_s,
             kinds=self.kinds,
             kind=self.kind[:count],

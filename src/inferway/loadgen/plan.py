@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen import archive
+from inferway.loadgen.record import read_archive, write_archive
 from inferway.protocol.address import ServerAddress
 
 
 @dataclass(frozen=True)
-class Plan:
+class SendPlan:
     """Everything that the generator needs; tasks do not concern it.
 
     Attributes
@@ -71,12 +71,12 @@ class Plan:
         for name, parts in (("heads", self.heads), ("bodies", self.bodies)):
             content[name] = np.frombuffer(b"".join(parts), np.uint8)
             content[f"{name}_end"] = np.cumsum([0, *map(len, parts)], dtype=np.int64)
-        archive.write(path, content)
+        write_archive(path, content)
 
     @classmethod
-    def load(cls, path: Path) -> Plan:
+    def load(cls, path: Path) -> SendPlan:
         """Read what `save` wrote."""
-        found = archive.read(path)
+        found = read_archive(path)
         places = (found.pop(name) for name in ("host", "port", "tls", "prefix"))
         addresses = [
             ServerAddress(host, int(port), bool(tls), prefix)
@@ -89,7 +89,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SendOutcome:
     """What the generator saw, in the plan's order; see `Record` for the columns.
 
     `said` indexes `nodes`, `paths` and `degradations`, which are what answers' headers said of
@@ -120,11 +120,23 @@ class Outcome:
     def __len__(self) -> int:
         return len(self.sent_s)
 
+    def columns(self, rows: Any) -> dict[str, Any]:
+        """Return what a `Record` takes as it is, of some of the requests."""
+        by_request = (
+            "sent_s", "done_s", "status", "variant", "predicted_class", "predicted_s", "waited",
+            "reason",
+        )  # fmt: skip
+        whole = ("variants", "reasons", "cpu_s", "interrupted")
+        return {name: getattr(self, name)[rows] for name in by_request} | {
+            "generated": len(self),
+            **{name: getattr(self, name) for name in whole},
+        }
+
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
-        archive.write(path, vars(self))
+        write_archive(path, vars(self))
 
     @classmethod
-    def load(cls, path: Path) -> Outcome:
+    def load(cls, path: Path) -> SendOutcome:
         """Read what `save` wrote."""
-        return cls(**archive.read(path))
+        return cls(**read_archive(path))

@@ -6,16 +6,15 @@ from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
-from inferway.loadgen.access import OPEN, Access
-from inferway.loadgen.error import DriveError
-from inferway.loadgen.inputs import inputs_of
+from inferway.loadgen.access import OPEN, Access, DriveError
+from inferway.loadgen.message import inputs_of
 from inferway.loadgen.metadata import signature
-from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, replay, spoken
+from inferway.loadgen.process import CONNECTIONS, GRACE_S, Stream, Told, replay, spoken
 from inferway.loadgen.record import Record
-from inferway.loadgen.stream import Stream
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+
 
 URL: Final = "http://127.0.0.1:8000"
 """Where `inferway serve` listens unless told otherwise."""

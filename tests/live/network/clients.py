@@ -17,7 +17,7 @@ from inferway.catalog import model_path, testset
 from inferway.lab import LocalCluster
 from inferway.loadgen.generator import UNANSWERED, UNSENT
 from inferway.loadgen.message import encode, head
-from inferway.loadgen.plan import Outcome, Plan
+from inferway.loadgen.plan import SendOutcome, SendPlan
 from inferway.protocol import parse_server
 from inferway.runtime import inspect
 
@@ -43,7 +43,7 @@ class Answers:
         When the first could have been, on that clock.
     """
 
-    outcome: Outcome
+    outcome: SendOutcome
     due_s: NDArray[np.float64]
     begun_s: float
 
@@ -173,7 +173,7 @@ class Clients:
         chance = np.random.default_rng(seed)
         popular = 1.0 / np.arange(1, len(tasks) + 1) ** 1.2
         self.due_s = np.arange(count) / rate_per_s
-        Plan(
+        SendPlan(
             addresses=[server],
             heads=[head(server, task) for task in tasks],
             target=[0] * len(tasks),
@@ -210,7 +210,7 @@ class Clients:
         for _ in self._process.stdout:
             pass
         assert self._process.wait(_PATIENCE_S) == 0
-        outcome = Outcome.load(self._back)
+        outcome = SendOutcome.load(self._back)
         assert not outcome.refused, outcome.refused
         assert len(outcome) == len(self.due_s)
         return Answers(outcome, self.begun_s + self.due_s, self.begun_s)

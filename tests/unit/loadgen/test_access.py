@@ -19,7 +19,7 @@ from inferway.loadgen import Access, DriveError, Stream, drive, replay, summary
 from inferway.loadgen.access import OPEN
 from inferway.loadgen.message import head
 from inferway.loadgen.metadata import signature
-from inferway.loadgen.plan import Plan
+from inferway.loadgen.plan import SendPlan
 from inferway.loadgen.process import carry_out
 from inferway.protocol.address import ServerAddress
 
@@ -155,10 +155,10 @@ def test_a_key_that_ends_in_mid_run_is_told_and_not_shown(serve, images, tmp_pat
     assert KEY.encode() not in (tmp_path / "record.npz").read_bytes()
 
 
-def _plan(server, count: int) -> Plan:
+def _plan(server, count: int) -> SendPlan:
     tls = server.tls is not None
     address = ServerAddress("localhost" if tls else "127.0.0.1", server.port, tls, "")
-    return Plan(
+    return SendPlan(
         addresses=[address],
         heads=[head(address, "t")],
         target=[0],

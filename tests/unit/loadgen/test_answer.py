@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.loadgen.answer import Answer, decode
+from inferway.loadgen.answer import Prediction, decode
 
 
 def _body(data: object = None, **output: object) -> bytes:
@@ -43,7 +43,7 @@ def test_class_from_binary():
 
 def test_predicted_latency_comes_in_milliseconds():
     body = json.dumps({"parameters": {"predicted_latency_ms": 500, "accuracy_balance": 1.0}})
-    assert decode(body.encode(), -1) == Answer("", -1, 0.5)
+    assert decode(body.encode(), -1) == Prediction("", -1, 0.5)
 
 
 @pytest.mark.parametrize("body", [b"", b"{", b"[]", _body(shape=[1, 3], datatype="FP1", data=None)])
