@@ -12,7 +12,7 @@ from inferway.cli.failure import FAILED, CommandError
 from inferway.cli.file import File, existing
 
 if TYPE_CHECKING:
-    from inferway.live.control.authority import Issued
+    from inferway.live.security.authority import Issued
 
 
 def certs(
@@ -37,7 +37,7 @@ def certs(
             "pip install 'inferway[network]'",
             FAILED,
         ) from None
-    from inferway.live.control.authority import issue
+    from inferway.live.security.authority import issue
 
     issued = issue(topology_of(inferway.load(existing(file))).nodes, out, days=days)
     if json:

@@ -23,7 +23,6 @@ from inferway.deployment import Deployment
 from inferway.lab.emulation import Emulation, obstacle
 from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError
-from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.control.peers import check_extra
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import (
@@ -35,6 +34,7 @@ from inferway.live.node.addresses import (
     write,
 )
 from inferway.live.security.keys import VARIABLE, Role, parted
+from inferway.live.security.tls import Credentials, file_name
 from inferway.live.store.cache import lock_folder
 from inferway.network import Topology, entries_of, topology_of
 from inferway.protocol.address import split

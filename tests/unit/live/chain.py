@@ -16,11 +16,11 @@ from wire import Wire
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, PoolOptions, Site
-from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import inference_routes
 from inferway.live.node.proxy import Proxy
+from inferway.live.security.tls import Credentials, file_name
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream

@@ -10,8 +10,8 @@ from typing import Any
 
 from members import free_ports
 
-from inferway.live.control.credentials import Credentials
 from inferway.live.control.peers import Peers
+from inferway.live.security.tls import Credentials
 
 LIMIT_S = 20.0
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from inferway.live import Certificate
-from inferway.live.control.authority import issue
+from inferway.live.security.authority import issue
 from inferway.loadgen import Access, DriveError, Stream, drive, replay, summary
 from inferway.loadgen.access import OPEN
 from inferway.loadgen.message import head

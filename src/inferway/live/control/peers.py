@@ -25,10 +25,10 @@ from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 from inferway.extras import installing
-from inferway.live.control.credentials import Credentials
 from inferway.live.control.link import STATE_BYTES, PeerLink, Sample, WholeState
 from inferway.live.control.session import ALIVE, Keys, settings
 from inferway.live.errors import ServeError
+from inferway.live.security.tls import Credentials
 from inferway.live.threads import Wakeup
 
 MENU: Final = "menu"

@@ -10,8 +10,8 @@ from urllib.parse import quote
 
 import numpy as np
 
-from inferway.live.control.credentials import Credentials
 from inferway.live.errors import ServeError
+from inferway.live.security.tls import Credentials
 from inferway.network.topology import Topology
 from inferway.protocol.address import joined, split
 

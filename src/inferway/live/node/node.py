@@ -23,7 +23,6 @@ import msgspec
 import uvloop
 
 from inferway.live.applying import is_loopback
-from inferway.live.control.credentials import Credentials
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.http.exchange import Exchange
@@ -45,6 +44,7 @@ from inferway.live.pauses import settle
 from inferway.live.pool import Pool
 from inferway.live.port import listening
 from inferway.live.request import Request
+from inferway.live.security.tls import Credentials
 from inferway.live.server import Server
 from inferway.live.site import Site
 from inferway.live.store.allowed import Allowed

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from inferway.live.control.credentials import Credentials, file_name
 from inferway.live.control.peers import Peers
 from inferway.live.control.session import neighbors_of
 from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
+from inferway.live.security.tls import Credentials, file_name
 from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import Deployed, deployed, topology_of
 from inferway.network.routes import shortest_paths

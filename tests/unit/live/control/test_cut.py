@@ -10,9 +10,9 @@ import pytest
 from peering import Heard, addresses_of
 from wire import Wire
 
-from inferway.live.control.authority import issue
-from inferway.live.control.credentials import Credentials
 from inferway.live.control.peers import LEASE_S, Peers
+from inferway.live.security.authority import issue
+from inferway.live.security.tls import Credentials
 
 # Real clocks and sockets: on shared machines, processes stand still.
 pytestmark = pytest.mark.flaky(reruns=1)

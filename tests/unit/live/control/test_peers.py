@@ -20,10 +20,10 @@ import zenoh
 from peering import LIMIT_S, Heard, addresses_of, peers
 
 from inferway.live import ServeError
-from inferway.live.control.authority import issue
-from inferway.live.control.credentials import Credentials
 from inferway.live.control.peers import LIMIT_BYTES, Peers
 from inferway.live.control.session import Keys, settings
+from inferway.live.security.authority import issue
+from inferway.live.security.tls import Credentials
 
 # Real clocks and sockets: on shared machines, processes stand still.
 pytestmark = pytest.mark.flaky(reruns=1)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from inferway.live.control.credentials import Credentials
 from inferway.live.control.session import Keys, settings
+from inferway.live.security.tls import Credentials
 
 SURE = Credentials.of("edge", Path("certs"))
 

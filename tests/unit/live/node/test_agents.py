@@ -15,10 +15,10 @@ from members import FILE, parts
 from peering import Heard, addresses_of, peers
 
 import inferway
-from inferway.live.control.authority import issue
 from inferway.live.control.peers import Peers
 from inferway.live.control.session import neighbors_of
 from inferway.live.node.placement_messages import PlacementMessages
+from inferway.live.security.authority import issue
 from inferway.network import deployed, topology_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, minimal, serve

@@ -12,8 +12,8 @@ import pytest
 from members import FILE, Members, parts
 
 import inferway
-from inferway.live.control.authority import issue
 from inferway.live.control.session import neighbors_of
+from inferway.live.security.authority import issue
 from inferway.network import deployed, topology_of
 from inferway.placement import Observation, serve
 from inferway.placement.exchange import Exchange

@@ -11,8 +11,8 @@ import pytest
 from cryptography import x509
 
 from inferway.live import ServeError
-from inferway.live.control.authority import CertificateError, issue
-from inferway.live.control.credentials import Credentials
+from inferway.live.security.authority import CertificateError, issue
+from inferway.live.security.tls import Credentials
 
 NODES = ["cloud", "edge-1", "Zürich 1/2"]
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

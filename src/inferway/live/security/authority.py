@@ -12,14 +12,22 @@ import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
-from inferway.live.control.credentials import AUTHORITY, Credentials, file_name
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-if TYPE_CHECKING:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.hashes import SHA256
+from inferway.live.errors import ServeError
+from inferway.live.security.tls import AUTHORITY, Credentials, file_name
 
 AUTHORITY_DAYS = 3650
 DAYS = 90
@@ -35,53 +43,26 @@ class CertificateError(ValueError):
 
 
 class Issued(NamedTuple):
-    """What was done for one node, or for the authority.
-
-    Attributes
-    ----------
-    name
-        The node's; ``authority`` for the authority.
-    certificate, key
-        The files.
-    expires
-        When the certificate does.
-    state
-        ``new``, ``renewed`` or ``kept``.
-    reason
-        Why it was renewed; empty otherwise.
-    """
+    """What was done for one node, or for the authority."""
 
     name: str
+    """The node's; ``authority`` for the authority."""
     certificate: Path
     key: Path
     expires: datetime
     state: Literal["new", "renewed", "kept"]
     reason: str
+    """Why it was renewed; empty otherwise."""
 
 
 def issue(
     nodes: Sequence[str], folder: Path, *, days: int = DAYS, at: datetime | None = None
 ) -> list[Issued]:
-    """Make an authority and a certificate per node, or renew what needs it.
+    """Make an authority and a certificate per node, or renew what needs it, at a time or now.
 
     The authority is kept as long as it outlives a new certificate; when it is replaced, so are all
-    certificates. A node's certificate is kept until the last third of its time.
-
-    Parameters
-    ----------
-    nodes
-        The nodes' names.
-    folder
-        Made if need be, for its owner only; all files are, too.
-    days
-        How long a new certificate holds.
-    at
-        The time; now if not given.
-
-    Returns
-    -------
-    list
-        The authority first, then the nodes in order.
+    certificates. A node's certificate is kept until the last third of its time. Folder and files
+    are their owner's only. Returns the authority first, then the nodes in order.
 
     Raises
     ------
@@ -119,7 +100,7 @@ def issue(
         if state != "kept":
             key, own = _node(node, authority, certificate, at, timedelta(days=days))
             _save(files.key, _pem(key))
-            _save(files.certificate, _certificate_pem(own))
+            _save(files.certificate, own.public_bytes(Encoding.PEM))
             expires = own.not_valid_after_utc
         else:
             expires = files.check(node, at)
@@ -131,10 +112,6 @@ def _authority(
     folder: Path, at: datetime, longest: timedelta
 ) -> tuple[EllipticCurvePrivateKey, x509.Certificate, Issued]:
     """Read the folder's authority, or make one."""
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import load_pem_private_key
-
     path, key_path = folder / f"{AUTHORITY}.pem", folder / f"{AUTHORITY}.key"
     state: Literal["new", "renewed", "kept"] = "new"
     reason = ""
@@ -162,10 +139,10 @@ def _authority(
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_usage(signs_certificates=True), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, _hash())
+        .sign(key, SHA256())
     )
     _save(key_path, _pem(key))
-    _save(path, _certificate_pem(certificate))
+    _save(path, certificate.public_bytes(Encoding.PEM))
     end = certificate.not_valid_after_utc
     return key, certificate, Issued(AUTHORITY, path, key_path, end, state, reason)
 
@@ -177,9 +154,6 @@ def _node(
     at: datetime,
     holds: timedelta,
 ) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-    from cryptography import x509
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID
 
     key = ec.generate_private_key(ec.SECP256R1())
     # The node's name, not its address: nodes move, and neighbors know each other by name.
@@ -195,7 +169,7 @@ def _node(
             x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
             critical=False,
         )
-        .sign(authority, _hash())
+        .sign(authority, SHA256())
     )
     return key, certificate
 
@@ -204,10 +178,6 @@ def _due(
     files: Credentials, node: str, at: datetime, authority: x509.Certificate
 ) -> tuple[Literal["new", "renewed", "kept"], str]:
     """Tell whether a node needs a certificate, and why if it has one."""
-    from cryptography import x509
-
-    from inferway.live.errors import ServeError
-
     if not files.certificate.exists():
         return "new", ""
     try:
@@ -229,7 +199,6 @@ def _builder(
     at: datetime,
     holds: timedelta,
 ) -> x509.CertificateBuilder:
-    from cryptography import x509
 
     return (
         x509.CertificateBuilder()
@@ -243,14 +212,11 @@ def _builder(
 
 
 def _name(common: str) -> x509.Name:
-    from cryptography import x509
-    from cryptography.x509.oid import NameOID
 
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
 def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    from cryptography import x509
 
     return x509.KeyUsage(
         digital_signature=not signs_certificates,
@@ -265,26 +231,9 @@ def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
     )
 
 
-def _hash() -> SHA256:
-    from cryptography.hazmat.primitives.hashes import SHA256
-
-    return SHA256()
-
-
 def _pem(key: EllipticCurvePrivateKey) -> bytes:
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        NoEncryption,
-        PrivateFormat,
-    )
 
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-
-
-def _certificate_pem(certificate: x509.Certificate) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    return certificate.public_bytes(Encoding.PEM)
 
 
 def _save(path: Path, content: bytes) -> None:
