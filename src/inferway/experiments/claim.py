@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -101,18 +102,50 @@ class Claim:
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway study run --json` prints it."""
-        return {
-            "where": self.where,
-            "says": self.says,
-            "measure": self.measure,
-            "value": self.value,
-            "at_least": self.at_least,
-            "at_most": self.at_most,
-            "unit": self.unit,
-            "reproduced": self.reproduced,
-            "why": self.why,
-            "low": self.low,
-            "high": self.high,
-            "method": self.method,
-            "verdict": self.verdict,
-        }
+        order = (
+            *("where", "says", "measure", "value", "at_least", "at_most", "unit", "reproduced"),
+            *("why", "low", "high", "method", "verdict"),
+        )
+        return {name: getattr(self, name) for name in order}
+
+
+_LIMIT = re.compile(
+    r"(?:(?P<end>at least|at most) |(?P<low>\S+) to )(?P<number>\S+)(?: (?P<unit>.+))?"
+)
+
+
+def claim(
+    where: str, says: str, measure: str, value: float, limit: str, why: str = "", **interval: Any
+) -> Claim:
+    """Make a claim whose limit is written as tables show it.
+
+    Parameters
+    ----------
+    where, says, measure, value, why
+        As of `Claim`.
+    limit
+        ``at most 0.2 %``, ``at least 1.5``, ``0.5 to 0.6 s``: a number, or two, and the unit.
+    interval
+        ``low``, ``high`` and ``method`` of `Claim`, where it brings its own.
+
+    Raises
+    ------
+    ValueError
+        For a limit of another form.
+    """
+    read = _LIMIT.fullmatch(limit)
+    if read is None:
+        raise ValueError(f"a limit is such as 'at most 0.2 %' or '1 to 2 s', not {limit!r}")
+    unit = read["unit"] or ""
+    size = 0.01 if unit == "%" else 1.0
+    low, high = read["low"], read["number"]
+    if read["end"] is not None:
+        low, high = (high, None) if read["end"] == "at least" else (None, high)
+    least, most = (None if end is None else _scaled(end, size) for end in (low, high))
+    return Claim(where, says, measure, value, least, most, unit, why, **interval)
+
+
+def _scaled(number: str, size: float) -> float:
+    if size != 1.0:
+        return float(f"{float(number) * size:.12g}")
+    return int(number) if number.isdigit() else float(number)

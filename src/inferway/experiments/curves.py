@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
 
-from inferway.experiments.figure import COLORS, MARKERS, STYLE
+from inferway.experiments.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
 Axis = Literal["linear", "log"]
+Drawing: TypeAlias = "Figure"
+"""A figure of matplotlib, which is imported where something is drawn."""
 _QUIET: Final = "#555555"
 _THEORY: Final = "#000000"
+
+
+class Look(NamedTuple):
+    """How one thing is drawn: legend, number of its color (-1 is theory's black), and line."""
+
+    label: str
+    color: int = -1
+    dash: str = "-"
 
 
 @dataclass(frozen=True)
@@ -87,6 +96,86 @@ class Panel:
     ticks_across: Sequence[float] = field(default=())
 
 
+def line(
+    results: Results,
+    column: str,
+    look: Look,
+    *,
+    scale: float = 1.0,
+    stretch: float = 1.0,
+    errors: bool = True,
+    **axis: Sequence[Any],
+) -> Curve:
+    """Draw a column's means over the trials against one axis, with twice their standard errors.
+
+    Parameters
+    ----------
+    results
+        Rows of one thing.
+    column
+        What goes up, times `scale`.
+    look
+        Of the curve; theory's has neither errors nor points that are only marked.
+    stretch
+        Of the axis, as 1000 where a label's seconds are drawn in milliseconds.
+    errors
+        Whether errors are drawn and unstable points are hollow.
+    axis
+        A part of the labels, and its values.
+    """
+    ((across, values),) = axis.items()
+    found = [results.measure(column, **{across: value}) for value in values]
+    plain = look.color < 0 or not errors
+    return Curve(
+        look.label,
+        values if stretch == 1.0 else [stretch * value for value in values],
+        [scale * one.mean for one in found],
+        () if plain else [2 * scale * one.stderr for one in found],
+        () if plain else [not one.stable for one in found],
+        look.color,
+        look.dash,
+    )
+
+
+def lines(
+    results: Results,
+    column: str,
+    looks: Mapping[Any, Look],
+    by: str = "policy",
+    **drawn: Any,
+) -> list[Curve]:
+    """Draw a `line` for each value of the label `by` that has a look."""
+    return [
+        line(results.where(**{by: value}), column, look, **drawn) for value, look in looks.items()
+    ]
+
+
+def series(look: Look, x: Sequence[float], y: Any) -> Curve:
+    """Draw a dense curve, without markers."""
+    return Curve(look.label, x, list(y), (), (), look.color, look.dash, markers=False)
+
+
+def flat(look: Look, x: Sequence[float], level: float) -> Curve:
+    """Draw the same level everywhere, without markers."""
+    return series(look, x, [level] * len(x))
+
+
+def steady_values(curves: Sequence[Curve]) -> list[float]:
+    """What goes up at all points that are known and not hollow."""
+    return [
+        y
+        for curve in curves
+        for y, hollow in zip(curve.y, curve.hollow or [False] * len(curve.y), strict=True)
+        if not hollow and not math.isnan(y)
+    ]
+
+
+def frame(low: float, high: float, values: Sequence[float]) -> tuple[float, float]:
+    """Limits at these multiples of the smallest and largest number; those of 1 without any."""
+    known = [value for value in values if not math.isnan(value)] or [1.0]
+    return low * min(known), high * max(known)
+
+
 def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figure:
     """Draw panels in rows, with one legend below them.
 
@@ -104,6 +193,12 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
     figure
         For `inferway.experiments.figure.save`.
     """
+    import matplotlib as mpl
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    from inferway.experiments.figure import STYLE
+
     columns = min(columns, max(len(shown), 1))
     rows = max(1, math.ceil(len(shown) / columns))
     with mpl.rc_context({**STYLE, "font.size": 10}):
@@ -140,6 +235,8 @@ def _columns(labels: Sequence[str], width: float) -> int:
 
 
 def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
+    from matplotlib.ticker import FuncFormatter, NullFormatter, ScalarFormatter
+
     axes.set_xscale(panel.scale_across)
     axes.set_yscale(panel.scale_up)
     axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
@@ -180,6 +277,10 @@ def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
 
 
 def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> None:
+    from matplotlib.lines import Line2D
+
+    from inferway.experiments.figure import COLORS, MARKERS
+
     theory = curve.color < 0
     color = _THEORY if theory else COLORS[curve.color % len(COLORS)]
     x, y = np.asarray(curve.x, float), np.asarray(curve.y, float)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -20,6 +20,8 @@ class Measure(NamedTuple):
     """Whether every trial was; an unstable mean depends on how long the run was."""
     trials: int
 
+
+Place = TypeVar("Place")
 
 _NOTHING = Measure(math.nan, math.nan, True, 0)
 
@@ -73,3 +75,36 @@ class Results:
     def one(self, column: str, **label: Any) -> Any:
         """The column in the first row of these; None where there is none."""
         return next((row[column] for row in self.where(**label).rows if column in row), None)
+
+    def means(self, column: str, **axis: Sequence[Any]) -> list[float]:
+        """The mean at each value of one axis, NaN where there are no rows; stable or not."""
+        ((across, values),) = axis.items()
+        return [self.measure(column, **{across: value}).mean for value in values]
+
+    def values(self, column: str, **axis: Sequence[Any]) -> list[float]:
+        """`value` at each value of one axis."""
+        ((across, values),) = axis.items()
+        return [self.value(column, **{across: value}) for value in values]
+
+
+def most(found: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
+    """The largest number that is one, and where it is; NaN, and `nowhere`, without any."""
+    known = [place for place, value in found.items() if not math.isnan(value)]
+    place = max(known, key=lambda one: found[one], default=nowhere)
+    return (found[place], place) if known else (math.nan, nowhere)
+
+
+def least(found: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
+    """The smallest number that is one, and where it is; NaN, and `nowhere`, without any."""
+    value, place = most({place: -value for place, value in found.items()}, nowhere)
+    return -value, place
+
+
+def largest(values: Sequence[float]) -> float:
+    """The largest; NaN where there is none, or one is no number."""
+    return math.nan if any(map(math.isnan, values)) else max(values, default=math.nan)
+
+
+def smallest(values: Sequence[float]) -> float:
+    """The smallest; NaN where there is none, or one is no number."""
+    return -largest([-value for value in values])

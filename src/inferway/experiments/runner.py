@@ -1,14 +1,15 @@
-"""Points, and the one runner that computes them: several at a time, in processes or in threads."""
+"""Points, grids of them, and the one runner that computes them, in processes or in threads."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
 from concurrent.futures import wait as wait_for
 from contextlib import contextmanager
@@ -42,6 +43,47 @@ class Point:
     call: Callable[..., Any]
     arguments: Mapping[str, Any]
     seconds: float = 1.0
+
+
+def combinations(**axes: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yield every combination of values by name; the last one changes fastest."""
+    for values in itertools.product(*axes.values()):
+        yield dict(zip(axes, values, strict=True))
+
+
+def grid(
+    call: Callable[..., Any],
+    arguments: Mapping[str, Any] | Callable[..., Mapping[str, Any]],
+    seconds: float | Callable[..., float],
+    *,
+    label: Mapping[str, Any] | None = None,
+    **axes: Iterable[Any],
+) -> list[Point]:
+    """Make a point of every combination of values.
+
+    Parameters
+    ----------
+    call
+        What each point computes.
+    arguments
+        Those that all points have, besides the axes. A function is given the combination and
+        returns all arguments, so that the axes are labels alone.
+    seconds
+        About how long each takes; a function is given the combination.
+    label
+        A part of all labels that is no argument.
+    axes
+        What a point is labeled with. Of ``trial`` its seed is made, which is one more.
+    """
+    points = []
+    for values in combinations(**axes):
+        own = {name: value for name, value in values.items() if name != "trial"}
+        made = {**arguments(**own)} if callable(arguments) else {**arguments, **own}
+        if "trial" in values:
+            made["seed"] = values["trial"] + 1
+        cost = seconds(**own) if callable(seconds) else seconds
+        points.append(Point({**(label or {}), **values}, call, made, cost))
+    return points
 
 
 class Computed(NamedTuple):

@@ -108,6 +108,15 @@ class Study(Generic[Settings]):
         return sum(point.seconds for point in self.points(self.scales[scale]))
 
 
+def scales(
+    paper: Settings, *, smoke: Mapping[str, Any], quick: Mapping[str, Any] | None = None
+) -> dict[str, Settings]:
+    """Settings by scale: the paper's, and what the smaller scales change of them."""
+    made: Any = paper
+    changes = zip(SCALES, (smoke, quick or {}, {}), strict=True)
+    return {scale: replace(made, **change) for scale, change in changes}
+
+
 @dataclass(frozen=True)
 class StudyResult:
     """The results of a study at a scale."""

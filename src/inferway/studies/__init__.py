@@ -3,13 +3,15 @@
 - `STUDIES`, `study`, `named`: what there is.
 - `run`: computes what is not stored yet; `stored`: what is.
 - `checked`: what claims say of it, with 95 % intervals.
-- `Study`, `Point`, `Claim`, `Results`: what one consists of.
+- `Study`, `Point`, `Claim`, `Results`: what one consists of, with `scales` of its settings.
+- `grid`: points of every combination of values.
+- `claim`: a sentence with its limit in words.
 """
 
-from inferway.experiments.claim import Claim
+from inferway.experiments.claim import Claim, claim
 from inferway.experiments.results import Measure, Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import OUT, SCALES, Progress, Study, checked, run, stored
+from inferway.experiments.runner import Point, grid
+from inferway.experiments.study import OUT, SCALES, Progress, Study, checked, run, scales, stored
 from inferway.studies.table import STUDIES, named, study
 
 __all__ = [
@@ -23,8 +25,11 @@ __all__ = [
     "Results",
     "Study",
     "checked",
+    "claim",
+    "grid",
     "named",
     "run",
+    "scales",
     "stored",
     "study",
 ]

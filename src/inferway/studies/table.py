@@ -1,4 +1,4 @@
-"""Which name on the command line means which study. Studies are imported when asked for."""
+"""In which module each study is, by its name. They are imported when asked for."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ STUDIES = {
     "r-jiq-limit": "queueing.r_jiq_limit",
     "wrong-rate": "queueing.wrong_rate",
     "rate-window": "queueing.rate_window",
-    "small-site": "queueing.small_site",
-    "large-site": "queueing.large_site",
-    "deterministic-site": "queueing.deterministic_site",
-    "varying-load": "queueing.varying_load",
-    "varying-target": "queueing.varying_target",
+    "small-site": "queueing.load_curve",
+    "large-site": "queueing.load_curve",
+    "deterministic-site": "queueing.load_curve",
+    "varying-load": "queueing.varying",
+    "varying-target": "queueing.varying",
     "underestimate": "queueing.underestimate",
     "wrong-pair": "queueing.wrong_pair",
-    "shuffle-pair": "queueing.shuffle_pair",
+    "shuffle-pair": "queueing.ablation",
     "blocking": "queueing.blocking",
     "ablation": "queueing.ablation",
     "small-optimum": "queueing.small_optimum",
     "energy": "queueing.energy",
     "priced-limits": "queueing.priced_limits",
     "placement-tiers": "placement.tiers",
-    "placement-alpha": "placement.alpha_cost",
+    "placement-alpha": "placement.alpha",
     "placement-gain": "placement.alpha_gain",
     "refresh-period": "placement.refresh_period",
     "request-rate": "placement.request_rate",
     "latency-inaccuracy": "placement.latency_inaccuracy",
-    "edge-tiers": "placement.edge_tiers",
-    "edge-alpha": "placement.edge_alpha",
-    "edge-rate": "placement.edge_rate",
-    "moved-bytes": "placement.moved_bytes",
+    "edge-tiers": "placement.tiers",
+    "edge-alpha": "placement.alpha",
+    "edge-rate": "placement.request_rate",
+    "moved-bytes": "placement.refresh_period",
     "learning-rate": "placement.learning_rate",
     "real-topologies": "placement.real_topologies",
     "milp-gap": "placement.milp_gap",
@@ -57,8 +57,9 @@ def study(name: str) -> Study[Any]:
         near = closest(name, STUDIES)
         meant = f"did you mean {near}?" if near else f"expected one of {', '.join(STUDIES)}"
         raise ValueError(f"unknown study {name!r}: {meant}")
-    found: Study[Any] = importlib.import_module(f"inferway.studies.{STUDIES[name]}").STUDY
-    return found
+    module = importlib.import_module(f"inferway.studies.{STUDIES[name]}")
+    every = (one for one in vars(module).values() if isinstance(one, Study))
+    return next(one for one in every if one.name == name)
 
 
 def named(names: Sequence[str] = ()) -> list[Study[Any]]:

@@ -15,9 +15,8 @@ from inferway.network import DeliveryNetwork
 from inferway.placement import Observation, Policy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
-from inferway.studies.placement.look import POLICIES
 from inferway.studies.placement.setting import scenario
-from inferway.studies.placement.trial import summary
+from inferway.studies.placement.trial import POLICIES, summary
 from inferway.twin.slots import run_slots
 
 EDGES = (30, 240, 480, 960, 1440, 1920, 2880)
@@ -51,7 +50,7 @@ def long_run(
     seed: int,
     options: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Run a policy of `inferway.studies.placement.look` on one of the papers' networks for long.
+    """Run a policy of `inferway.studies.placement.trial` on one of the papers' networks for long.
 
     Policies in hindsight run for `STATIC_SLOTS` where popularity is fixed: every slot has the same
     mean requests, and the allocation never changes.

@@ -1,30 +1,59 @@
-"""The same policies on real backbones (ours)."""
+"""The same policies on real backbones (ours).
+
+Two are typed from public facts: Abilene (2005) and NSFNET T1 (1991) as they are commonly drawn,
+cities and which of them are joined, with the round-trip times of light in fibre between them.
+Others are read from graph files where a folder of them is named.
+"""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.network import Topology
-from inferway.studies.placement.backbones import VARIABLE, backbone, found
-from inferway.studies.placement.look import POLICIES, curves
+from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.results import least
+from inferway.network import Topology, load_gml
+from inferway.network.fibre import great_circle_m, rtt_of
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.placement.setting import demanded
-from inferway.studies.placement.trial import CODE, run_policy, seconds, summary
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from inferway.experiments.curves import Curve
+from inferway.studies.placement.trial import CODE, POLICIES, curves, run_policy, seconds, summary
 
 _GIB = float(2**30)
+VARIABLE: Final = "INFERWAY_TOPOLOGIES"
+"""Environment variable that names a folder with GML files, such as the Internet Topology Zoo's."""
+
+BUILT_IN: Final = ("Abilene", "NSFNET")
+
+_ABILENE = (
+    {
+        "Seattle": (47.61, -122.33), "Sunnyvale": (37.37, -122.04), "LosAngeles": (34.05, -118.24),
+        "Denver": (39.74, -104.99), "KansasCity": (39.10, -94.58), "Houston": (29.76, -95.37),
+        "Chicago": (41.88, -87.63), "Indianapolis": (39.77, -86.16), "Atlanta": (33.75, -84.39),
+        "Washington": (38.91, -77.04), "NewYork": (40.71, -74.01),
+    },
+    "Seattle-Sunnyvale Seattle-Denver Sunnyvale-LosAngeles Sunnyvale-Denver LosAngeles-Houston "
+    "Denver-KansasCity KansasCity-Houston KansasCity-Indianapolis Houston-Atlanta "
+    "Indianapolis-Chicago Indianapolis-Atlanta Chicago-NewYork Atlanta-Washington "
+    "Washington-NewYork",
+)  # fmt: skip
+_NSFNET = (
+    {
+        "Seattle": (47.61, -122.33), "PaloAlto": (37.44, -122.14), "SanDiego": (32.72, -117.16),
+        "SaltLakeCity": (40.76, -111.89), "Boulder": (40.01, -105.27), "Houston": (29.76, -95.37),
+        "Lincoln": (40.81, -96.68), "Champaign": (40.12, -88.24), "AnnArbor": (42.28, -83.74),
+        "Pittsburgh": (40.44, -80.00), "Atlanta": (33.75, -84.39), "Ithaca": (42.44, -76.50),
+        "CollegePark": (38.98, -76.94), "Princeton": (40.35, -74.66),
+    },
+    "Seattle-PaloAlto Seattle-SanDiego Seattle-Champaign PaloAlto-SanDiego PaloAlto-SaltLakeCity "
+    "SanDiego-Houston SaltLakeCity-Boulder SaltLakeCity-AnnArbor Boulder-Lincoln Boulder-Houston "
+    "Houston-Atlanta Houston-CollegePark Lincoln-Champaign Champaign-Pittsburgh "
+    "AnnArbor-Ithaca AnnArbor-Princeton Pittsburgh-Atlanta Pittsburgh-Ithaca "
+    "Pittsburgh-Princeton Ithaca-CollegePark CollegePark-Princeton",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -42,6 +71,32 @@ class Settings:
     budget: float = 2 * _GIB
     slots: int = 480
     trials: int = 3
+
+
+def backbone(name: str) -> Topology:
+    """Return one of `BUILT_IN`, or the file NAME.gml of the folder that `VARIABLE` names.
+
+    Raises
+    ------
+    NetworkError
+        For a file that is none.
+    KeyError
+        Where no folder is named.
+    """
+    if name not in BUILT_IN:
+        return load_gml(Path(os.environ[VARIABLE]) / f"{name}.gml").topology
+    cities, joined = _ABILENE if name == "Abilene" else _NSFNET
+    names = tuple(cities)
+    links = np.array([[names.index(end) for end in link.split("-")] for link in joined.split()])
+    at = np.array([cities[one] for one in names])
+    return Topology(names, links, rtt_of(great_circle_m(at[links[:, 0]], at[links[:, 1]])))
+
+
+def found(names: tuple[str, ...]) -> list[str]:
+    """Of these, the ones that are at hand."""
+    folder = os.environ.get(VARIABLE)
+    here = [] if folder is None else [one.stem for one in Path(folder).glob("*.gml")]
+    return [name for name in names if name in BUILT_IN or name in here]
 
 
 def simulated(
@@ -102,15 +157,9 @@ def points(settings: Settings) -> list[Point]:
     def cost(policy: str, **_: Any) -> float:
         return 4 * seconds(policy, settings.slots)
 
-    arguments = {
-        "alpha": settings.alpha,
-        "rate_per_node": settings.rate_per_node,
-        "budget": settings.budget,
-        "slots": settings.slots,
-    }
     return grid(
         simulated,
-        arguments,
+        {name: getattr(settings, name) for name in ("alpha", "rate_per_node", "budget", "slots")},
         cost,
         name=found(settings.names),
         policy=settings.policies,
@@ -118,56 +167,34 @@ def points(settings: Settings) -> list[Point]:
     )
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Gain and bytes fetched on each backbone, by number of nodes."""
-    from inferway.experiments.curves import Panel, panels
-
     nodes = sorted(set(results.distinct("nodes"))) or [0]
     title = ", ".join(
         f"{name} {results.one('nodes', name=name)}" for name in results.distinct("name")
     )
-    gain = [
-        _shares(results, policy, nodes)
-        for policy in settings.policies
-        if policy != "infida-offline"
-    ]
-    moved = curves(results, settings.policies, "nodes", nodes, "mu_mib")
+    best = results.where(policy="infida-offline").values("ntag_ms", nodes=nodes)
+    gain = []
+    for policy in (one for one in settings.policies if one != "infida-offline"):
+        own, look = (
+            results.where(policy=policy).values("ntag_ms", nodes=nodes),
+            POLICIES[policy].look,
+        )
+        y = [100 * mine / most for mine, most in zip(own, best, strict=True)]
+        gain.append(Curve(look.label, nodes, y, color=look.color, dash=look.dash))
+    moved = curves(results, settings.policies, "mu_mib", nodes=nodes)
     # What never moves has no place on a logarithmic axis.
     moved = [one for one in moved if max(one.y) > 0]
-    shown = [
-        Panel(
-            "gain",
-            "nodes",
-            "% of INFIDA-offline's gain",
-            gain,
-            levels=[("", 100.0)],
-            scale_across="log",
-            ticks_across=nodes,
-        ),
-        Panel(
-            "models fetched",
-            "nodes",
-            "MiB per slot",
-            moved,
-            scale_across="log",
-            scale_up="log",
-            ticks_across=nodes,
-        ),
-    ]
-    return panels(shown, columns=2, title=f"Real backbones: {title}")
-
-
-def _shares(results: Results, policy: str, nodes: list[int]) -> Curve:
-    from inferway.experiments.curves import Curve
-
-    look = POLICIES[policy]
-    y = [
-        100
-        * results.value("ntag_ms", policy=policy, nodes=count)
-        / results.value("ntag_ms", policy="infida-offline", nodes=count)
-        for count in nodes
-    ]
-    return Curve(look.label, nodes, y, (), (), look.color, look.dash)
+    axis: dict[str, Any] = {"scale_across": "log", "ticks_across": nodes}
+    up = "% of INFIDA-offline's gain"
+    return panels(
+        [
+            Panel("gain", "nodes", up, gain, levels=[("", 100.0)], **axis),
+            Panel("models fetched", "nodes", "MiB per slot", moved, scale_up="log", **axis),
+        ],
+        columns=2,
+        title=f"Real backbones: {title}",
+    )
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -180,49 +207,41 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         else ""
     )
 
-    def margin(policy: str, rival: str) -> dict[str, float]:
-        return {
-            name: results.value("ntag_ms", name=name, policy=policy)
-            / results.value("ntag_ms", name=name, policy=rival)
-            - 1
-            for name in names
-        }
+    def ratios(column: str, policy: str, rival: str) -> dict[str, float]:
+        mine, theirs = (
+            results.where(policy=one).values(column, name=names) for one in (policy, rival)
+        )
+        return {name: one / other for name, one, other in zip(names, mine, theirs, strict=True)}
 
-    def least(policy: str, rival: str, says: str, at_least: float) -> Claim:
-        each = margin(policy, rival)
-        known = [one for one in each.values() if not math.isnan(one)]
-        said = ", ".join(f"{name} {100 * one:+.1f} %" for name, one in each.items())
-        return Claim(
+    def gains(policy: str, rival: str, says: str, limit: str) -> Claim:
+        each = {name: one - 1 for name, one in ratios("ntag_ms", policy, rival).items()}
+        return claim(
             "ours",
             says,
             f"least gain over {POLICIES[rival].label}, less 1",
-            min(known, default=math.nan),
-            at_least=at_least,
-            unit="%",
-            why=said + absent,
+            least(each, "")[0],
+            limit,
+            ", ".join(f"{name} {100 * one:+.1f} %" for name, one in each.items()) + absent,
         )
 
-    bytes_ = [
-        results.value("mu_mib", name=name, policy="infida")
-        / results.value("mu_mib", name=name, policy="infida-coupled")
-        for name in names
-    ]
+    fewer = ratios("mu_mib", "infida", "infida-coupled")
+    coupled, on = "infida-coupled", "on real backbones."
     return [
-        least("infida-coupled", "olag", "INFIDA gains more than OLAG on real backbones.", 0.0),
-        least("infida-coupled", "greedy", "INFIDA gains more than greedy on real backbones.", 0.0),
-        least(
-            "infida-coupled",
+        gains(coupled, "olag", f"INFIDA gains more than OLAG {on}", "at least 0 %"),
+        gains(coupled, "greedy", f"INFIDA gains more than greedy {on}", "at least 0 %"),
+        gains(
+            coupled,
             "infida",
-            "Coupled rounding gains as much as the paper's on real backbones.",
-            -0.02,
+            f"Coupled rounding gains as much as the paper's {on}",
+            "at least -2 %",
         ),
-        Claim(
+        claim(
             "ours",
-            "Coupled rounding moves far fewer bytes on real backbones.",
+            f"Coupled rounding moves far fewer bytes {on}",
             "least ratio of the bytes moved",
-            min((one for one in bytes_ if not math.isnan(one)), default=math.nan),
-            at_least=5.0,
-            why=f"{', '.join(f'{one:.0f}' for one in bytes_)} times fewer{absent}",
+            least(fewer, "")[0],
+            "at least 5.0",
+            f"{', '.join(f'{one:.0f}' for one in fewer.values())} times fewer{absent}",
         ),
     ]
 
@@ -232,11 +251,11 @@ STUDY = Study(
     name="real-topologies",
     source="ours",
     shows="INFIDA and its rivals on real backbones.",
-    scales={
-        "smoke": replace(_PAPER, slots=12, trials=1, names=("Abilene",)),
-        "quick": replace(_PAPER, slots=120, names=_PAPER.names[:5]),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        _PAPER,
+        smoke={"slots": 12, "trials": 1, "names": ("Abilene",)},
+        quick={"slots": 120, "names": _PAPER.names[:5]},
+    ),
     points=points,
     figure=figure,
     claims=claims,
@@ -246,5 +265,5 @@ STUDY = Study(
         "The node with the least total round-trip time to all others is the cloud; all others have "
         "2 GiB on a GTX 980, and each task is requested at a fifth of them.",
     ),
-    code=(*CODE, "studies/placement/backbones.py"),
+    code=CODE,
 )

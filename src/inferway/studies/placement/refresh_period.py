@@ -1,26 +1,25 @@
-"""Models fetched and gain against the refresh period ([SiSalem23], Fig. 8)."""
+"""Models fetched and gain against the refresh period ([SiSalem23], Fig. 8, and ours)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.studies.placement.trial import CODE, seconds, simulated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from inferway.experiments.curves import Curve
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.placement.trial import CODE, TUNED, mean_series, seconds, simulated
 
 _DYNAMIC = "B from 1 to 32"
+_COUPLED = "coupled, B = 1 (ours)"
+_ROUNDINGS = {
+    "fresh": ("infida", Look("DepRound, as in the paper", 0, "--")),
+    "coupled": ("infida-coupled", Look("coupled rounding (ours)", 1, "-")),
+}
+"""Policy and look."""
 
 
 @dataclass(frozen=True)
@@ -34,158 +33,250 @@ class Settings:
     slots: int = 480
     trials: int = 5
 
+    @property
+    def runs(self) -> dict[str, tuple[str, dict[str, Any]]]:
+        """Policy and options of each curve, by its label."""
+        return {
+            **{f"B = {b}": ("infida", {"refresh": b}) for b in self.periods},
+            _DYNAMIC: ("infida", {"refresh": list(self.dynamic)}),
+            _COUPLED: ("infida-coupled", {}),
+            "OLAG": ("olag", {}),
+            "greedy (forwarded)": ("greedy", {}),
+        }
 
-def _runs(settings: Settings) -> list[tuple[str, str, dict[str, Any]]]:
-    """Label, policy and options of each curve."""
-    fixed = [(f"B = {b}", "infida", {"refresh": b}) for b in settings.periods]
-    return [
-        *fixed,
-        (_DYNAMIC, "infida", {"refresh": list(settings.dynamic)}),
-        ("coupled, B = 1 (ours)", "infida-coupled", {}),
-        ("OLAG", "olag", {}),
-        ("greedy (forwarded)", "greedy", {}),
-    ]
+
+@dataclass(frozen=True)
+class MovedSettings:
+    """Fig. 8's, at several alphas."""
+
+    alphas: tuple[float, ...] = (1.0, 4.0, 5.0)
+    fresh: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
+    coupled: tuple[int, ...] = (1, 4, 16)
+    rate_per_s: float = 7500.0
+    slots: int = 480
+    trials: int = 5
+
+
+def _arguments(settings: Settings | MovedSettings) -> dict[str, Any]:
+    return {
+        **{"system": "I", "sliding": True},
+        **{"rate_per_s": settings.rate_per_s, "slots": settings.slots},
+    }
 
 
 def points(settings: Settings) -> list[Point]:
     """Every refresh period, and the rivals."""
+
+    def arguments(run: str) -> dict[str, Any]:
+        policy, options = settings.runs[run]
+        made = {"policy": policy, "options": options, "alpha": settings.alpha, "series": True}
+        return _arguments(settings) | made
+
+    def cost(run: str) -> float:
+        return seconds(settings.runs[run][0], settings.slots)
+
+    return grid(simulated, arguments, cost, run=settings.runs, trial=range(settings.trials))
+
+
+def moved_points(settings: MovedSettings) -> list[Point]:
+    """Every refresh period under both roundings."""
+
+    def arguments(alpha: float, rounding: str, period: int) -> dict[str, Any]:
+        made = {"policy": _ROUNDINGS[rounding][0], "options": {"refresh": period}, "alpha": alpha}
+        return _arguments(settings) | made
+
     return [
-        Point(
-            {"run": label, "trial": trial},
+        point
+        for alpha in settings.alphas
+        for rounding, (policy, _) in _ROUNDINGS.items()
+        for point in grid(
             simulated,
-            {
-                "system": "I",
-                "alpha": settings.alpha,
-                "rate_per_s": settings.rate_per_s,
-                "sliding": True,
-                "policy": policy,
-                "slots": settings.slots,
-                "seed": trial + 1,
-                "options": options,
-                "series": True,
-            },
+            arguments,
             seconds(policy, settings.slots),
+            alpha=[alpha],
+            rounding=[rounding],
+            period=getattr(settings, rounding),
+            trial=range(settings.trials),
         )
-        for label, policy, options in _runs(settings)
-        for trial in range(settings.trials)
     ]
 
 
-def _series(results: Results, label: str, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-    rows = [row[column] for row in results.where(run=label).rows]
-    return np.asarray(np.mean(rows, axis=0)) if rows else np.array([math.nan])
-
-
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Time averages of bytes fetched and of gain, as they go on."""
-    from inferway.experiments.curves import Panel, panels
 
-    labels = [label for label, _, _ in _runs(settings)]
-    moved = [_average(results, label, k, "moved") for k, label in enumerate(labels)]
-    gain = [_average(results, label, k, "gain") for k, label in enumerate(labels)]
+    def averages(column: str) -> list[Curve]:
+        drawn = []
+        for k, label in enumerate(settings.runs):
+            values = mean_series(results, column, run=label)
+            slots = np.arange(1, len(values) + 1)
+            until = np.cumsum(values) / slots
+            until[until <= 0] = math.nan
+            look = Look(label, k % 7, "-" if label.startswith("B") else "--")
+            drawn.append(series(look, slots.tolist(), until.tolist()))
+        return drawn
+
+    fetched, up = averages("moved"), "MU until then, MiB per slot"
     return panels(
         [
-            Panel("models fetched", "slot", "MU until then, MiB per slot", moved, scale_up="log"),
-            Panel("gain", "slot", "NTAG until then, ms", gain),
+            Panel("models fetched", "slot", up, fetched, scale_up="log"),
+            Panel("gain", "slot", "NTAG until then, ms", averages("gain")),
         ],
         columns=2,
         title="Refresh periods under sliding popularity",
     )
 
 
-def _average(results: Results, label: str, k: int, column: str) -> Curve:
-    from inferway.experiments.curves import Curve
-
-    values = _series(results, label, column)
-    slots = np.arange(1, len(values) + 1)
-    shown = np.cumsum(values) / slots
-    shown[shown <= 0] = math.nan
-    dash = "-" if label.startswith("B") else "--"
-    return Curve(label, slots.tolist(), shown.tolist(), (), (), k % 7, dash, markers=False)
+def moved_figure(settings: MovedSettings, results: Results) -> Drawing:
+    """A panel for each alpha; a curve's points are refresh periods."""
+    shown = []
+    for alpha in settings.alphas:
+        drawn = []
+        for rounding, (_, look) in _ROUNDINGS.items():
+            here = results.where(alpha=alpha, rounding=rounding)
+            x, y = (
+                here.values(column, period=getattr(settings, rounding))
+                for column in ("mu_mib", "ntag_ms")
+            )
+            drawn.append(Curve(look.label, x, y, color=look.color, dash=look.dash))
+        title, across = f"alpha = {alpha:g}", "MiB fetched per slot"
+        shown.append(Panel(title, across, "NTAG, ms", drawn, scale_across="log"))
+    return panels(shown, columns=3, title="Gain against bytes moved, one point per refresh period")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. VI-B."""
-    where = "Sec. VI-B, Fig. 8"
-    mu = {label: results.value("mu_mib", run=label) for label, _, _ in _runs(settings)}
-    ntag = {label: results.value("ntag_ms", run=label) for label, _, _ in _runs(settings)}
-    slowest = f"B = {settings.periods[-1]}"
-    fixed = [mu[f"B = {b}"] for b in settings.periods]
+    where, runs = "Sec. VI-B, Fig. 8", list(settings.runs)
+    mu, ntag = (
+        dict(zip(runs, results.values(column, run=runs), strict=True))
+        for column in ("mu_mib", "ntag_ms")
+    )
+    fixed = [f"B = {b}" for b in settings.periods]
+    fastest, slowest = fixed[0], fixed[-1]
     late = slice(-max(1, settings.slots // 4), None)
     hour = slice(0, min(60, settings.slots))
 
-    def mean(label: str, column: str, part: slice) -> float:
-        return float(_series(results, label, column)[part].mean())
+    def mean(run: str, column: str, part: slice) -> float:
+        return float(mean_series(results, column, run=run)[part].mean())
 
-    all_of_them = ", ".join(f"{label}: {value:,.0f}" for label, value in mu.items())
-    gains = ", ".join(f"{label}: {value:.2f}" for label, value in ntag.items())
     return [
-        Claim(
+        claim(
             where,
             "The longer the refresh period, the fewer bytes are fetched.",
             "largest ratio of a period's bytes to the next shorter one's",
-            max(b / a for a, b in pairwise(fixed)),
-            at_most=1.0,
-            why=f"MiB per slot: {all_of_them}",
+            max(mu[b] / mu[a] for a, b in pairwise(fixed)),
+            "at most 1.0",
+            "MiB per slot: " + ", ".join(f"{label}: {value:,.0f}" for label, value in mu.items()),
         ),
-        Claim(
+        claim(
             where,
             "Even with a long period INFIDA eventually exceeds OLAG.",
             f"gain with {slowest} over OLAG's in the last quarter, less 1",
             mean(slowest, "gain", late) / mean("OLAG", "gain", late) - 1,
-            at_least=0.0,
-            unit="%",
-            why=f"NTAG in ms: {gains}",
+            "at least 0 %",
+            "NTAG in ms: " + ", ".join(f"{label}: {value:.2f}" for label, value in ntag.items()),
         ),
-        Claim(
+        claim(
             where,
             "OLAG rarely updates its allocation.",
             "its bytes per slot over INFIDA's with B = 1",
-            mu["OLAG"] / mu[f"B = {settings.periods[0]}"],
-            at_most=0.1,
-            why=f"with counters of what is forwarded: {mu['greedy (forwarded)']:,.0f} MiB per slot",
+            mu["OLAG"] / mu[fastest],
+            "at most 0.1",
+            f"with counters of what is forwarded: {mu['greedy (forwarded)']:,.0f} MiB per slot",
         ),
-        Claim(
+        claim(
             where,
             "A dynamic period converges faster than the one that it ends at.",
             "its gain in the first hour over that with B = 32, less 1",
             mean(_DYNAMIC, "gain", hour) / mean(slowest, "gain", hour) - 1,
-            at_least=0.0,
-            unit="%",
+            "at least 0 %",
         ),
-        Claim(
+        claim(
             where,
             "The update cost of the dynamic period becomes that of the one that it ends at.",
             "its bytes in the last quarter over those with B = 32",
             mean(_DYNAMIC, "moved", late) / mean(slowest, "moved", late),
-            at_least=0.7,
-            at_most=1.3,
+            "0.7 to 1.3",
         ),
-        Claim(
+        claim(
             "ours",
             "Coupled rounding fetches less than any of the refresh periods.",
             "its bytes over those with B = 32",
-            mu["coupled, B = 1 (ours)"] / mu[slowest],
-            at_most=1.0,
-            why=f"gain {ntag['coupled, B = 1 (ours)']:.2f} ms against {ntag[slowest]:.2f} ms, and "
+            mu[_COUPLED] / mu[slowest],
+            "at most 1.0",
+            f"gain {ntag[_COUPLED]:.2f} ms against {ntag[slowest]:.2f} ms, and "
             f"{ntag['B = 1']:.2f} ms with B = 1",
         ),
     ]
 
 
-_PAPER = Settings()
+def moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
+    """What coupled rounding saves, and what it costs."""
+    made = []
+    for alpha in settings.alphas:
+        fresh, coupled = (results.where(alpha=alpha, rounding=one) for one in _ROUNDINGS)
+        bytes_, gains = (
+            [one.value(column, period=1) for one in (fresh, coupled)]
+            for column in ("mu_mib", "ntag_ms")
+        )
+        beaten = [
+            f"B = {period}"
+            for period in settings.fresh
+            if fresh.value("mu_mib", period=period) < bytes_[1]
+            and fresh.value("ntag_ms", period=period) > gains[1]
+        ]
+        where = f"ours, alpha {alpha:g}"
+        made += [
+            claim(
+                where,
+                "Coupled rounding moves far fewer bytes than drawing anew in each slot.",
+                "bytes moved by DepRound over those by coupled rounding",
+                bytes_[0] / bytes_[1],
+                "at least 20.0" if alpha <= 1 else "at least 5.0",
+                f"{bytes_[0]:,.0f} and {bytes_[1]:,.0f} MiB per slot",
+            ),
+            claim(
+                where,
+                "It costs little gain.",
+                "its gain over DepRound's, less 1",
+                gains[1] / gains[0] - 1,
+                "at least -0.5 %" if alpha <= 1 else "at least -4 %",
+                f"{gains[1]:.2f} against {gains[0]:.2f} ms; DepRound's elastic budgets are "
+                "exceeded by up to a model per node, coupled rounding keeps them",
+            ),
+            claim(
+                where,
+                "No refresh period of DepRound has both fewer bytes and more gain.",
+                "refresh periods that have",
+                float(len(beaten)) if not math.isnan(gains[1]) else math.nan,
+                "at most 0",
+                ", ".join(beaten) or "none",
+            ),
+        ]
+    return made
+
+
 STUDY = Study(
     name="refresh-period",
     source="[SiSalem23], Fig. 8",
     shows="What it costs in gain to move models less often.",
-    scales={
-        "smoke": replace(_PAPER, slots=70, trials=1),
-        "quick": replace(_PAPER, slots=480, trials=3),
-        "paper": _PAPER,
-    },
+    scales=scales(Settings(), smoke={"slots": 70, "trials": 1}, quick={"slots": 480, "trials": 3}),
     points=points,
     figure=figure,
     claims=claims,
-    departures=("The learning rate, which the paper does not give, tunes itself.",),
+    departures=(TUNED,),
+    code=CODE,
+)
+MOVED = Study(
+    name="moved-bytes",
+    source="ours",
+    shows="Models need not move for gain: coupled rounding beside every refresh period.",
+    scales=scales(
+        MovedSettings(),
+        smoke={"slots": 20, "trials": 1, "alphas": (1.0,), "fresh": (1, 8), "coupled": (1,)},
+        quick={"slots": 240, "trials": 3},
+    ),
+    points=moved_points,
+    figure=moved_figure,
+    claims=moved_claims,
     code=CODE,
 )

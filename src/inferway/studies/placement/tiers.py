@@ -1,24 +1,20 @@
-"""INFIDA's allocation per tier for several alphas ([SiSalem23], Fig. 5)."""
+"""INFIDA's allocation per tier for several alphas ([SiSalem23], Fig. 5; [SiSalem21], Fig. 2)."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 
 from inferway.catalog.published import Entry
-from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Drawing
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.placement.setting import MODELS, SYSTEMS
-from inferway.studies.placement.trial import CODE, allocated, seconds
+from inferway.studies.placement.trial import CODE, TUNED, allocated, seconds
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+_LOWER = ("tier 1", "tier 2", "tier 3")
+_EDGE = ("tier 2", "tier 3", "base")
 
 
 @dataclass(frozen=True)
@@ -35,23 +31,23 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every alpha."""
-    arguments = {
-        "system": settings.system,
-        "rate_per_s": settings.rate_per_s,
-        "slots": settings.slots,
-        "copies": settings.copies,
-    }
-    cost, trials = seconds("infida", settings.slots), range(settings.trials)
-    return grid(allocated, arguments, cost, alpha=settings.alphas, trial=trials)
+    names = ("system", "rate_per_s", "slots", "copies")
+    return grid(
+        allocated,
+        {name: getattr(settings, name) for name in names},
+        seconds("infida", settings.slots),
+        alpha=settings.alphas,
+        trial=range(settings.trials),
+    )
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """A heat map for each alpha."""
     from inferway.experiments.allocation import Grid, heat_maps
 
     grids = []
+    rows = _tiers(results)
     for alpha in settings.alphas:
-        rows = _tiers(results)
         shown = [_mean(results, alpha, tier) for tier in rows]
         values = np.array(shown) if shown else np.zeros((1, 1))
         names = [str(k) for k in range(values.shape[1])]
@@ -72,115 +68,108 @@ def _tiers(results: Results) -> list[str]:
 def _mean(
     results: Results, alpha: float, tier: str
 ) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """(models,) copies on an average node of a tier."""
     rows = [row[f"y of {tier}"] for row in results.where(alpha=alpha).rows]
-    if not rows:
-        return np.full(len(MODELS), math.nan)
-    return np.asarray(np.mean(rows, axis=0))
+    return np.asarray(np.mean(rows, axis=0)) if rows else np.full(len(MODELS), math.nan)
 
 
-def _below(
-    results: Results, alpha: float, tiers: tuple[str, ...]
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-    """(models,) copies on an average node of each of the tiers, added up."""
-    known = [tier for tier in _tiers(results) if tier in tiers]
-    if not known or not results.where(alpha=alpha).rows:
-        return np.full(len(MODELS), math.nan)
-    return np.asarray(np.sum([_mean(results, alpha, tier) for tier in known], axis=0))
+class _Held:
+    """What a node of each of some tiers holds of the task's models, added up, at an alpha."""
+
+    def __init__(self, results: Results, alpha: float, tiers: tuple[str, ...]) -> None:
+        known = [tier for tier in _tiers(results) if tier in tiers]
+        self.y = np.full(len(MODELS), math.nan)
+        if known and results.where(alpha=alpha).rows:
+            self.y = np.sum([_mean(results, alpha, tier) for tier in known], axis=0)
+
+    @property
+    def copies(self) -> float:
+        """How many."""
+        return float(self.y.sum())
+
+    def small(self, below: int) -> float:
+        """Share of those whose model id is below a number."""
+        return float(self.y[:below].sum() / self.y.sum())
+
+    @property
+    def accuracy(self) -> float:
+        """Their mean accuracy, in points."""
+        per = max(1, len(self.y) // len(MODELS))
+        accuracy = np.repeat([100 * entry.accuracy for entry in MODELS], per)[: len(self.y)]
+        return float(self.y @ accuracy / self.y.sum())
 
 
-def small(results: Results, alpha: float, below: int, tiers: tuple[str, ...]) -> float:
-    """Share of the allocated copies whose model id is below a number."""
-    y = _below(results, alpha, tiers)
-    return float(y[:below].sum() / y.sum())
-
-
-def copies_below(results: Results, alpha: float, tiers: tuple[str, ...]) -> float:
-    """Copies of the task's models on one node of each tier."""
-    return float(_below(results, alpha, tiers).sum())
-
-
-def accurate(results: Results, alpha: float, tiers: tuple[str, ...]) -> float:
-    """Mean accuracy of the allocated copies, in points."""
-    y = _below(results, alpha, tiers)
-    per = max(1, len(y) // len(MODELS))
-    accuracy = np.repeat([100 * entry.accuracy for entry in MODELS], per)[: len(y)]
-    return float(y @ accuracy / y.sum())
-
-
-LOWER = ("tier 1", "tier 2", "tier 3")
+def _by_alpha(
+    settings: Settings, results: Results, tiers: tuple[str, ...]
+) -> tuple[list[_Held], list[float]]:
+    """What tiers hold, and what share the cloud serves, at the first and the last two alphas."""
+    alphas = (settings.alphas[0], *settings.alphas[-2:])
+    cloud = results.values("served by cloud", alpha=alphas)
+    return [_Held(results, alpha, tiers) for alpha in alphas], cloud
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. VI-A."""
-    where = "Sec. VI-A, Fig. 5"
+    where, high = "Sec. VI-A, Fig. 5", settings.alphas[-1]
     limit = 6 * settings.copies + 1  # ids 0-18: below the least of 320p's replicas but one
-    low, middle, high = settings.alphas[0], settings.alphas[-2], settings.alphas[-1]
-    shares = [small(results, alpha, limit, LOWER) for alpha in (low, middle, high)]
-    copies = [copies_below(results, alpha, LOWER) for alpha in (low, middle, high)]
-    cloud = [results.value("served by cloud", alpha=alpha) for alpha in (low, middle, high)]
+    held, cloud = _by_alpha(settings, results, _LOWER)
+    shares = [one.small(limit) for one in held]
     variants = [results.one("repository", alpha=alpha) for alpha in settings.alphas]
-    second = MODELS[-2].name
-    known = len(results) > 0
+    small = "share of models 0-18 among the copies on tiers 1-3"
     return [
-        Claim(
+        claim(
             where,
             "The repository runs the second most accurate model, as it costs least there.",
             "alphas at which it does",
-            float(sum(one == second for one in variants)) if known else math.nan,
-            at_least=len(settings.alphas),
-            why=", ".join(
-                f"alpha {a:g}: {v}" for a, v in zip(settings.alphas, variants, strict=True)
-            ),
+            float(variants.count(MODELS[-2].name)) if len(results) else math.nan,
+            f"at least {len(settings.alphas)}",
+            ", ".join(f"alpha {a:g}: {v}" for a, v in zip(settings.alphas, variants, strict=True)),
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.",
-            "share of models 0-18 among the copies on tiers 1-3",
+            small,
             shares[0],
-            at_least=0.5,
-            unit="%",
+            "at least 50 %",
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 4 it rarely allocates small models.",
-            "share of models 0-18 among the copies on tiers 1-3, over that at alpha = 3",
+            f"{small}, over that at alpha = 3",
             shares[1] / shares[0],
-            at_most=0.5,
-            why=f"{100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4",
+            "at most 0.5",
+            f"{100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4",
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 4 more accurate models are deployed.",
             "mean accuracy of the copies on tiers 1-3, less that at alpha = 3",
-            accurate(results, middle, LOWER) - accurate(results, low, LOWER),
-            at_least=1.0,
-            unit="points",
+            held[1].accuracy - held[0].accuracy,
+            "at least 1.0 points",
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 5 fewer models are deployed on lower tiers.",
             "copies on a node of each of tiers 1-3, over those at alpha = 4",
-            copies[2] / copies[1],
-            at_most=0.95,
-            why=f"{copies[1]:.1f} at alpha 4, {copies[2]:.1f} at 5",
+            held[2].copies / held[1].copies,
+            "at most 0.95",
+            f"{held[1].copies:.1f} at alpha 4, {held[2].copies:.1f} at 5",
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 5 no small models are allocated in practice.",
             "share of models 0-20 among the copies on tiers 1-3",
-            small(results, high, 7 * settings.copies, LOWER),
-            at_most=0.05,
-            unit="%",
-            why=cheaper_than_cloud(settings.system, high, "3.99pruned"),
+            held[2].small(7 * settings.copies),
+            "at most 5 %",
+            _cheaper_than_cloud(settings.system, high, "3.99pruned"),
         ),
-        Claim(
+        claim(
             where,
             "At alpha = 5 a significant number of requests is served in the cloud.",
             "share of the requests",
             cloud[2],
-            at_least=0.1,
-            unit="%",
-            why=f"{100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 "
+            "at least 10 %",
+            f"{100 * cloud[0]:.1f} % at alpha 3, {100 * cloud[1]:.1f} % at 4; at 5 "
             + ", ".join(
                 f"{100 * results.value(f'served by {tier}', alpha=high):.0f} % by {tier}"
                 for tier in _tiers(results)
@@ -189,7 +178,59 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
+def edge_claims(settings: Settings, results: Results) -> list[Claim]:
+    """Sec. VI-A of the conference's paper."""
+    where, alphas = "Sec. VI-A, Fig. 2", settings.alphas
+    held, cloud = _by_alpha(settings, results, _EDGE)
+    kept = [one.copies for one in _by_alpha(settings, results, _LOWER)[0]]
+    at_base = results.values("served by base", alpha=alphas)
+    return [
+        claim(
+            where,
+            "At alpha = 1 INFIDA allocates a considerable amount of small models near the edge.",
+            "share of small models among the copies on tiers 2-4",
+            held[0].small(6 * settings.copies),  # all variants below 320p
+            "at least 50 %",
+        ),
+        claim(
+            where,
+            "At alpha = 3 it tends to avoid serving requests at the very edge.",
+            "requests served at base stations, over those at alpha = 1",
+            at_base[1] / at_base[0],
+            "at most 0.8",
+            ", ".join(
+                f"alpha {alpha:g}: {100 * share:.1f} %"
+                for alpha, share in zip(alphas, at_base, strict=True)
+            ),
+        ),
+        claim(
+            where,
+            "At alpha = 3 more accurate models are deployed.",
+            "mean accuracy of the copies on tiers 2-4, less that at alpha = 1",
+            held[1].accuracy - held[0].accuracy,
+            "at least 1.0 points",
+        ),
+        claim(
+            where,
+            "At alpha = 4 far fewer models are deployed on tiers 1-3.",
+            "copies on a node of each of them, over those at alpha = 3",
+            kept[2] / kept[1],
+            "at most 0.7",
+            f"{kept[0]:.1f} at alpha 1, {kept[1]:.1f} at 3, {kept[2]:.1f} at 4",
+        ),
+        claim(
+            where,
+            "At alpha = 4 a significant amount of requests is served in the cloud.",
+            "share of the requests",
+            cloud[2],
+            "at least 10 %",
+            f"{100 * cloud[0]:.1f} % at alpha 1, {100 * cloud[1]:.1f} % at 3; "
+            + _cheaper_than_cloud(settings.system, alphas[-1], "3.99pruned"),
+        ),
+    ]
+
+
+def _cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
     """What a variant costs at a base station, beside the cloud: why it is worth its memory."""
     tiers = SYSTEMS[system]
     trip_ms = 1000 * sum(tier.rtt_s for tier in tiers)
@@ -205,23 +246,38 @@ def cheaper_than_cloud(system: str, alpha: float, variant: str) -> str:
     )
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="placement-tiers",
     source="[SiSalem23], Fig. 5",
     shows="Where INFIDA puts which models, as accuracy becomes more important.",
-    scales={
-        "smoke": replace(_PAPER, slots=20, trials=1),
-        "quick": replace(_PAPER, slots=240, trials=3),
-        "paper": _PAPER,
-    },
+    scales=scales(Settings(), smoke={"slots": 20, "trials": 1}, quick={"slots": 240, "trials": 3}),
     points=points,
     figure=figure,
     claims=claims,
     departures=(
         "Values are means over the nodes that requests for the most popular task pass; models that "
         "no request type would rather use than the cloud's have their node's common share.",
-        "The learning rate, which the paper does not give, tunes itself.",
+        TUNED,
+    ),
+    code=CODE,
+)
+EDGE = Study(
+    name="edge-tiers",
+    source="[SiSalem21], Fig. 2",
+    shows="Where INFIDA puts which models in a network of 86 nodes.",
+    scales=scales(
+        Settings(system="conference", alphas=(1.0, 3.0, 4.0), rate_per_s=5000.0, copies=5),
+        smoke={"slots": 12, "trials": 1},
+        quick={"slots": 120, "trials": 3},
+    ),
+    points=points,
+    figure=figure,
+    claims=edge_claims,
+    departures=(
+        "The paper gives neither the budgets, but for 75 % of the base stations, nor the single "
+        "round-trip times: budgets are those of [SiSalem23]; 25, 15, 5 and 5 ms add up to the "
+        "50 ms that it states.",
+        "Values are means over the nodes that requests for the most popular task pass.",
     ),
     code=CODE,
 )

@@ -1,27 +1,94 @@
-"""One point of a placement study: a policy on a network for some slots."""
+"""One point of a placement study: a policy on a network for some slots, and how it is drawn.
+
+The papers do not give INFIDA's learning rate: it tunes itself here, in all studies.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from inferway.deployment.policies import HINDSIGHT
-from inferway.experiments.grid import grid
-from inferway.experiments.runner import Point
+from inferway.experiments.curves import Curve, Look, line
 from inferway.network import DeliveryNetwork, Demand
 from inferway.placement import Policy, build_policy
 from inferway.placement.table import expected_batches
-from inferway.studies.placement.look import POLICIES
+from inferway.studies import Point, Results, grid
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
 CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",
-        "twin/result.py", "studies/placement/setting.py", "studies/placement/trial.py",
-        "studies/placement/look.py")  # fmt: skip
+        "twin/result.py", "studies/placement/setting.py",
+        "studies/placement/trial.py")  # fmt: skip
 """What the rows depend on."""
+TUNED = "The learning rate, which the paper does not give, tunes itself."
+"""A departure of most studies."""
+
+
+class Reading(NamedTuple):
+    """A policy in a study: one reading of the papers."""
+
+    look: Look
+    policy: str
+    """Its name in `inferway.placement.POLICIES`."""
+    options: Mapping[str, Any] = {}
+    """What differs from its defaults."""
+    seconds: float = 0.2
+    """About how long it takes to decide in hindsight."""
+
+    @property
+    def label(self) -> str:
+        """In legends and claims."""
+        return self.look.label
+
+
+POLICIES: Mapping[str, Reading] = {
+    "infida": Reading(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
+    "infida-coupled": Reading(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
+    "infida-offline": Reading(Look("INFIDA-offline", 2, "-."), "infida-offline", seconds=2.0),
+    "static-greedy": Reading(Look("static greedy", 1, "-."), "static-greedy", seconds=3.0),
+    "static-greedy-served": Reading(
+        Look("static greedy, until served", 4, "-."),
+        "static-greedy",
+        {"stop": "all-served"},
+        seconds=2.0,
+    ),
+    "olag": Reading(Look("OLAG", 3, "--"), "olag"),
+    "olag-literal": Reading(Look("OLAG (literal)", 3, ":"), "olag-literal"),
+    "greedy": Reading(Look("greedy (forwarded)", 5, ":"), "greedy"),
+    "exact": Reading(Look("MILP", -1, "-"), "exact", {"time_limit_s": 60.0}, seconds=10.0),
+}
+"""By name. ``static-greedy`` ends where nothing gains, ``static-greedy-served`` once no request
+reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas of the chosen model
+keep their counters, as the text's letter says, and ``greedy`` counts what a node forwards."""
+
+
+def curves(results: Results, policies: Sequence[str], column: str, **axis: Any) -> list[Curve]:
+    """One curve per policy: means over trials, and twice their errors where there are several."""
+    drawn = []
+    for policy in policies:
+        curve = line(results.where(policy=policy), column, POLICIES[policy].look, **axis)
+        known = any(map(math.isfinite, curve.error))
+        drawn.append(curve if known else replace(curve, error=()))
+    return drawn
+
+
+def course(look: Look, y: Sequence[float], slots: int) -> Curve:
+    """A dense curve of equal parts of a run, against the middle of each."""
+    x = (np.arange(len(y)) + 0.5) * slots / len(y)
+    return Curve(look.label, x.tolist(), list(y), (), (), look.color, look.dash, markers=False)
+
+
+def mean_series(results: Results, column: str, **label: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """Mean over the trials of a column of lists, entry by entry; one NaN without rows."""
+    rows = [row[column] for row in results.where(**label).rows]
+    return np.asarray(np.mean(rows, axis=0)) if rows else np.array([np.nan])
+
 
 _LATE = 4  # the last quarter of the slots counts as settled
 
@@ -38,7 +105,7 @@ def simulated(
     options: Mapping[str, Any] | None = None,
     series: bool = False,
 ) -> dict[str, Any]:
-    """Run a policy of `inferway.studies.placement.look` on one of the papers' networks.
+    """Run a policy of `POLICIES` on one of the papers' networks.
 
     Returns
     -------

@@ -8,18 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.studies.queueing.system import System, common, seconds, simulated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from inferway.experiments.curves import Drawing, Look, Panel, frame, line, lines, panels
+from inferway.experiments.results import most
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.queueing.system import BOUND, LOOKS, System, common, seconds, simulated
 
 _PAIR = System((2.0, 0.9), (0.70, 0.80), (0.5, 0.5))
 """The first and the third class of Sec. 3.3: the pair that the bound uses at target 0.76."""
@@ -63,53 +58,36 @@ def optimum(
     *, system: Mapping[str, Any], servers: int, target: float, load: float, places: int
 ) -> dict[str, float]:
     """The least mean response time of any policy, with the LP's beside it."""
-    from inferway.dispatch import max_rate, solve
     from inferway.dispatch.mdp import mdp_bound
 
-    fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers)
-    rate_per_s = load * max_rate(fleet, target)
-    found = mdp_bound(fleet, target=target, rate_per_s=rate_per_s, places=places)
+    site = System.of(system)
+    rate_per_s = load * site.greatest(servers, target)
+    best = mdp_bound(site.fleet(servers), target=target, rate_per_s=rate_per_s, places=places)
     return {
-        "optimum_s": found.response_time_s,
-        "gap_s": found.gap_s,
-        "truncation_s": found.truncation_s,
-        "states": found.states,
-        "bound_s": solve(fleet, target, rate_per_s).response_time_s,
+        "optimum_s": best.response_time_s,
+        "gap_s": best.gap_s,
+        "truncation_s": best.truncation_s,
+        "states": best.states,
+        "bound_s": site.bound(servers, target, load).response_time_s,
     }
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Response time and accuracy against load."""
-    from inferway.experiments.curves import Curve, Panel, panels
-    from inferway.studies.queueing.look import bound_curve, policy_curve
-
-    loads = settings.loads
-    best = results.where(kind="optimum")
-    optimal = [best.measure("optimum_s", load=load).mean for load in loads]
-    bound = [best.measure("bound_s", load=load).mean for load in loads]
+    looks = {policy: LOOKS[policy] for policy in settings.policies}
+    best, here = results.where(kind="optimum"), results.where(kind="policy")
+    least = line(best, "optimum_s", Look("optimum (MDP)", dash=":"), load=settings.loads)
     response = [
-        bound_curve(loads, bound),
-        Curve("optimum (MDP)", loads, optimal, dash=":"),
+        line(best, "bound_s", BOUND, load=settings.loads),
+        least,
+        *lines(here, "response_s", looks, load=settings.loads),
     ]
-    accuracy = []
-    for policy in settings.policies:
-        here = results.where(kind="policy", policy=policy)
-        times = [here.measure("response_s", load=load) for load in loads]
-        response.append(policy_curve(policy, loads, times))
-        kept = [here.measure("accuracy", load=load) for load in loads]
-        accuracy.append(policy_curve(policy, loads, kept, 100))
-    known = [one for one in optimal if not math.isnan(one)] or [1.0]
-    goal = 100 * settings.target
+    accuracy = lines(here, "accuracy", looks, scale=100, load=settings.loads)
+    goal, limits = 100 * settings.target, frame(0.8, 1.6, least.y)
     return panels(
         [
             Panel("", "load", "accuracy, %", accuracy, levels=[("target", goal)]),
-            Panel(
-                "",
-                "load",
-                "mean response time, s",
-                response,
-                limits_up=(0.8 * min(known), 1.6 * max(known)),
-            ),
+            Panel("", "load", "mean response time, s", response, limits_up=limits),
         ],
         columns=2,
         title=f"{settings.servers} servers: the best of all policies (ours)",
@@ -118,89 +96,75 @@ def figure(settings: Settings, results: Results) -> Figure:
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """The optimum against the LP, and the policies against the optimum."""
-    best = results.where(kind="optimum")
-    loose = {
-        load: best.value("optimum_s", load=load) / best.value("bound_s", load=load) - 1
-        for load in settings.loads
-    }
-    known = {load: value for load, value in loose.items() if not math.isnan(value)}
-    at = max(known, key=lambda load: known[load], default=math.nan)
-    open_s = [
-        best.value("gap_s", load=load) + best.value("truncation_s", load=load)
-        for load in settings.loads
-    ]
+    loads, best = settings.loads, results.where(kind="optimum")
+    optimum_s, bound_s, gap_s, cut_s = (
+        best.values(column, load=loads)
+        for column in ("optimum_s", "bound_s", "gap_s", "truncation_s")
+    )
+    loose = {load: one / lp - 1 for load, one, lp in zip(loads, optimum_s, bound_s, strict=True)}
+    far, at = most(loose, math.nan)
+    open_s = max(gap + cut for gap, cut in zip(gap_s, cut_s, strict=True))
     return [
-        Claim(
+        claim(
             "ours",
             "On a very small site the LP is out of every policy's reach.",
             "largest optimum over the LP's response time, less 1",
-            known.get(at, math.nan),
-            at_least=0.05,
-            unit="%",
-            why=f"at load {at:g}; at load {min(settings.loads):g} "
-            f"{100 * loose[min(settings.loads)]:.2f} %; the optimum is known to "
-            f"{max(open_s):.2g} s",
+            far,
+            "at least 5 %",
+            f"at load {at:g}; at load {min(loads):g} {100 * loose[min(loads)]:.2f} %; the optimum "
+            f"is known to {open_s:.2g} s",
         ),
-        *[_keeps(settings, results, policy) for policy in ("tad-op", "priced")],
+        *(_keeps(settings, results, policy) for policy in ("tad-op", "priced")),
         _near(settings, results, "priced"),
     ]
 
 
 def _keeps(settings: Settings, results: Results, policy: str) -> Claim:
-    from inferway.studies.queueing.look import LOOKS
-
-    worst, at = math.nan, math.nan
-    for load in settings.loads:
-        short = settings.target - results.measure("accuracy", policy=policy, load=load).mean
-        if short == short and not short <= worst:
-            worst, at = short, load
-    return Claim(
+    accuracy = results.where(policy=policy).means("accuracy", load=settings.loads)
+    short = {
+        load: settings.target - one for load, one in zip(settings.loads, accuracy, strict=True)
+    }
+    worst, at = most(short, math.nan)
+    return claim(
         "ours",
         f"{LOOKS[policy].label} keeps the target on a very small site.",
         "largest shortfall of the mean accuracy",
         worst,
-        at_most=0.0002,
-        unit="%",
-        why=f"at load {at:g}",
+        "at most 0.02 %",
+        f"at load {at:g}",
     )
 
 
 def _near(settings: Settings, results: Results, policy: str) -> Claim:
     """Only where the target is kept: a policy that misses it may well be faster."""
-    from inferway.studies.queueing.look import LOOKS
-
-    worst, at, left_out, all_over = math.nan, math.nan, 0, []
+    over = {}
     for load in settings.loads:
         here = results.where(policy=policy, load=load)
-        if here.value("accuracy") < settings.target - 0.0002:
-            left_out += 1
-            continue
-        over = here.value("response_s") / results.value("optimum_s", load=load) - 1
-        all_over.append(over)
-        if over == over and not over <= worst:
-            worst, at = over, load
-    return Claim(
+        if not here.value("accuracy") < settings.target - 0.0002:
+            optimum_s = results.value("optimum_s", load=load)
+            over[load] = here.value("response_s") / optimum_s - 1
+    worst, at = most(over, math.nan)
+    return claim(
         "ours",
         f"{LOOKS[policy].label} is near the optimum where it keeps the target.",
         "largest response time over the optimum's, less 1",
         worst,
-        at_most=0.10,
-        unit="%",
-        why=f"at load {at:g}; within 5 % at {sum(over <= 0.05 for over in all_over)} of "
-        f"{len(all_over)} loads; {left_out} loads at which the target is missed are left out",
+        "at most 10 %",
+        f"at load {at:g}; within 5 % at {sum(one <= 0.05 for one in over.values())} of "
+        f"{len(over)} loads; {len(settings.loads) - len(over)} loads at which the target is "
+        "missed are left out",
     )
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="small-optimum",
     source="ours, beside [Anonymous], Fig. 6",
     shows="The least response time of any policy on six servers, and how near the policies come.",
-    scales={
-        "smoke": replace(_PAPER, servers=2, loads=(0.5,), places=8, queries=20_000),
-        "quick": replace(_PAPER, queries=2_000_000, precision=0.0015),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        Settings(),
+        smoke={"servers": 2, "loads": (0.5,), "places": 8, "queries": 20_000},
+        quick={"queries": 2_000_000, "precision": 0.0015},
+    ),
     points=points,
     figure=figure,
     claims=claims,

@@ -1,16 +1,36 @@
-"""The systems of [Anonymous], and the call that simulates one: most points are this call."""
+"""The systems of [Anonymous], the calls that simulate one, and how its policies are drawn."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
+
+from inferway.experiments.curves import Look
 
 if TYPE_CHECKING:
     from inferway.deployment.workloads import Arrivals
+    from inferway.dispatch.bound import Optimum
     from inferway.site import Fleet
     from inferway.twin.result import TaskResult
     from inferway.twin.scenario import Scenario
+
+CODE = ("site", "dispatch", "twin", "workload", "studies/queueing/system.py")
+"""What the results of calls that simulate a `scenario` of this file depend on."""
+
+LOOKS = {
+    "tad-op": Look("TAD-OP", 0, "--"),
+    "tad": Look("TAD", 1, "--"),
+    "r-jiq": Look("R-JIQ", 2, "-."),
+    "priced": Look("priced (ours)", 3, "--"),
+    "jiq-fast": Look("JIQ, fastest first", 4, "--"),
+    "jiq-accurate": Look("JIQ, most accurate first", 5, "--"),
+}
+"""Of each policy, the same in all figures. As in [Anonymous], Sec. 7: solid lines are bounds,
+dash-dot lines are policies that are told the arrival rate, dashed lines are those that are not."""
+BOUND = Look("bound (LP)")
+"""What no policy can get below."""
 
 _QUERIES_PER_S = 1e7
 _START_S = 0.3
@@ -51,6 +71,19 @@ class System:
             buffer=buffer,
         )
 
+    @classmethod
+    def of(cls, arguments: Mapping[str, Any]) -> System:
+        """The system that a point's arguments have."""
+        return cls(**{name: tuple(value) for name, value in arguments.items()})
+
+    def greatest(self, servers: int, target: float) -> float:
+        """The greatest rate at which n servers keep a target, 1/s."""
+        return _greatest(self, servers, target)
+
+    def bound(self, servers: int, target: float, load: float) -> Optimum:
+        """The LP's optimum at a load."""
+        return _bound(self, servers, target, load)
+
     def arguments(self) -> dict[str, Any]:
         """As a point's arguments have it."""
         return {
@@ -58,6 +91,20 @@ class System:
             "accuracy": list(self.accuracy),
             "share": list(self.share),
         }
+
+
+@cache
+def _greatest(system: System, servers: int, target: float) -> float:
+    from inferway.dispatch import max_rate
+
+    return max_rate(system.fleet(servers), target)
+
+
+@cache
+def _bound(system: System, servers: int, target: float, load: float) -> Optimum:
+    from inferway.dispatch import solve
+
+    return solve(system.fleet(servers), target, load * _greatest(system, servers, target))
 
 
 FOUR_CLASSES = System((2.0, 1.0, 0.9, 0.1), (0.70, 0.75, 0.80, 1.00), (0.25,) * 4)
@@ -109,28 +156,34 @@ def simulated(
     from inferway.deployment.workloads import poisson
     from inferway.dispatch import max_rate, solve
 
-    fleet = System(**{name: tuple(value) for name, value in system.items()}).fleet(servers, buffer)
+    fleet = System.of(system).fleet(servers, buffer)
     rate_per_s = load * max_rate(fleet, target)
     optimum = solve(fleet, target, rate_per_s)
-    arrivals = poisson(rate_per_s)
-    asked = scenario(fleet, arrivals, distribution, target, policy, options or {})
+    asked = scenario(fleet, poisson(rate_per_s), distribution, target, policy, options or {})
     result = precise(
         asked, queries=queries, seed=seed, warmup=warmup, precision=precision, most=most
     )
     return {
-        "response_s": result.response_time_s.mean,
-        "response_s_se": result.response_time_s.stderr,
+        **measured(result),
         "p95_s": result.p95_s,
-        "accuracy": result.accuracy.mean,
-        "accuracy_se": result.accuracy.stderr,
         "rejected": result.rejected,
         "shares": [result.shares[name] for name in fleet.variants],
-        "stable": result.stable,
-        "queries": result.queries,
         "queries_per_cpu_s": result.queries_per_cpu_s,
         "engine": result.engine,
         "bound_s": optimum.response_time_s,
         "bound_accuracy": float(optimum.shares @ fleet.accuracy),
+    }
+
+
+def measured(result: TaskResult) -> dict[str, Any]:
+    """Return what all simulations of a site tell."""
+    return {
+        "response_s": result.response_time_s.mean,
+        "response_s_se": result.response_time_s.stderr,
+        "accuracy": result.accuracy.mean,
+        "accuracy_se": result.accuracy.stderr,
+        "stable": result.stable,
+        "queries": result.queries,
     }
 
 
@@ -146,16 +199,83 @@ def precise(
     """Simulate until the mean response time is known well enough; parameters as of `simulated`."""
     from inferway.twin.simulation import run
 
-    result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
-    while precision is not None and result.stable and queries < most:
+    while True:
+        result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
         error = result.response_time_s.stderr / result.response_time_s.mean
-        if error <= precision:
-            break
+        if precision is None or not result.stable or queries >= most or error <= precision:
+            return result
         # The error is an estimate too: a fifth more than it asks for, and no leap in the dark.
         factor = min(1.2 * (error / precision) ** 2, 20.0)
         queries = min(int(queries * max(factor, 1.5)), most)
-        result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
-    return result
+
+
+def phased(
+    *,
+    system: Mapping[str, Any],
+    servers: int,
+    targets: Sequence[float],
+    loads: Sequence[float],
+    phase_s: float,
+    policy: str,
+    queries: int,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+    sample_s: float | None = None,
+    warmup: int | None = None,
+) -> dict[str, Any]:
+    """Simulate a site whose load and target change in turn, as behind Figs. 9 and 10.
+
+    Parameters
+    ----------
+    system, servers, policy, options, queries, seed, warmup
+        As of `simulated`.
+    targets, loads
+        By phase: accuracy target, and rate over the greatest feasible one at that target.
+    phase_s
+        How long each phase lasts.
+    sample_s
+        Where given, the number in the system and the accuracy are sampled so often.
+
+    Returns
+    -------
+    dict
+        Response time and accuracy; ``bound_s`` and, by phase, ``bound_in_system`` (the bound times
+        the rate, by Little's law); with `sample_s` the samples.
+    """
+    from inferway.deployment.workloads import phased as phased_arrivals
+    from inferway.twin.simulation import run
+
+    site = System.of(system)
+    phases = list(zip(targets, loads, strict=True))
+    rates = [load * site.greatest(servers, target) for target, load in phases]
+    arrivals = phased_arrivals(
+        (phase_s, rate_per_s, target) for rate_per_s, target in zip(rates, targets, strict=True)
+    )
+    result = run(
+        scenario(site.fleet(servers), arrivals, "exponential", targets[0], policy, options or {}),
+        queries=queries,
+        seed=seed,
+        warmup=warmup,
+        workers=1,
+        sample_s=sample_s,
+    )
+    in_system = [
+        site.bound(servers, target, load).response_time_s * rate_per_s
+        for (target, load), rate_per_s in zip(phases, rates, strict=True)
+    ]
+    row = {
+        **measured(result),
+        "rate_per_s": rates,
+        "bound_s": sum(in_system) / sum(rates),
+        "bound_in_system": in_system,
+    }
+    if (series := result.series) is not None:
+        row |= {
+            "time_s": series.time_s,
+            "in_system": series.in_system[0],
+            "sampled_accuracy": series.accuracy[0],
+        }
+    return row
 
 
 def common(settings: Any, *names: str) -> dict[str, Any]:

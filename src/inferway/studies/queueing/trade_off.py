@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.studies.queueing.system import FOUR_CLASSES, System, common, seconds, simulated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from inferway.experiments.curves import Drawing
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.queueing.system import (
+    FOUR_CLASSES,
+    LOOKS,
+    System,
+    common,
+    seconds,
+    simulated,
+)
 
 _BOUND_POINTS = 60
 
@@ -45,20 +45,19 @@ def points(settings: Settings) -> list[Point]:
     )
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Latency against accuracy, with the least latency for each accuracy at this rate."""
     from inferway.experiments.figure import Mark, trade_off
-    from inferway.studies.queueing.look import LOOKS
 
     marks = []
     for policy in settings.policies:
-        accuracy = results.measure("accuracy", policy=policy)
-        if not accuracy.trials:
-            continue
-        half = 2 * accuracy.stderr
-        interval = (accuracy.mean - half, accuracy.mean + half)
-        response = results.measure("response_s", policy=policy)
-        marks.append(Mark(LOOKS[policy].label, accuracy.mean, interval, response.mean))
+        accuracy, response = (
+            results.measure(column, policy=policy) for column in ("accuracy", "response_s")
+        )
+        if accuracy.trials:
+            half = 2 * accuracy.stderr
+            interval = (accuracy.mean - half, accuracy.mean + half)
+            marks.append(Mark(LOOKS[policy].label, accuracy.mean, interval, response.mean))
     drawn = trade_off(
         marks,
         bound=_frontier(settings),
@@ -77,15 +76,15 @@ def _frontier(settings: Settings) -> list[tuple[float, float]]:
     from inferway.dispatch import max_rate, solve
 
     fleet = settings.system.fleet(settings.servers)
-    rate_per_s = settings.load * max_rate(fleet, settings.target)
+    rate_per_s = settings.load * settings.system.greatest(settings.servers, settings.target)
     low, high = float(fleet.accuracy.min()), float(fleet.accuracy.max())
-    found = []
+    frontier = []
     for step in range(_BOUND_POINTS + 1):
         goal = low + (high - low) * step / _BOUND_POINTS
         if max_rate(fleet, goal) < rate_per_s:
             break
-        found.append((goal, solve(fleet, goal, rate_per_s).response_time_s))
-    return found
+        frontier.append((goal, solve(fleet, goal, rate_per_s).response_time_s))
+    return frontier
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
@@ -94,57 +93,54 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         results.where(policy=policy) for policy in ("jiq-fast", "jiq-accurate", "tad-op")
     )
     balanced_s, bound_s = ours.value("response_s"), ours.value("bound_s")
-    where = "Sec. 1, Fig. 1"
     stable = accurate.measure("response_s").stable
     slowest_s = accurate.value("response_s") if stable else math.inf
+    where = "Sec. 1, Fig. 1"
     return [
-        Claim(
+        claim(
             where,
             "Prioritizing faster servers does not reach the desired accuracy.",
             "shortfall of its mean accuracy",
             settings.target - fast.value("accuracy"),
-            at_least=0.001,
-            unit="%",
-            why=f"accuracy {fast.value('accuracy'):.4f}",
+            "at least 0.1 %",
+            f"accuracy {fast.value('accuracy'):.4f}",
         ),
-        Claim(
+        claim(
             where,
             "Prioritizing more accurate servers results in large latency.",
             "its response time over TAD-OP's",
             slowest_s / balanced_s,
-            at_least=1.5,
-            why=f"{slowest_s:.3g} s at accuracy {accurate.value('accuracy'):.4f}",
+            "at least 1.5",
+            f"{slowest_s:.3g} s at accuracy {accurate.value('accuracy'):.4f}",
         ),
-        Claim(
+        claim(
             where,
             "The proposed policy keeps the desired accuracy.",
             "shortfall of its mean accuracy",
             settings.target - ours.value("accuracy"),
-            at_most=0.0002,
-            unit="%",
-            why=f"accuracy {ours.value('accuracy'):.5f}",
+            "at most 0.02 %",
+            f"accuracy {ours.value('accuracy'):.5f}",
         ),
-        Claim(
+        claim(
             where,
             "The proposed policy has a reasonable latency.",
             "its response time over the bound",
             balanced_s / bound_s,
-            at_most=1.25,
-            why=f"{balanced_s:.4f} s, bound {bound_s:.4f} s",
+            "at most 1.25",
+            f"{balanced_s:.4f} s, bound {bound_s:.4f} s",
         ),
     ]
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="trade-off",
     source="[Anonymous], Fig. 1",
     shows="Faster servers first misses the accuracy, accurate servers first the latency.",
-    scales={
-        "smoke": replace(_PAPER, queries=20_000, trials=1, warmup=None),
-        "quick": replace(_PAPER, queries=1_000_000, trials=1, warmup=None, precision=0.0015),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        Settings(),
+        smoke={"queries": 20_000, "trials": 1, "warmup": None},
+        quick={"queries": 1_000_000, "trials": 1, "warmup": None, "precision": 0.0015},
+    ),
     points=points,
     figure=figure,
     claims=claims,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.studies.queueing.system import THREE_CLASSES, System, common, seconds, simulated
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from inferway.experiments.curves import Drawing, Look, Panel, frame, line, lines, panels, series
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.queueing.system import (
+    BOUND,
+    LOOKS,
+    THREE_CLASSES,
+    System,
+    common,
+    seconds,
+    simulated,
+)
 
 
 @dataclass(frozen=True)
@@ -41,34 +42,27 @@ def points(settings: Settings) -> list[Point]:
     )
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Response time and the parts that the classes get, against load."""
-    from inferway.experiments.curves import Curve, Panel, panels
-    from inferway.studies.queueing.look import bound_curve, policy_curve
-
     loads = settings.loads
-    bound = [results.measure("bound_s", load=load).mean for load in loads]
-    curves = [bound_curve(loads, bound)]
-    for policy in settings.policies:
-        found = [results.measure("response_s", policy=policy, load=load) for load in loads]
-        curves.append(policy_curve(policy, loads, found))
+    looks = {policy: LOOKS[policy] for policy in settings.policies}
+    bound = line(results, "bound_s", BOUND, load=loads)
+    curves = [bound, *lines(results, "response_s", looks, load=loads)]
     parts = []
     for policy, dash in (("tad", "--"), ("tad-op", "-")):
-        for k in range(len(settings.system.rate)):
-            shares = [results.one("shares", policy=policy, load=load) for load in loads]
-            share = [math.nan if one is None else 100 * one[k] for one in shares]
-            label = f"class {k + 1}, {policy}"
-            parts.append(Curve(label, loads, share, color=k, dash=dash, markers=False))
-    known = [one for one in bound if not math.isnan(one)] or [1.0]
+        shares = [results.one("shares", policy=policy, load=load) for load in loads]
+        parts += [
+            series(
+                Look(f"class {k + 1}, {policy}", k, dash),
+                loads,
+                [math.nan if one is None else 100 * one[k] for one in shares],
+            )
+            for k in range(len(settings.system.rate))
+        ]
+    limits = frame(0.9, 1.6, bound.y)
     return panels(
         [
-            Panel(
-                "",
-                "load",
-                "mean response time, s",
-                curves,
-                limits_up=(0.9 * min(known), 1.6 * max(known)),
-            ),
+            Panel("", "load", "mean response time, s", curves, limits_up=limits),
             Panel("", "load", "part of the requests, %", parts),
         ],
         columns=2,
@@ -83,50 +77,43 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     tad_s, best_s = (here.value("response_s", policy=name) for name in ("tad", "tad-op"))
     shares = here.one("shares", policy="tad") or [math.nan] * 3
     return [
-        Claim(
+        claim(
             where,
             "At low load TAD's response time is 1.5.",
             f"its mean response time at load {low:g}",
             tad_s,
-            at_least=1.495,
-            at_most=1.505,
-            unit="s",
-            why="shares of the classes " + ", ".join(f"{one:.4f}" for one in shares),
+            "1.495 to 1.505 s",
+            "shares of the classes " + ", ".join(f"{one:.4f}" for one in shares),
         ),
-        Claim(
+        claim(
             where,
             "Eleven of twelve requests to class 1, one to class 3: accuracy 45, response time "
             "1.25.",
             f"mean response time of TAD-OP at load {low:g}, which does so",
             best_s,
-            at_least=1.245,
-            at_most=1.255,
-            unit="s",
-            why=f"accuracy {here.value('accuracy', policy='tad-op'):.5f}, bound "
+            "1.245 to 1.255 s",
+            f"accuracy {here.value('accuracy', policy='tad-op'):.5f}, bound "
             f"{here.value('bound_s', policy='tad-op'):.4f} s",
         ),
-        Claim(
+        claim(
             where,
             "That is 16.67 % better than TAD.",
             "1 less the ratio of the two",
             1 - best_s / tad_s,
-            at_least=0.1617,
-            at_most=0.1717,
-            unit="%",
+            "16.17 to 17.17 %",
         ),
     ]
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="wrong-pair",
     source="[Anonymous], Example 2",
     shows="TAD picks a pair of classes that is a fifth slower than the best.",
-    scales={
-        "smoke": replace(_PAPER, loads=(0.02, 0.5), queries=40_000),
-        "quick": replace(_PAPER, queries=2_000_000, precision=0.0015),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        Settings(),
+        smoke={"loads": (0.02, 0.5), "queries": 40_000},
+        quick={"queries": 2_000_000, "precision": 0.0015},
+    ),
     points=points,
     figure=figure,
     claims=claims,

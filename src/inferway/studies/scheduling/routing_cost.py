@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 
 from inferway.dispatch.alias import tabulate
 from inferway.experiments.claim import Claim
-from inferway.experiments.grid import grid
 from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
+from inferway.experiments.runner import Point, grid
 from inferway.experiments.study import Study
 from inferway.site import uniform
 from inferway.site.view import Floats, Ints

@@ -10,9 +10,14 @@ import pytest
 
 import inferway
 from inferway.network import deployed, to_graph
-from inferway.studies.placement.alpha_cost import wrong_way
-from inferway.studies.placement.backbones import BUILT_IN, VARIABLE, backbone, found
-from inferway.studies.placement.real_topologies import equipped
+from inferway.studies.placement.alpha import wrong_way
+from inferway.studies.placement.real_topologies import (
+    BUILT_IN,
+    VARIABLE,
+    backbone,
+    equipped,
+    found,
+)
 from inferway.studies.placement.setting import SYSTEMS, WINDOW, scenario
 from inferway.studies.placement.trial import allocated, simulated
 from inferway.twin.slots import simulate_slots
