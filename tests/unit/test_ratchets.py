@@ -26,7 +26,6 @@ NAMED_TWICE = {
     "Keys": 2,
     "Layout": 2,
     "Learned": 2,
-    "Look": 2,
     "Model": 2,
     "Node": 2,
     "Optimum": 2,

@@ -30,7 +30,7 @@ TUNED = "The learning rate, which the paper does not give, tunes itself."
 """A departure of most studies."""
 
 
-class Reading(NamedTuple):
+class PaperPolicy(NamedTuple):
     """A policy in a study: one reading of the papers."""
 
     look: Look
@@ -47,21 +47,21 @@ class Reading(NamedTuple):
         return self.look.label
 
 
-POLICIES: Mapping[str, Reading] = {
-    "infida": Reading(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
-    "infida-coupled": Reading(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
-    "infida-offline": Reading(Look("INFIDA-offline", 2, "-."), "infida-offline", seconds=2.0),
-    "static-greedy": Reading(Look("static greedy", 1, "-."), "static-greedy", seconds=3.0),
-    "static-greedy-served": Reading(
+POLICIES: Mapping[str, PaperPolicy] = {
+    "infida": PaperPolicy(Look("INFIDA", 0, "-"), "infida", {"rounding": "fresh"}),
+    "infida-coupled": PaperPolicy(Look("INFIDA, coupled (ours)", 6, "--"), "infida"),
+    "infida-offline": PaperPolicy(Look("INFIDA-offline", 2, "-."), "infida-offline", seconds=2.0),
+    "static-greedy": PaperPolicy(Look("static greedy", 1, "-."), "static-greedy", seconds=3.0),
+    "static-greedy-served": PaperPolicy(
         Look("static greedy, until served", 4, "-."),
         "static-greedy",
         {"stop": "all-served"},
         seconds=2.0,
     ),
-    "olag": Reading(Look("OLAG", 3, "--"), "olag"),
-    "olag-literal": Reading(Look("OLAG (literal)", 3, ":"), "olag-literal"),
-    "greedy": Reading(Look("greedy (forwarded)", 5, ":"), "greedy"),
-    "exact": Reading(Look("MILP", -1, "-"), "exact", {"time_limit_s": 60.0}, seconds=10.0),
+    "olag": PaperPolicy(Look("OLAG", 3, "--"), "olag"),
+    "olag-literal": PaperPolicy(Look("OLAG (literal)", 3, ":"), "olag-literal"),
+    "greedy": PaperPolicy(Look("greedy (forwarded)", 5, ":"), "greedy"),
+    "exact": PaperPolicy(Look("MILP", -1, "-"), "exact", {"time_limit_s": 60.0}, seconds=10.0),
 }
 """By name. ``static-greedy`` ends where nothing gains, ``static-greedy-served`` once no request
 reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas of the chosen model
