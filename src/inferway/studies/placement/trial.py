@@ -22,7 +22,7 @@ from inferway.studies.placement.setting import MODELS, Scenario, scenario
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
-CODE = ("site", "network", "placement", "workload", "catalog/paper.py", "twin/slots.py",
+CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twin/slots.py",
         "twin/result.py", "studies/placement/setting.py",
         "studies/placement/trial.py")  # fmt: skip
 """What the rows depend on."""
