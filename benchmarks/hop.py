@@ -140,11 +140,10 @@ def _broken(error: BaseException) -> None:
 
 def forwarded() -> bytes:
     """Write a request as an entry node does."""
-    from inferway.live.http.identity import Identity
-
+    from inferway.live.http.trace_context import TraceContext
     from inferway.live.upstream.headers import forward_head, target_of
 
-    lines = Identity(None, None).headers() + b"Content-Type: application/json\r\n"
+    lines = TraceContext(None, None).headers() + b"Content-Type: application/json\r\n"
     target = target_of(TASK, "127.0.0.1", 8003)
     return forward_head(target, b"cloud", b"tiny", b"edge", math.inf, lines, len(BODY)) + BODY
 

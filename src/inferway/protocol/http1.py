@@ -138,14 +138,8 @@ class AnswerForm(Protocol):
 class ClientConnection(AnswerReader, asyncio.Protocol):
     """One kept connection, which carries one call at a time.
 
-    Parameters
-    ----------
-    form
-        What it makes of answers.
-    answered
-        Told the connection, the answer and whether the connection can take another call.
-    lost
-        Told the connection, when it has ended, and why where something was wrong with what came.
+    `answered` is told the connection, the answer, of this form, and whether the connection can take
+    another call; `lost`, when it has ended, and why where something was wrong with what came.
 
     Attributes
     ----------

@@ -56,25 +56,10 @@ def encode(
 ) -> tuple[list[bytes], int | None]:
     """Write the body of an inference request.
 
-    Parameters
-    ----------
-    inputs
-        Of the model, each with its array, whose first axis is the batch.
-    outputs
-        Which are wanted back.
-    binary
-        Tensors as raw bytes in both directions, else as JSON.
-    parameters
-        Of the whole request.
-    numbers
-        Writes an array into JSON; as a plain list where not given.
-
-    Returns
-    -------
-    parts
-        Of the body, in order.
-    json_length
-        Bytes of its JSON, for the header of the binary tensor extension; None without it.
+    Inputs are given each with its array, whose first axis is the batch; the outputs are those that
+    are wanted back. Tensors go as raw bytes in both directions where that is `binary`, else as
+    JSON, into which `numbers` writes an array, or a plain list does. Returns the body in parts, and
+    the bytes of its JSON for the header of the binary tensor extension, None without it.
 
     Raises
     ------
@@ -107,18 +92,9 @@ def encode(
 
 
 def decode(signature: Signature, rows: int, body: bytes, json_length: int | None) -> Arrays:
-    """Read the body of an answer.
+    """Read the body of an answer to a request of so many rows; its outputs in their order.
 
-    Parameters
-    ----------
-    signature
-        Of the model.
-    rows
-        Of the request: every output must have as many.
-    body
-        As it came.
-    json_length
-        What the answer's header says of it; None where raw bytes do not follow.
+    The answer's header says how long the JSON is, None where raw bytes do not follow.
 
     Raises
     ------

@@ -34,19 +34,9 @@ class TaskSchema:
     def input(
         self, name: str, datatype: str, shape: Iterable[int], before: Mapping[str, Any]
     ) -> tuple[int, ...]:
-        """Check what is said of an input, before its data is looked at.
+        """Check what is said of an input, before its data is looked at; its shape.
 
-        Parameters
-        ----------
-        name, datatype, shape
-            As the client gives them.
-        before
-            The request's inputs that have been taken already.
-
-        Returns
-        -------
-        tuple of int
-            The shape, every axis at least 1.
+        Every axis of it is at least 1; `before` are the request's inputs that have been taken.
 
         Raises
         ------
@@ -68,13 +58,7 @@ class TaskSchema:
         return fitting
 
     def complete(self, arrays: Mapping[str, Any]) -> None:
-        """Check that all inputs have been taken.
-
-        Raises
-        ------
-        RefusalError
-            When one is missing.
-        """
+        """Check that all inputs have been taken; one that is missing is a `RefusalError`."""
         if len(arrays) < len(self.inputs):
             missing = ", ".join(repr(name) for name in self.inputs if name not in arrays)
             raise RefusalError(
@@ -84,16 +68,7 @@ class TaskSchema:
     def output(
         self, name: str, before: Container[str], parameters: TensorParameters | None
     ) -> Tensor:
-        """Find a requested output.
-
-        Parameters
-        ----------
-        name
-            As the client gives it.
-        before
-            Names requested already.
-        parameters
-            What the client says of it.
+        """Find a requested output, after those that have been.
 
         Raises
         ------
@@ -146,13 +121,7 @@ class TaskSchema:
 
 
 def check_parameters(parameters: InferParameters) -> None:
-    """Check what a client says of a request as a whole.
-
-    Raises
-    ------
-    RefusalError
-        When a parameter is out of range.
-    """
+    """Check what a client says of a request as a whole; out of range is a `RefusalError`."""
     accuracy, deadline_ms = parameters.accuracy, parameters.deadline_ms
     if accuracy is not None and not 0.0 <= accuracy <= 1.0:
         raise RefusalError(400, f"accuracy is {accuracy}, expected 0 to 1")

@@ -58,18 +58,7 @@ _parser: Final = _Parser()
 
 
 def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
-    """Decode JSON data, flat or nested as the shape says.
-
-    Parameters
-    ----------
-    name
-        The input's, for messages.
-    datatype
-        A key of `DTYPES`.
-    shape
-        Every axis at least 1.
-    data
-        A JSON array.
+    """Decode a JSON array, flat or nested as the shape says; the name is for messages.
 
     Raises
     ------
@@ -91,15 +80,7 @@ def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Ra
 def long_from_json(
     name: str, datatype: str, shape: tuple[int, ...], text: bytes
 ) -> Generator[int, None, NDArray[Any]]:
-    """Decode a long list as `from_json` does, step by step; yields zeros.
-
-    Parameters
-    ----------
-    datatype
-        Any but BYTES.
-    text
-        Valid JSON.
-    """
+    """Decode a long valid list of any but BYTES as `from_json` does, in steps; yields zeros."""
     size = math.prod(shape)
     _check_count(name, shape, text)
     depth = _depth(text)
@@ -357,14 +338,8 @@ def _flatten(values: list[Any], shape: tuple[int, ...]) -> list[str] | None:
 class UnevenError(ValueError):
     """Raw bytes of BYTES that do not hold as many elements as they should.
 
-    Parameters
-    ----------
-    element
-        At which it shows; their number where bytes are left.
-    cut
-        Whether the bytes end in the element itself, after its length.
-    left
-        Whether bytes are left after the last one.
+    It shows at this element, or after the last where bytes are `left`; `cut` says whether they end
+    in the element itself, after its length.
     """
 
     def __init__(self, element: int, *, cut: bool = False, left: bool = False) -> None:

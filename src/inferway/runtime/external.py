@@ -23,14 +23,8 @@ _TENSOR: Final = "TensorProto"
 class External(NamedTuple):
     """A tensor that lies in another file.
 
-    Attributes
-    ----------
-    name
-        The tensor's, or of the nearest part around it that has one; may be empty.
-    place
-        Where in the model it is, as fields of the schema.
-    location
-        The file that it names; empty where it names none.
+    It has the tensor's name, or that of the nearest part around it that has one, maybe none; its
+    place in the model, as fields of the schema; and the file that it names, empty for none.
     """
 
     name: str
@@ -39,17 +33,9 @@ class External(NamedTuple):
 
 
 def external_tensor(message: Any) -> External | None:
-    """Find a tensor that lies in another file.
+    """Find the first tensor, in the schema's order, that lies in another file; None for none.
 
-    Parameters
-    ----------
-    message
-        A whole model, or any part of one. Protobuf's parser lets none be nested more than 100 deep.
-
-    Returns
-    -------
-    External or None
-        The first in the order of the schema; None where all data is inside.
+    Protobuf's parser lets no message be nested more than 100 deep.
     """
     if message.DESCRIPTOR.name == _TENSOR:
         if message.data_location == message.DEFAULT and not message.external_data:

@@ -90,18 +90,10 @@ class Growth:
 
 
 def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = None) -> Growth:
-    """Measure a model in a process of its own, which takes a second or some.
+    """Measure a model file in a process of its own, which takes a second or some.
 
-    Parameters
-    ----------
-    path
-        The model file.
-    largest
-        Rows of the largest run.
-    limit_bytes
-        Sizes beyond this need not be tried.
-    digest
-        What the file must hash to, or None.
+    The largest run has so many rows; sizes beyond the limit need not be tried. With a digest, the
+    file must hash to it.
 
     Raises
     ------

@@ -259,10 +259,7 @@ class ServerConnections(ConnectionPool):
     async def exchange(self, head: bytes, body: Sequence[bytes], deadline_s: float) -> ServerReply:
         """Send a request and read its answer, until `deadline_s` on the monotonic clock.
 
-        Raises
-        ------
-        RemoteError
-            When there is none. Canceled, the connection ends.
+        Without one it is a `RemoteError`. Canceled, the connection ends.
         """
         call = _ServerCall(head, body, self._loop.create_future())
         timer = self._loop.call_later(max(0.0, deadline_s - time.monotonic()), call.expire)

@@ -56,23 +56,9 @@ class Proxy:
     What was decided at the entry is not decided again: a request goes to the node that it names,
     or is answered by the variant that it names.
 
-    Parameters
-    ----------
-    node
-        This node's name.
-    next_hop
-        The way towards a node, given the nodes, as headers have them, that a request has come
-        through; None where there is none now.
-    limits
-        Caps on requests.
-    passed
-        Told of each request that is served or passed on.
-    headers
-        What this node says with its answers; a new one by default.
-    spans
-        Made of what is passed on; None makes none.
-    now
-        The clock of deadlines, seconds; the sites'.
+    `next_hop` finds the way towards a node, given the nodes, as headers have them, that a request
+    has come through; None where there is none now. `passed` is told of each request that is served
+    or passed on. The clock is the sites'. Without `spans`, none are made of what is passed on.
     """
 
     def __init__(
@@ -82,7 +68,6 @@ class Proxy:
         *,
         limits: Limits | None = None,
         passed: Passed | None = None,
-        headers: ResponseHeaders | None = None,
         spans: Spans | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -90,7 +75,7 @@ class Proxy:
         self._own = encoded(node)
         self._next_hop, self._passed, self._now = next_hop, passed, now
         self._limits = limits or Limits()
-        self.headers = headers or ResponseHeaders(node)
+        self.headers = ResponseHeaders(node)
         self._spans = spans
         self._infers: dict[tuple[str, str], Infer] = {}
         self._handlers: dict[bytes, Handler] = {}
@@ -154,8 +139,8 @@ class Proxy:
         infer = self._infers.get((task, forward.variant))
         if infer is None:
             reason = f"variant {forward.variant!r} of task {task!r} does not run on {self.node} now"
-            self._refuse(exchange, 503, reason, received_s, unserved=True)
-            self._tell_refused(self._relayed(task, exchange, forward, received_s))
+            relayed = self._relayed(task, exchange, forward, received_s)
+            self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
         request = infer.take(exchange, received_s)
         if request is None:
@@ -183,8 +168,7 @@ class Proxy:
         # Back to where it has been it would only be refused as a loop.
         if upstream is None or encoded(upstream.name) in forward.nodes:
             reason = f"node {self.node} has no way to node {forward.node} now"
-            self._refuse(exchange, 503, reason, received_s, unserved=True)
-            self._tell_refused(relayed)
+            self._refuse(exchange, 503, reason, received_s, unserved=True, relayed=relayed)
             return
         target = self._targets.get((upstream, task))
         if target is None:
@@ -251,10 +235,6 @@ class Proxy:
         spans = self._spans
         return None if spans is None else spans.relay(task, exchange, forward, received_s)
 
-    def _tell_refused(self, relayed: Relayed | None) -> None:
-        if relayed is not None:
-            relayed.ended(503, None, self._now())
-
     def _live(self, exchange: Exchange) -> None:
         """Answer that this node lives, or ask the node that is named; nothing is done for it."""
         received_s = self._now()
@@ -276,7 +256,16 @@ class Proxy:
         exchange.request = upstream.ask(head, done)
 
     def _refuse(
-        self, exchange: Exchange, status: int, reason: str, received_s: float, *, unserved: bool
+        self,
+        exchange: Exchange,
+        status: int,
+        reason: str,
+        received_s: float,
+        *,
+        unserved: bool,
+        relayed: Relayed | None = None,
     ) -> None:
         lines = self.headers.own(exchange.path, self._now() - received_s, "", unserved)
         exchange.refuse(status, reason, lines + _RETRY * (status == 503))
+        if relayed is not None:
+            relayed.ended(status, None, self._now())

@@ -52,12 +52,8 @@ class CircuitBreaker:
     """Closed while a neighbor answers, open after failures, half open for one probe at a time.
 
     One that answers its probes and fails at requests would be asked again and again: where that
-    may be, a probe's answer puts it on trial, and one request shows whether it works.
-
-    Parameters
-    ----------
-    now
-        The clock, seconds.
+    may be, a probe's answer puts it on trial, and one request shows whether it works. `now` is the
+    clock, seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -100,10 +96,7 @@ class CircuitBreaker:
     def failed(self, *, certain: bool = False) -> bool:
         """Take a failure into account; whether that has opened it.
 
-        Parameters
-        ----------
-        certain
-            Whether the neighbor is certainly of no use now, as one that refuses a connection is.
+        A failure is `certain` where the neighbor refuses connections: it opens the breaker at once.
         """
         if not self.closed:
             self.trial = False
@@ -123,12 +116,7 @@ class Suspicion:
     """Decides when to ask one neighbor whether it lives because a request is out for too long.
 
     One that lives is slow, and is asked again after growing waits; one that does not say that it
-    lives is left out.
-
-    Attributes
-    ----------
-    asked
-        How often it was asked.
+    lives is left out. `asked` counts the questions.
     """
 
     def __init__(self) -> None:
@@ -138,13 +126,8 @@ class Suspicion:
     def asks(self, now_s: float, overdue_s: float) -> bool:
         """Whether to ask now.
 
-        Parameters
-        ----------
-        now_s
-            The time.
-        overdue_s
-            When the first of the requests that are out should have been answered at the latest;
-            inf where none is out.
+        At `overdue_s` the first of the requests that are out should have been answered at the
+        latest; inf where none is out.
         """
         if overdue_s > now_s:
             # Nothing is late: the next that is finds a neighbor that was asked of nothing.
@@ -164,26 +147,17 @@ class Suspicion:
 def suspect_after_s(predicted_s: float) -> float:
     """Tell how long a request may be out before its neighbor is suspect.
 
-    Parameters
-    ----------
-    predicted_s
-        From here and back, the queue there included; 0 where nothing is known.
+    It is predicted to take so long from here and back, the queue there included; 0 where nothing is
+    known.
     """
     return min(max(SUSPECT_FACTOR * predicted_s, SUSPECT_LEAST_S), SUSPECT_MOST_S)
 
 
 def time_limit_s(predicted_s: float, size: int, nodes: int = 0) -> float:
-    """Tell how long a neighbor may have a request before it is taken back.
+    """Tell how long a neighbor may have a request of so many bytes before it is taken back.
 
-    Parameters
-    ----------
-    predicted_s
-        How long the entry node predicted it to take, the queue and the way included; 0 where
-        nothing is known.
-    size
-        Bytes of its body.
-    nodes
-        That it has come through before this one.
+    The entry node predicted so long, the queue and the way included; 0 where nothing is known. The
+    request has come through so many nodes before this one.
     """
     if predicted_s <= 0.0:
         return math.inf

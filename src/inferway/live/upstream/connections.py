@@ -44,23 +44,17 @@ class UpstreamCall:
 
     Attributes
     ----------
-    head, body
-        What is written.
     done
         Called once with the answer or the failure, unless it is canceled; never before the call
         that made it has returned.
-    connection
-        The connection that carries it; None before and after.
     timer
         What goes on with it, where it waits for an emulated latency.
     late
         Whether its answer is to be late by half of an emulated latency, as it was.
     ended
         Whether it has been answered, has failed or has been canceled.
-    predicted_s
-        How long it was predicted to take, s; 0 where nothing was.
-    limit_s
-        How long the neighbor may have it, s.
+    predicted_s, limit_s
+        How long it was predicted to take, 0 where nothing was, and the neighbor may have it, s.
     since_s
         Since when it waits for a connection, on the monotonic clock, where it had to.
     """
@@ -101,19 +95,7 @@ class Question(UpstreamCall):
 
 
 class NeighborPool(ConnectionPool):
-    """Connections that are opened when requests need them, and kept.
-
-    Parameters
-    ----------
-    name
-        Of the neighbor.
-    host, port
-        Where it listens for other nodes.
-    tls
-        Context of encrypted connections; None for plain ones.
-    server_name
-        That its certificate must hold; None for the host.
-    """
+    """Connections that are opened when requests need them, and kept; see `ConnectionPool`."""
 
     idle_s = 60.0
     """Less than the neighbor's (`http.limits`): a request that meets a closing connection is
@@ -279,24 +261,12 @@ class NeighborPool(ConnectionPool):
     # The connections that are there may be what is wrong, or carry what is being waited for.
 
     async def why_dead(self, question: bytes, rtt_s: float) -> tuple[str, bool]:
-        """Ask the neighbor on a connection of its own whether it lives.
+        """Ask the neighbor on a connection of its own why it does not live; empty where it does.
 
         A slow link is no fault of the neighbor: the connection, which the kernel at the other end
-        makes, shows how slow it is. Where it is of use afterwards, the connection is kept.
-
-        Parameters
-        ----------
-        question
-            The request.
-        rtt_s
-            Round trip of the link as far as it is known, s; else 0.
-
-        Returns
-        -------
-        reason
-            Why the neighbor does not live, or an empty string.
-        refused
-            Whether it has refused the connection, which says nothing of others that it has.
+        makes, shows how slow it is; `rtt_s` is what is known of it before, else 0. Where it is of
+        use afterwards, the connection is kept. The second value says whether the neighbor has
+        refused it, which says nothing of others that it has.
         """
         ended: asyncio.Future[tuple[Response, bool] | str] = self._loop.create_future()
 
@@ -361,13 +331,7 @@ class NeighborPool(ConnectionPool):
 
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:
-    """Wait for something so long, as far as this process has had the time to see to it.
-
-    Raises
-    ------
-    TimeoutError
-        When it has not ended.
-    """
+    """Wait for something so long, as far as this process has had the time; else TimeoutError."""
     task = asyncio.ensure_future(work)
     try:
         while True:

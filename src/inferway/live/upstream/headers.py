@@ -69,16 +69,11 @@ class ForwardHeaders(NamedTuple):
 
     Attributes
     ----------
-    node, variant
-        Who shall answer.
-    address
-        The same two as the headers have them.
-    path
-        Nodes that it has come through, the sender last, as the header has them.
-    onward
-        The same with this node behind them.
-    nodes
-        The path's, encoded.
+    node, variant, address
+        Who shall answer; `address` is both as the headers have them.
+    path, onward, nodes
+        Nodes that it has come through, the sender last, as the header has them; the same with this
+        node behind them; and each by itself, encoded.
     entry
         The first of these.
     """
@@ -93,21 +88,9 @@ class ForwardHeaders(NamedTuple):
 
 
 def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[ForwardHeaders, float]:
-    """Read the hop headers of a request.
+    """Read the hop headers of a request, by name in lower case, at a node of this encoded name.
 
-    Parameters
-    ----------
-    headers
-        By name in lower case.
-    own
-        Name of this node, encoded.
-
-    Returns
-    -------
-    ForwardHeaders
-        What is asked.
-    float
-        Seconds until the deadline, when the request was sent; inf without one.
+    The second value are the seconds until the deadline, when the request was sent; inf without one.
 
     Raises
     ------
@@ -130,13 +113,7 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
 
 
 def predicted_of(value: bytes) -> float:
-    """Read how long a request was predicted to take, s, as `PREDICTED` has it.
-
-    Raises
-    ------
-    RefusalError
-        400 where it is malformed.
-    """
+    """Read how long a request was predicted to take, s; malformed, it is refused with 400."""
     return _seconds("Inferway-Predicted-Ms", value)
 
 
@@ -175,23 +152,11 @@ def _forward_headers(node: bytes, variant: bytes, path: bytes, own: bytes) -> Fo
 def forward_head(
     target: bytes, to: bytes, variant: bytes, path: bytes, left_s: float, carried: bytes, size: int
 ) -> bytes:
-    """Write the head of a request to a neighbor.
+    """Write the head of a request to a neighbor, for a body of so many bytes.
 
-    Parameters
-    ----------
-    target
-        Path of the task's `infer`, and the Host line (`target_of`).
-    to, variant
-        Who shall answer, encoded.
-    path
-        Nodes so far, this one included, encoded and joined by commas.
-    left_s
-        Until the deadline; inf without one.
-    carried
-        Lines that go on as the client gave them, after how long it is predicted to take
-        (`predicted_line`), where that is said.
-    size
-        Bytes of the body.
+    It begins with `target_of`. The nodes so far, this one included, are encoded and joined by
+    commas. Without a deadline, inf seconds are left. Lines that go on as the client gave them may
+    stand behind a `predicted_line`.
     """
     return (
         b"POST %sInferway-Node: %s\r\nInferway-Variant: %s\r\nInferway-Path: %s\r\n%s%s"
@@ -213,16 +178,9 @@ def predicted_line(predicted_s: float) -> bytes:
 
 
 def live_head(at: bytes, to: str = "", path: bytes = b"") -> bytes:
-    """Write a question that a neighbor answers at once, or has answered by another node.
+    """Write a question that a neighbor at an address answers, or has another node answer.
 
-    Parameters
-    ----------
-    at
-        The neighbor's address.
-    to
-        The node that shall answer; empty for the neighbor.
-    path
-        Nodes so far, encoded and joined by commas; empty for whoever asks first.
+    The nodes so far are encoded and joined by commas; there are none for whoever asks first.
     """
     lines = b"Inferway-Node: %s\r\n" % encoded(to) if to else b""
     if path:
@@ -255,14 +213,10 @@ class Response:
 
     Attributes
     ----------
-    status, kind, body
-        Status code, Content-Type and body.
     lines
         Header lines that go on as they came.
-    json_length
-        Value of Inference-Header-Content-Length; None without it.
-    retry_after
-        Value of Retry-After; empty without it.
+    json_length, retry_after
+        Values of Inference-Header-Content-Length, None without it, and of Retry-After.
     node, variant, path, times, degraded
         Values of the hop headers; empty without them.
     unserved
@@ -355,16 +309,10 @@ class Response:
 
 
 class ConnectError(NamedTuple):
-    """Why there is no answer.
+    """Why there is no answer, in a sentence.
 
-    Attributes
-    ----------
-    reason
-        In a sentence.
-    unserved
-        Whether the request has certainly not been run: it never went out.
-    late
-        Whether it was taken back, as it took too long.
+    A request is `unserved` where it has certainly not been run, as it never went out, and `late`
+    where it was taken back.
     """
 
     reason: str
@@ -373,19 +321,10 @@ class ConnectError(NamedTuple):
 
 
 class ResponseHeaders:
-    """What a node says of itself with each answer.
+    """What a node of this name says of itself with each answer.
 
-    Parameters
-    ----------
-    node
-        Its name.
-
-    Attributes
-    ----------
-    node
-        The name, encoded.
-    degraded
-        In a sentence, why answers are not what they could be; empty while they are.
+    `degraded` says in a sentence why answers are not what they could be; it is empty while they
+    are.
     """
 
     def __init__(self, node: str) -> None:
@@ -395,16 +334,8 @@ class ResponseHeaders:
     def own(self, path: bytes, took_s: float, variant: str, unserved: bool) -> bytes:
         """Lines of an answer that was made here.
 
-        Parameters
-        ----------
-        path
-            Nodes before this one, as the header has them; empty at the entry.
-        took_s
-            From the whole request's arrival.
-        variant
-            Who answered, empty where none did.
-        unserved
-            Whether the request has certainly not been run.
+        The path is that of the nodes before this one, empty at the entry. The time is counted from
+        the whole request's arrival. No variant is named where none answered.
         """
         lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
             self.node,

@@ -84,19 +84,9 @@ class RttEstimator:
         return self.since_s + self._wait_s
 
     def sample(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
-        """Take a sample into account.
+        """Take a sample into account, of a request sent and answered at these times.
 
-        Parameters
-        ----------
-        rtt_s
-            Round-trip time.
-        sent_s, now_s
-            When its request went out, and when its answer came.
-
-        Returns
-        -------
-        bool
-            Whether it was beyond the noise of the estimate.
+        Returns whether it was beyond the noise of the estimate.
         """
         self.since_s = now_s
         if self.low_s <= rtt_s <= self.high_s:
@@ -155,19 +145,10 @@ class _Path(NamedTuple):
 
 
 class RoundTrips:
-    """The links on the ways that begin with one hop.
+    """The links on the ways that begin with one neighbor.
 
-    Only those are kept that somebody follows; what else is passed on teaches nothing.
-
-    Parameters
-    ----------
-    now
-        The clock of samples, s.
-
-    Attributes
-    ----------
-    followed
-        Whether anybody follows any.
+    Only those are kept that somebody follows; what else is passed on teaches nothing. `now` is the
+    clock of samples, s; `followed` says whether anybody follows any.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -178,14 +159,9 @@ class RoundTrips:
         self._ways: dict[tuple[str, ...], _Path] = {}
 
     def follow(self, path: tuple[str, ...], changed: OnChange) -> None:
-        """Call somebody when a way takes longer, or less.
+        """Call somebody when a way, from the neighbor to the last node, takes longer, or less.
 
-        Parameters
-        ----------
-        path
-            From the neighbor to the last node, both included.
-        changed
-            Called with the difference, s, and with the round trip of the whole way from now on, s.
+        They are told the difference, s, and the round trip of the whole way from now on, s.
         """
         if path not in self._ways:
             if len(self._links) >= _LONGEST_MEMORY:
@@ -223,14 +199,8 @@ class RoundTrips:
     def learn(self, answer: Response, sent_s: float, now_s: float, more_s: float = 0.0) -> None:
         """Learn from an answer; note there whether the way took otherwise than estimated.
 
-        Parameters
-        ----------
-        answer
-            As it came.
-        sent_s, now_s
-            When its request was written, and when it came.
-        more_s
-            That passed elsewhere and belongs to the way to the neighbor.
+        Its request was written at `sent_s` and it came at `now_s`; `more_s` passed elsewhere and
+        belongs to the way to the neighbor.
         """
         links = self._behind.get(answer.path)
         if links is None:

@@ -31,18 +31,9 @@ from inferway.runtime import Fault, RemoteError, RemoteRuntime
 class Verdict(NamedTuple):
     """How a failed run is judged.
 
-    Attributes
-    ----------
-    outcome
-        How the request ends.
-    weight
-        As how many failures it counts.
-    certain
-        Whether the instance rests after `FAILURES` without being run on zeros first.
-    unserved
-        Whether the model has certainly not run, so that another variant may be asked.
-    retry_after_s
-        When another try may be worth it, in seconds.
+    It counts as so many failures. An instance rests after a `certain` one without being run on
+    zeros first. Where it is `unserved`, the model has certainly not run, and another variant may be
+    asked. `retry_after_s` says when another try may be worth it.
     """
 
     outcome: Outcome
@@ -85,24 +76,8 @@ class ServerInstance(RemoteInstance):
     """Asks a remote server, as a copy that runs here is asked.
 
     A request of more rows than a run may have is answered in several runs, one after the other. One
-    whose server is down rests from the start: it is probed like any other.
-
-    Parameters
-    ----------
-    name
-        For messages.
-    remote
-        The model.
-    terms
-        Of the pool.
-    sizes
-        Rows that it may be given together, to be tried while it warms up.
-    most_rows
-        Of one run.
-    headroom
-        Lets requests run within the memory that there is; None where nothing bounds it.
-    demand
-        What they take; None where that is not known.
+    whose server is down rests from the start: it is probed like any other. `sizes` are the rows
+    that it may be given together, to be tried while it warms up.
     """
 
     group = None
@@ -136,8 +111,7 @@ class ServerInstance(RemoteInstance):
         Raises
         ------
         WarmUpError
-            When the model fails on an input that its signature describes completely, or answers a
-            batch with another number of rows.
+            As `LocalInstance.warm_up`.
         """
         self._finished = events.done
         if self._is_down():

@@ -40,12 +40,8 @@ class _Forwarded:
 class Spans:
     """Makes the spans of a node; a node without an exporter has none.
 
-    Attributes
-    ----------
-    tracer
-        Where they go.
-    degraded
-        In a sentence, why answers are not what they could be; empty while they are.
+    `degraded` says in a sentence why answers are not what they could be; it is empty while they
+    are.
     """
 
     def __init__(self, tracer: Tracer, node: str) -> None:

@@ -100,25 +100,18 @@ class Upstream(NeighborPool):
         predicted_s: float = 0.0,
         limit_s: float = inf,
     ) -> UpstreamCall:
-        """Send a request.
+        """Send a request, which can be canceled.
 
         Parameters
         ----------
-        head
-            Request line and headers, with the empty line (`headers.forward_head`).
-        body
-            Its bytes, or pieces of them.
+        head, body
+            Request line and headers, with the empty line (`headers.forward_head`); and the body, or
+            pieces of it.
         done
             Called once with what came of it, after this has returned, unless it is canceled.
-        predicted_s
-            How long that is predicted to take; 0 where nothing is known.
-        limit_s
-            How long the neighbor may have it.
-
-        Returns
-        -------
-        UpstreamCall
-            It can be canceled.
+        predicted_s, limit_s
+            How long that is predicted to take, 0 where nothing is known; and how long the neighbor
+            may have it.
         """
         call = UpstreamCall(self, head, body, done, predicted_s, limit_s)
         if (self.breaker.closed or self._tries(call)) and self.rtt_s == 0.0:
@@ -129,13 +122,7 @@ class Upstream(NeighborPool):
         return call
 
     def ask(self, head: bytes, done: Callable[[Response | ConnectError], None]) -> UpstreamCall:
-        """Send a question about health, for somebody else; it shows nothing of requests.
-
-        Parameters
-        ----------
-        head, done
-            As `send` has them.
-        """
+        """Send a question about health, for somebody else; it shows nothing of requests."""
         call = Question(self, head, b"", done)
         if self.breaker.closed and self.rtt_s == 0.0:
             self.submit(call)
@@ -156,12 +143,7 @@ class Upstream(NeighborPool):
     def follow(self, path: tuple[str, ...], changed: OnChange, *, me: str = "") -> None:
         """Have somebody told when a way takes longer, or less, as `RoundTrips.follow` does it.
 
-        Parameters
-        ----------
-        path, changed
-            As there.
-        me
-            This node, to which no question is to come back.
+        No question comes back to this node, `me`.
         """
         self._me = encoded(me)
         self._trips.follow(path, changed)
