@@ -49,7 +49,6 @@ NAMED_TWICE = {
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
-    "inferway.live.node.sites.Sites": 12,
     "inferway.live.node.placement.NodePlacement": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
     "inferway.twin.network.mover.Mover": 9,

@@ -115,7 +115,7 @@ class TaskFleets:
     """
 
     def __init__(self, deployment: Deployment, kind: Task, terms: FleetTerms) -> None:
-        self._deployment, self._kind, self.terms = deployment, kind, terms
+        self._deployment, self._kind, self._terms = deployment, kind, terms
         self.own: Mapping[str, int] = {}
         """Copies that the present fleet was made of, by variant."""
         self._ways: frozenset[Way] = frozenset()
@@ -155,7 +155,7 @@ class TaskFleets:
         ValueError
             Where there is neither a copy nor an offer, or the policy cannot run there.
         """
-        deployment, kind, terms = self._deployment, self._kind, self.terms
+        deployment, kind, terms = self._deployment, self._kind, self._terms
         network = deployment.network
         variants = kind.variants
         fleet, stands_for = fleet_at(
@@ -213,17 +213,17 @@ class TaskFleets:
             else msgspec.structs.replace(offer, repository=False)
             for offer in stands_for
         ]
-        return lasting_classes(within_reach, repository=self.terms.repository)
+        return lasting_classes(within_reach, repository=self._terms.repository)
 
     @property
     def _rate_per_s(self) -> float | None:
         """Expected arrival rate for the policy; None where nothing says it."""
-        if self.terms.rate_per_s > 0.0:
-            return self.terms.rate_per_s
+        if self._terms.rate_per_s > 0.0:
+            return self._terms.rate_per_s
         if self._deployment.policy_of(self._kind).options.get("window"):
             return None
         # What neighbors send has been decided on: the policy here has next to nothing to do.
-        return _RARE_PER_S if self.terms.elsewhere else None
+        return _RARE_PER_S if self._terms.elsewhere else None
 
 
 class Capability(NamedTuple):
@@ -245,20 +245,21 @@ class Capability(NamedTuple):
 
 
 def offered(
-    terms: FleetTerms,
+    task: str,
     variant: str,
     accuracy: float,
     copies: int,
     one: Capability,
     taken_per_s: float,
+    repository: bool,
 ) -> Own:
     """Offer the neighbors what copies of a variant can spare beside what is taken of them, 1/s."""
     return Own(
-        terms.task,
+        task,
         variant,
         accuracy,
         one.least_s,
         max(0.0, copies * one.most_per_s - taken_per_s),
-        terms.repository,
+        repository,
         copies * one.largest if one.largest > 1 else 0,
     )

@@ -10,10 +10,11 @@ from urllib.parse import unquote
 from inferway.dispatch.batching import least_s, most_per_s, rule_of
 from inferway.dispatch.offers import Own
 from inferway.live.request import Outcome, Request
+from inferway.network.node import Capability, offered
 
 if TYPE_CHECKING:
+    from inferway.live.node.fleets import Fleets
     from inferway.live.node.plan import NodePlan
-    from inferway.live.node.sites import Sites
 
 
 class Measured(NamedTuple):
@@ -135,7 +136,7 @@ class ClientRates:
 
 def spare_capacity(
     plan: NodePlan,
-    sites: Sites,
+    fleets: Fleets,
     taken_per_s: Mapping[tuple[str, str], float],
     but: Container[tuple[str, str]] = (),
 ) -> list[Own]:
@@ -148,7 +149,7 @@ def spare_capacity(
     ----------
     plan
         The node's.
-    sites
+    fleets
         Where the copies run.
     taken_per_s
         By task and variant, what its own clients take of them, 1/s.
@@ -156,23 +157,15 @@ def spare_capacity(
         Task and variant of those that are not offered.
     """
     found = []
-    for (task, variant), copies in sites.running.items():
-        pool = sites.pool(task)
+    for (task, variant), copies in fleets.running.items():
+        pool = fleets.pool(task)
         if (task, variant) in but or pool is None or variant not in pool.variants:
             continue
         k, view = pool.variants.index(variant), pool.dispatcher.site
         rule = rule_of(plan.tasks[task].variants[variant].batch)
         healthy = min(copies, sum(pool.health.healthy[pool.first[k] : pool.first[k + 1]]))
-        capacity_per_s = healthy * most_per_s(view, k, rule)
-        found.append(
-            Own(
-                task,
-                variant,
-                pool.accuracy[k],
-                least_s(view, k, rule),
-                max(0.0, capacity_per_s - taken_per_s.get((task, variant), 0.0)),
-                plan.repository,
-                healthy * rule.largest if rule.largest > 1 else 0,
-            )
-        )
+        one = Capability(least_s(view, k, rule), most_per_s(view, k, rule), rule.largest)
+        taken = taken_per_s.get((task, variant), 0.0)
+        accuracy = pool.accuracy[k]
+        found.append(offered(task, variant, accuracy, healthy, one, taken, plan.repository))
     return found

@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
+from inferway.live.assembly import demand_at
 from inferway.live.errors import DamagedError, StoreError, WarmUpError
 from inferway.live.growths import Growths
-from inferway.live.headroom import is_closed
+from inferway.live.headroom import Headroom, MemoryNeed, is_closed
 from inferway.live.local import LocalInstance
 from inferway.live.models import PASSING, LoadError
 from inferway.live.store.allowed import shown
@@ -44,6 +45,7 @@ from inferway.site.view import RUN_ROWS
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Model, Remote, Task, Variant
     from inferway.live.store.store import ModelStore
+    from inferway.site.view import Site as View
 
 T = TypeVar("T")
 Pair = tuple[str, str]
@@ -91,11 +93,18 @@ class LoadedModels:
         Fetches files and keeps them.
     growths
         Says what runs take; None where nobody does.
+    headroom
+        Of all runs; None bounds nothing.
     """
 
     def __init__(
-        self, deployment: Deployment, store: ModelStore, growths: Growths | None = None
+        self,
+        deployment: Deployment,
+        store: ModelStore,
+        growths: Growths | None = None,
+        headroom: Headroom | None = None,
     ) -> None:
+        self.headroom = headroom
         self._tasks = deployment.named()
         self._store, self._growths = store, growths
         self._hashed: dict[Path, str] = {}
@@ -236,6 +245,15 @@ class LoadedModels:
     def growth(self, task: str, variant: str) -> tuple[Growth, str] | None:
         """Say what runs of a loaded variant take, and where that comes from; None if not known."""
         return self._growth.get((task, variant))
+
+    def memory_need(
+        self, task: str, variant: str, view: View, servers: slice, signature: Signature
+    ) -> MemoryNeed | None:
+        """Say what requests of a loaded variant take; divide at its servers what is too large."""
+        if self.headroom is None:
+            return None
+        described, growth = self._variant(task, variant), self.growth(task, variant)
+        return demand_at(view, servers, described, signature, self.headroom, growth)
 
     def release(self, task: str, variant: str) -> bool:
         """Free a variant's memory, at once or when the last loan comes back; whether it is free."""

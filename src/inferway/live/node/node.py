@@ -30,6 +30,7 @@ from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.node.addresses import Addresses, bound
 from inferway.live.node.demand import ClientRates, LocalDemand, spare_capacity
+from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.part import node_placement
@@ -37,7 +38,6 @@ from inferway.live.node.plan import host_and_port, peers_of, plan_of, upstreams_
 from inferway.live.node.proxy import Proxy
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.node.recordings import RecordingRotation
-from inferway.live.node.sites import Sites
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.options import ServerOptions
 from inferway.live.pauses import settle
@@ -51,7 +51,7 @@ from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore
 from inferway.live.upstream.spans import Spans
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.layout import members_of, topology_of
+from inferway.network.layout import topology_of
 from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
 from inferway.runtime.allocator import give_back
@@ -110,7 +110,6 @@ class Node:
             raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
         self.plan = plan = plan_of(deployment, name)
         topology = topology_of(deployment)
-        member = members_of(deployment, topology)[name]
         if name not in addresses:
             raise ServeError(
                 f"node {name} has no address; say its `address` in the deployment file, or give a "
@@ -118,13 +117,13 @@ class Node:
             )
         here = bound(name, addresses[name], bind)
         self.name = name
-        self._deployment, self._member, self._now = deployment, member, options.now
+        self._now = options.now
         mine = None if credentials is None else Credentials.of(name, credentials)
         if mine is not None:
             mine.check(name)
         # Everything on disk is the node's own.
         folder.mkdir(parents=True, exist_ok=True)
-        kept = member.store
+        kept = plan.member.store
         allowed = Allowed(kept.schemes, kept.hosts, kept.loopback, kept.private)
         self.store = ModelStore(folder / "models", limit_bytes=kept.limit, allowed=allowed)
         self.memory = NodeState(
@@ -163,7 +162,7 @@ class Node:
                 http_port=http_port,
                 admin_host=admin_host,
                 admin_port=admin_port,
-                limits=options.limits or Limits.of(member.limits),
+                limits=options.limits or Limits.of(plan.member.limits),
                 record=None,
                 tracer=None,
                 times=None,
@@ -185,20 +184,17 @@ class Node:
             deployment,
             self.store,
             Growths(folder / "memory.json", self.log, self.server.limits.memory_bytes),
+            self.server.headroom,
         )
-        self.sites = Sites(
+        self.fleets = Fleets(
             deployment,
             plan,
-            member,
-            sites=self.server.sites,
-            replace=self._replace,
-            models=self.models,
-            offers=self.offer_table.offers,
-            signature=self.offer_table.signature,
-            upstreams=self.upstreams,
-            spans=self._spans,
-            now=options.now,
-            headroom=self.server.headroom,
+            self.server.sites,
+            self._replace,
+            self.models,
+            self.offer_table,
+            self.upstreams,
+            self._spans,
         )
         for site in self.server.sites.values():
             site.trace(self.demand.ended if self._spans is None else self._ended)
@@ -212,7 +208,7 @@ class Node:
                 if described.size_bytes is not None
             },
             budget_bytes=plan.budget_bytes,
-            pinned=_listed(plan.tasks, member.pinned),
+            pinned=_listed(plan.tasks, plan.member.pinned),
             now=options.now,
             log=self.log,
         )
@@ -237,7 +233,7 @@ class Node:
             self.demand,
             self.memory,
             sites=self.server.sites,
-            running=lambda: self.sites.running,
+            running=lambda: self.fleets.running,
             wanted=self._want,
             log=self.log,
         )
@@ -359,7 +355,7 @@ class Node:
     def _offers_changed(self, tasks: set[str]) -> None:
         # What is offered no more is left out at once; sites are made anew a little later, as
         # changes come together.
-        fresh = {task for task in tasks if self.sites.heed(task)}
+        fresh = {task for task in tasks if self.fleets.heed(task)}
         if fresh and not self._pending:
             self._go(self._refresh())
         self._pending |= fresh
@@ -384,7 +380,7 @@ class Node:
             return  # it is about to go
         for task in tasks:
             try:
-                await self.sites.refresh(task)
+                await self.fleets.refresh(task)
             except Exception as error:
                 self.log.error("a task's site could not be made", task=task, reason=str(error))
         self._degrade()
@@ -428,13 +424,13 @@ class Node:
 
     def _want(self, wanted: dict[tuple[str, str], int]) -> None:
         if self.plan.repository:
-            wanted = {**wanted, **_listed(self.plan.tasks, self._member.instances)}
+            wanted = {**wanted, **_listed(self.plan.tasks, self.plan.member.instances)}
         # Neighbors go by an offer until they have heard that it is taken back, and what they have
         # sent meanwhile is on its way. So it is taken back before anything moves.
         now_s = self._now()
         staying = wanted.keys() | self.reconciler.pinned.keys()
         self._leaving = {
-            key: self._leaving.get(key, now_s) for key in self.sites.running if key not in staying
+            key: self._leaving.get(key, now_s) for key in self.fleets.running if key not in staying
         }
         self._offer()
         moves = self._go(self._move(wanted))
@@ -460,14 +456,14 @@ class Node:
         return leaving
 
     async def _run(self, running: Mapping[tuple[str, str], int]) -> None:
-        gone = [key for key in self.sites.running if key not in running]
+        gone = [key for key in self.fleets.running if key not in running]
         if gone:
             # Also what goes because another came at last, long after it was said what is wanted.
             now_s = self._now()
             since_s = [self._leaving.setdefault(key, now_s) for key in gone]
             self._offer()
             await asyncio.sleep(max(0.0, max(since_s) + self._told_after_s - now_s))
-        await self.sites.run(running)
+        await self.fleets.run(running)
         for key in gone:
             self._leaving.pop(key, None)
         self._offer()
@@ -476,7 +472,7 @@ class Node:
     def _offer(self) -> None:
         """Tell the neighbors what runs here, and what it can spare."""
         self.offer_table.offer(
-            spare_capacity(self.plan, self.sites, self._rates.per_s, but=self._leaving)
+            spare_capacity(self.plan, self.fleets, self._rates.per_s, but=self._leaving)
         )
 
     async def _look(self) -> None:
@@ -522,7 +518,7 @@ class Node:
             },
             "running": {
                 f"{task}/{variant}": copies
-                for (task, variant), copies in sorted(self.sites.running.items())
+                for (task, variant), copies in sorted(self.fleets.running.items())
             },
             "offers": [
                 {

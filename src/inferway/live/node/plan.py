@@ -15,14 +15,14 @@ from inferway.live.errors import ServeError
 from inferway.live.node.addresses import Addresses
 from inferway.live.security.tls import Credentials, file_name
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.layout import Deployed, deployed, topology_of
+from inferway.network.layout import Deployed, deployed, members_of, topology_of
 from inferway.network.routes import shortest_paths
 from inferway.network.topology import Topology
 from inferway.placement.crossing import NodeData, data_of
 from inferway.protocol.address import split
 
 if TYPE_CHECKING:
-    from inferway.deployment import Deployment, Task
+    from inferway.deployment import Deployment, Node, Task
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,8 @@ class NodePlan:
         Longest round trip, s, from a node whose requests go through this one.
     deployed
         The whole network and the demand for it.
+    member
+        What the file says of the node.
     """
 
     node: str
@@ -76,6 +78,7 @@ class NodePlan:
     peaks_per_s: Mapping[str, float]
     reach_s: float
     deployed: Deployed
+    member: Node
 
 
 def plan_of(deployment: Deployment, node: str) -> NodePlan:
@@ -130,6 +133,7 @@ def plan_of(deployment: Deployment, node: str) -> NodePlan:
         },
         reach_s=float(network.paths.rtt_s[network.paths.node == number].max(initial=0.0)),
         deployed=found,
+        member=members_of(deployment, topology)[node],
     )
 
 

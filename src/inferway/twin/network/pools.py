@@ -313,15 +313,17 @@ class NodePools:
 
     def own(self, node: int) -> list[Own]:
         """List what a node offers: what it runs, less what it has served of late."""
-        models = self._terrain.models
+        terrain = self._terrain
+        models, tasks = terrain.models, terrain.network.tasks
         return [
             offered(
-                self._fleets[node, models[i].task].terms,
+                tasks[models[i].task],
                 models[i].variant,
                 models[i].accuracy,
                 count,
                 self._capability(i),
                 self._rate_per_s[i],
+                terrain.nodes[node].repository,
             )
             for i, count in self.copies(node).items()
             if i not in self.going[node]

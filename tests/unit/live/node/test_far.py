@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import inferway
 from inferway.dispatch.offers import Offer
+from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.plan import plan_of
-from inferway.live.node.sites import Sites
 from inferway.live.options import ServerOptions
 from inferway.live.server import Server
 from inferway.live.site import Site
@@ -21,7 +22,6 @@ from inferway.live.store.store import ModelStore
 from inferway.live.upstream.headers import Response
 from inferway.live.upstream.rtt import ENOUGH, FIRST
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.layout import members_of, topology_of
 from inferway.site.transitions import measure
 
 FILE = """
@@ -77,18 +77,17 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         offers = [SMALL]
         hop = Upstream("metro", "127.0.0.1", 9)
         server = Server([Site("digits", node="edge")], ServerOptions(log_level="critical"))
-        sites = Sites(
+        heard = SimpleNamespace(offers=lambda task: offers, signature=lambda task: None)
+        fleets = Fleets(
             deployment,
             plan_of(deployment, "edge"),
-            members_of(deployment, topology_of(deployment))["edge"],
-            sites=server.sites,
-            replace=server.replace,
-            models=models,
-            offers=lambda task: offers,
-            signature=lambda task: None,
-            upstreams={"metro": hop},
+            server.sites,
+            server.replace,
+            models,
+            heard,
+            {"metro": hop},
         )
-        await sites.run({("digits", "mini"): 1})
+        await fleets.run({("digits", "mini"): 1})
         site = server.sites["digits"]
         hear(hop, 0.005, FIRST)
         hear(hop, 0.305, ENOUGH)
@@ -97,7 +96,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
         measure(site.pool.dispatcher.site, near, 1, 0.32)
         # What has been measured is carried over as it is; what is new counts on the file's 5 ms.
         offers.append(LARGE)
-        await sites.run({("digits", "mini"): 2})
+        await fleets.run({("digits", "mini"): 2})
         site = server.sites["digits"]
         assert times_of(site, "small@metro") == pytest.approx(0.32)
         assert times_of(site, "large@metro") == pytest.approx(0.309)

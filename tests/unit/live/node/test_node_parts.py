@@ -64,9 +64,9 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
             for task in tuple(edge._tasks):
                 task.cancel()
             assert await edge.reconciler.toward({small: 1})
-            assert small in edge.sites.running
+            assert small in edge.fleets.running
             happened: list[str] = []
-            offer, run_sites = edge.offer_table.offer, edge.sites.run
+            offer, run_sites = edge.offer_table.offer, edge.fleets.run
 
             def offered(own: Any) -> None:
                 told = list(own)
@@ -78,7 +78,7 @@ def test_what_goes_is_offered_no_more_before_it_moves(tmp_path: Path, run: Any) 
                 happened.append("moved")
                 await run_sites(running)
 
-            edge.offer_table.offer, edge.sites.run = offered, ran  # type: ignore[method-assign]
+            edge.offer_table.offer, edge.fleets.run = offered, ran  # type: ignore[method-assign]
             # As when what failed is tried again: nobody has said anew what is wanted.
             assert await edge.reconciler.toward({})
             assert "offered" not in happened

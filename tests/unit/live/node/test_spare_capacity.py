@@ -21,11 +21,11 @@ from inferway.site import Fleet
 class Capacity:
     """What a node can spare, as it last looked."""
 
-    def __init__(self, plan: Any, sites: Any, rates: ClientRates) -> None:
-        self.plan, self.sites, self.rates, self.look = plan, sites, rates, rates.look
+    def __init__(self, plan: Any, fleets: Any, rates: ClientRates) -> None:
+        self.plan, self.fleets, self.rates, self.look = plan, fleets, rates, rates.look
 
     def own(self, but: Container[tuple[str, str]] = ()) -> list[Own]:
-        return spare_capacity(self.plan, self.sites, self.rates.per_s, but)
+        return spare_capacity(self.plan, self.fleets, self.rates.per_s, but)
 
 
 def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
@@ -42,7 +42,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
         dispatcher=dispatcher,
         health=SimpleNamespace(healthy=[True, True, False]),
     )
-    sites = SimpleNamespace(
+    fleets = SimpleNamespace(
         pool={"digits": pool}.get,
         running={("digits", "tiny"): 2, ("digits", "large"): 1, ("letters", "tiny"): 1},
     )
@@ -52,7 +52,7 @@ def capacity(batch: Batch | None = None) -> tuple[Any, Any, Capacity]:
     tasks = dict.fromkeys(("digits", "letters"), SimpleNamespace(variants=variants))
     plan = SimpleNamespace(tasks=tasks, repository=False)
     rates = ClientRates(demand, lambda: clock.now_s)  # type: ignore[arg-type]
-    return demand, clock, Capacity(plan, sites, rates)
+    return demand, clock, Capacity(plan, fleets, rates)
 
 
 def test_what_clients_of_the_node_take_is_not_offered() -> None:
@@ -97,7 +97,7 @@ def test_what_waits_for_others_is_offered_at_what_so_many_take() -> None:
 
 def test_batches_are_offered_by_what_was_measured() -> None:
     _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
-    view = made.sites.pool("digits").dispatcher.site
+    view = made.fleets.pool("digits").dispatcher.site
     view.row_s[:2, 2] = 0.002, 0.008
     assert made.own()[0].spare_per_s == pytest.approx(2 / 0.005)
     view.row_s[:2, 2] = 0.02
@@ -106,6 +106,6 @@ def test_batches_are_offered_by_what_was_measured() -> None:
 
 def test_a_copy_that_rests_takes_no_batch() -> None:
     _, _, made = capacity(Batch((1, 4), (0.01, 0.016), 1, 4))
-    made.sites.pool("digits").health.healthy[0] = False
+    made.fleets.pool("digits").health.healthy[0] = False
     tiny, _ = made.own()
     assert (tiny.spare_per_s, tiny.together) == pytest.approx((250.0, 4))

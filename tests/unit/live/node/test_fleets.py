@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -11,98 +10,18 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from lone_node import CLOUD, METRO, World
 from neighbor import Neighbor, Visit
 
-import inferway
 from inferway.catalog import zoo
 from inferway.dispatch.offers import Offer
 from inferway.live.errors import ServeError
-from inferway.live.node.models import LoadedModels
-from inferway.live.node.plan import plan_of
-from inferway.live.node.sites import REMEMBERED_S, Sites
-from inferway.live.options import ServerOptions
 from inferway.live.request import Outcome, Request
-from inferway.live.server import Server
-from inferway.live.site import Site, balances_of
-from inferway.live.store.store import ModelStore
+from inferway.live.site import balances_of
 from inferway.live.upstream.remote import RemoteInstance
 from inferway.live.upstream.upstream import Upstream
-from inferway.network.layout import members_of, topology_of
-from inferway.protocol import Signature
+from inferway.network.node import REMEMBERED_S
 from inferway.runtime import inspect
-
-FILE = """
-tasks:
-  digits:
-    {task}
-    variants:
-      mini: {{model: zoo://digits/mini{mini}}}
-      small: {{model: zoo://digits/small}}
-      large: {{model: zoo://digits/large}}
-nodes:
-  cloud: {{repository: true, instances: {{digits/large: 1}}}}
-  metro: {{budget: 500 kB}}
-  edge: {{budget: 500 kB}}
-network:
-  max_wait: 1 ms
-  links: [{{between: [cloud, metro], rtt: 5 ms}}, {{between: [metro, edge], rtt: 5 ms}}]
-workload:
-  digits: {{arrivals: {{process: poisson, rate: 20/s}}, entries: {{nodes: [edge]}}}}
-"""
-CLOUD = Offer("digits", "large", "cloud", 0.9, 0.004, 0.01, 100.0, ("metro", "cloud"), True)
-METRO = Offer("digits", "small", "metro", 0.85, 0.001, 0.005, 100.0, ("metro",), False)
-
-
-class World:
-    """One node's sites, what it hears, and the server that has them."""
-
-    def __init__(
-        self, folder: Path, node: str = "edge", task: str = "deadline: 1 s", mini: str = ""
-    ) -> None:
-        file = folder / "three.yaml"
-        file.write_text(FILE.format(task=task, mini=mini))
-        deployment = inferway.load(file)
-        self.store = ModelStore(folder / "store", limit_bytes=10_000_000)
-        self.models = LoadedModels(deployment, self.store)
-        self.offers: list[Offer] = []
-        self.said: Signature | None = None
-        self.later_s = 0.0
-        # Nobody listens there: what these tests send stays where it is.
-        self.upstreams = {"metro": Upstream("metro", "127.0.0.1", 9)}
-        self.ended: list[Request] = []
-        plan = plan_of(deployment, node)
-        site = Site("digits", plan.tasks["digits"].accuracy_target, now=self._now, node=node)
-        site.trace(lambda task, request: self.ended.append(request))
-        self.server = Server([site], ServerOptions(log_level="critical"))
-        self.sites = Sites(
-            deployment,
-            plan,
-            members_of(deployment, topology_of(deployment))[node],
-            sites=self.server.sites,
-            replace=self.server.replace,
-            models=self.models,
-            offers=lambda task: [one for one in self.offers if one.task == task],
-            signature=lambda task: self.said,
-            upstreams=self.upstreams,
-            now=self._now,
-        )
-
-    def _now(self) -> float:
-        return time.monotonic() + self.later_s
-
-    async def load(self, *variants: str) -> None:
-        for variant in variants:
-            await self.models.load("digits", variant)
-
-    @property
-    def site(self) -> Site:
-        return self.server.sites["digits"]
-
-    def ask(self, rows: int = 1) -> Request:
-        image = np.zeros((rows, 1, 32, 32), np.float32)
-        request = Request({"image": image}, rows, lambda request: None, None, self.site.now())
-        self.site.submit(request)
-        return request
 
 
 async def _never(visit: Visit) -> None:
@@ -137,7 +56,7 @@ def test_what_runs_and_what_is_offered_are_classes(run: Callable[..., None]) -> 
     async def work(world: World) -> None:
         await world.load("mini")
         world.offers = [CLOUD, METRO]
-        await world.sites.run({("digits", "mini"): 2})
+        await world.fleets.run({("digits", "mini"): 2})
         assert set(world.site.pool.variants) == {"mini", "small@metro", "large@cloud"}
         k = world.site.pool.variants.index("mini")
         assert world.site.pool.first[k + 1] - world.site.pool.first[k] == 2
@@ -150,15 +69,15 @@ def test_offers_that_come_and_go_leave_the_site_standing(run: Callable[..., None
     async def work(world: World) -> None:
         await world.load("mini")
         world.offers = [CLOUD, METRO]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         before = world.site.pool
         world.offers = [METRO]
-        assert not world.sites.heed("digits")
+        assert not world.fleets.heed("digits")
         assert not world.site.pool.health.any_of(world.site.pool.mask_of("large"))
         assert world.site.pool.health.any_of(world.site.pool.mask_of("small"))
         world.offers = [CLOUD, METRO]
-        assert not world.sites.heed("digits")
-        assert await world.sites.refresh("digits") is None
+        assert not world.fleets.heed("digits")
+        assert await world.fleets.refresh("digits") is None
         assert world.site.pool is before
         assert world.site.pool.health.any_of(world.site.pool.mask_of("large"))
 
@@ -171,19 +90,19 @@ def test_an_offer_keeps_its_class_for_a_while_after_it_was_taken_back(
     async def work(world: World) -> None:
         await world.load("mini")
         world.offers = [CLOUD, METRO]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         # It has held for long when it goes, and another copy comes.
         world.later_s += 10 * REMEMBERED_S
         world.offers = [CLOUD]
-        world.sites.heed("digits")
-        await world.sites.run({("digits", "mini"): 2})
+        world.fleets.heed("digits")
+        await world.fleets.run({("digits", "mini"): 2})
         assert "small@metro" in world.site.pool.variants
         assert not world.site.pool.health.any_of(world.site.pool.mask_of("small"))
         world.later_s += 0.9 * REMEMBERED_S
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         assert "small@metro" in world.site.pool.variants
         world.later_s += 0.2 * REMEMBERED_S
-        await world.sites.run({("digits", "mini"): 2})
+        await world.fleets.run({("digits", "mini"): 2})
         assert "small@metro" not in world.site.pool.variants
 
     run(work)
@@ -193,11 +112,11 @@ def test_where_no_repository_is_left_nothing_is_saturated(run: Callable[..., Non
     async def work(world: World) -> None:
         await world.load("mini")
         world.offers = [CLOUD]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         own, far = (1 << world.site.pool.variants.index(name) for name in ("mini", "large@cloud"))
         assert world.site.pool.dispatcher.lasting == far  # type: ignore[attr-defined]
         world.offers = []
-        world.sites.heed("digits")
+        world.fleets.heed("digits")
         assert world.site.pool.dispatcher.lasting & own  # type: ignore[attr-defined]
         # Behind the first ones each would wait for more than `max_wait`.
         waiting = [world.ask(rows=64) for _ in range(20)]
@@ -207,7 +126,7 @@ def test_where_no_repository_is_left_nothing_is_saturated(run: Callable[..., Non
                 await asyncio.sleep(0.01)
         assert {one.outcome for one in waiting} == {Outcome.ANSWERED}
         world.offers = [CLOUD]
-        world.sites.heed("digits")
+        world.fleets.heed("digits")
         assert world.site.pool.dispatcher.lasting == far  # type: ignore[attr-defined]
 
     run(work)
@@ -218,7 +137,7 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
 ) -> None:
     async def work(world: World) -> None:
         await world.load("mini")
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         answered = world.ask()
         async with asyncio.timeout(30):
             while answered.outcome is None:
@@ -228,7 +147,7 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
         assert owed < 0.0
         # Others come within reach; what is owed goes along.
         world.offers = [CLOUD]
-        await world.sites.refresh("digits")
+        await world.fleets.refresh("digits")
         assert world.site.pool.dispatcher.balance == pytest.approx(owed)
 
     run(work, task="accuracy_target: 0.9")
@@ -237,7 +156,7 @@ def test_a_target_that_nothing_within_reach_meets_is_no_reason_not_to_serve(
 def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         await world.load("mini")
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         first = world.site
         answered = world.ask()
         async with asyncio.timeout(30):
@@ -245,14 +164,14 @@ def test_what_is_owed_waits_while_nothing_serves_the_task(run: Callable[..., Non
                 await asyncio.sleep(0.01)
         owed = first.pool.dispatcher.balance
         assert owed < 0.0
-        await world.sites.run({})
+        await world.fleets.run({})
         assert world.site.present is None
         assert balances_of([world.site]) == {"digits": (0.9, owed)}
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         assert world.site.pool.dispatcher.balance == owed
         # From one site to the next it goes along as before, once.
         world.offers = [CLOUD]
-        await world.sites.refresh("digits")
+        await world.fleets.refresh("digits")
         assert world.site.pool.dispatcher.balance == owed
 
     run(work, task="accuracy_target: 0.9")
@@ -264,7 +183,7 @@ def test_a_policy_that_needs_a_rate_serves_where_nothing_enters(
 ) -> None:
     async def work(world: World) -> None:
         await world.load("large")
-        await world.sites.run({("digits", "large"): 1})
+        await world.fleets.run({("digits", "large"): 1})
         assert world.site.pool.variants == ("large",)
 
     task = f"accuracy_target: 0.9\n    dispatch: {{policy: {policy}}}"
@@ -274,8 +193,8 @@ def test_a_policy_that_needs_a_rate_serves_where_nothing_enters(
 def test_offers_of_tasks_that_nobody_knows_are_passed_over(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         world.offers = [Offer("others", "x", "cloud", 0.9, 0.1, 0.0, 1.0, ("metro", "cloud"), True)]
-        assert not world.sites.heed("others")
-        assert await world.sites.refresh("others") is None
+        assert not world.fleets.heed("others")
+        assert await world.fleets.refresh("others") is None
 
     run(work)
 
@@ -283,18 +202,18 @@ def test_offers_of_tasks_that_nobody_knows_are_passed_over(run: Callable[..., No
 def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         for name in ("mini", "small", "large"):
-            described = world.sites._plan.tasks["digits"].variants[name]
+            described = world.fleets._plan.tasks["digits"].variants[name]
             object.__setattr__(described.model, "path", Path("/nowhere"))
         world.offers = [CLOUD]
-        assert world.sites.heed("digits")
-        await world.sites.refresh("digits")
+        assert world.fleets.heed("digits")
+        await world.fleets.refresh("digits")
         assert world.site.present is None
         # Not known yet is not known for good.
-        assert world.sites.heed("digits")
+        assert world.fleets.heed("digits")
         world.said = inspect(zoo.model_path("digits", "mini"))
-        await world.sites.refresh("digits")
+        await world.fleets.refresh("digits")
         assert world.site.pool.variants == ("large@cloud",)
-        assert not world.sites.heed("digits")
+        assert not world.fleets.heed("digits")
 
     run(work)
 
@@ -302,11 +221,11 @@ def test_a_node_without_any_file_of_a_task_forwards(run: Callable[..., None]) ->
 def test_nobody_takes_over_from_sites_that_are_being_stopped(run: Callable[..., None]) -> None:
     async def work(world: World) -> None:
         await world.load("mini", "small")
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         before = world.site.pool
         await world.server.stop(1.0)
         with pytest.raises(ServeError, match="is ending"):
-            await world.sites.run({("digits", "mini"): 1, ("digits", "small"): 1})
+            await world.fleets.run({("digits", "mini"): 1, ("digits", "small"): 1})
         assert world.site.pool is before
         # What the other one was lent has come back.
         world.models.release("digits", "small")
@@ -321,7 +240,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         silent = await Neighbor(_never).start()
         world.upstreams["metro"] = Upstream("metro", "127.0.0.1", silent.port)
         world.offers = [METRO]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         site, before = world.site, world.site.pool
         image = np.zeros((1, 1, 32, 32), np.float32)
         # On its way to a neighbor that takes long.
@@ -330,7 +249,7 @@ def test_only_what_leaves_is_waited_for(run: Callable[..., None]) -> None:
         site.submit(stuck)
         assert before.in_flight == 1
         async with asyncio.timeout(5.0):
-            await world.sites.run({("digits", "mini"): 2})
+            await world.fleets.run({("digits", "mini"): 2})
         assert world.site is site
         assert site.pool is not before
         # It is there when the other has its answer, or gives up.
@@ -349,7 +268,7 @@ def test_copies_take_the_batches_that_the_file_offers(run: Callable[..., None]) 
         world.upstreams["metro"] = Upstream("metro", "127.0.0.1", silent.port)
         await world.load("mini")
         world.offers = [METRO]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         here = [world.ask() for _ in range(9)]
         for one in here:
             assert world.site.pool.names[world.site.pool.class_of[one.server]] == ("mini", "edge")
@@ -384,17 +303,17 @@ def test_a_site_has_the_servers_that_the_batches_of_others_need(run: Callable[..
 
         await world.load("mini")
         world.offers = [CLOUD, METRO]
-        await world.sites.run({("digits", "mini"): 1})
+        await world.fleets.run({("digits", "mini"): 1})
         few, first = servers(), world.site.pool
         world.offers = [CLOUD, msgspec.structs.replace(METRO, together=6)]
         # Until then the offer is taken as before.
-        assert world.sites.heed("digits")
+        assert world.fleets.heed("digits")
         assert all(first.health.healthy)
-        await world.sites.refresh("digits")
+        await world.fleets.refresh("digits")
         assert world.site.pool is not first
         assert servers() == few + 6
         for together in (6, 2):
             world.offers = [CLOUD, msgspec.structs.replace(METRO, together=together)]
-            assert not world.sites.heed("digits")
+            assert not world.fleets.heed("digits")
 
     run(work)

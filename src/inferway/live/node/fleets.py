@@ -1,0 +1,266 @@
+"""The fleets of a node: one per task, made anew as its variants and its neighbors' offers change.
+
+What a fleet is made of, and when, is decided in `inferway.network.node`, as for the event twin.
+Here it is made: a new pool takes over as it does when a file is applied, ready before it gets a
+request, while the old one answers what it has. What was measured goes along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from inferway.dispatch.offers import Offer
+from inferway.dispatch.service_times import carry_over
+from inferway.live.errors import ServeError
+from inferway.live.node.models import LoadedModels, Pair
+from inferway.live.node.plan import NodePlan
+from inferway.live.pool import Pool, PoolOptions
+from inferway.live.site import Site
+from inferway.live.threads import run_detached
+from inferway.live.upstream.remote import Forwarding
+from inferway.live.upstream.spans import Spans
+from inferway.live.upstream.upstream import Upstream
+from inferway.network.node import FleetTerms, TaskFleets
+from inferway.protocol import Signature
+from inferway.runtime import Served
+from inferway.site.view import WHOLE
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+
+class TaskOffers(Protocol):
+    """What a node goes by."""
+
+    def offers(self, task: str) -> Iterable[Offer]:
+        """List the offers of a task that hold now."""
+
+    def signature(self, task: str) -> Signature | None:
+        """Say what neighbors say that a task takes and gives; None where none says it."""
+
+
+class Fleets:
+    """Makes the fleets of a node.
+
+    Parameters
+    ----------
+    deployment
+        The file.
+    plan
+        The node's.
+    sites
+        By task, whose fleets these are.
+    replace
+        Lets a fleet, or none, answer a task; returns what ends when the fleet before has gone.
+    models
+        The node's loaded models.
+    offers
+        What the node goes by.
+    upstreams
+        By neighbor, for those that may be forwarded to.
+    spans
+        Made of what is forwarded; None makes none.
+    """
+
+    def __init__(
+        self,
+        deployment: Deployment,
+        plan: NodePlan,
+        sites: Mapping[str, Site],
+        replace: Callable[[str, Pool | None], Awaitable[asyncio.Task[None] | None]],
+        models: LoadedModels,
+        offers: TaskOffers,
+        upstreams: Mapping[str, Upstream],
+        spans: Spans | None = None,
+    ) -> None:
+        self._deployment, self._plan, self._sites = deployment, plan, sites
+        self._replace, self._models, self._offers = replace, models, offers
+        self._upstreams, self._spans = upstreams, spans
+        self.running: dict[Pair, int] = {}
+        """Copies of the node's own variants that take requests."""
+        self._tasks = {
+            task: TaskFleets(
+                deployment,
+                kind,
+                FleetTerms(
+                    task,
+                    plan.node,
+                    plan.hardware,
+                    plan.repository,
+                    plan.member.buffer,
+                    plan.member.late == "drop",
+                    plan.rates_per_s.get(task, 0.0),
+                    plan.peaks_per_s.get(task, 0.0),
+                    elsewhere=any(of == task for of, _ in plan.types),
+                ),
+            )
+            for task, kind in plan.tasks.items()
+        }
+        self._locks: dict[str, asyncio.Lock] = defaultdict(asyncio.Lock)
+
+    def pool(self, task: str) -> Pool | None:
+        """Return the fleet that answers a task now; None where none does."""
+        return self._sites[task].present
+
+    async def run(self, running: Mapping[Pair, int]) -> None:
+        """Have these copies take requests and no others; returns when those that left are idle."""
+        self.running = {key: copies for key, copies in running.items() if copies > 0}
+        leaving = []
+        # Compared with what fleets are made of: what failed or was canceled before is made up for.
+        for task, fleets in sorted(self._tasks.items()):
+            before, own = Counter(fleets.own), self._own(task)
+            if before == own:
+                continue
+            replaced = await self.refresh(task)
+            # What only came need not wait for requests that are on their way to others.
+            if replaced is not None and not before <= Counter(own):
+                leaving.append(replaced)
+        if leaving:
+            await asyncio.wait(leaving)
+
+    def heed(self, task: str) -> bool:
+        """Follow a task's offers at once, as far as its fleet has classes for them.
+
+        Returns
+        -------
+        bool
+            Whether there are others, or batches need more of them under way at once than the fleet
+            has servers for, so that it has to be made anew.
+        """
+        if task not in self._tasks:
+            return False  # of another file's
+        heeded = self._tasks[task].heed(self._offers.offers(task))
+        pool = self.pool(task)
+        if pool is not None:
+            pool.withdraw(heeded.gone)
+            pool.dispatcher.set_lasting(heeded.lasting)
+        return heeded.outdated
+
+    async def refresh(self, task: str) -> asyncio.Task[None] | None:
+        """Make a task's fleet anew where its own copies have changed or there are new offers.
+
+        Returns
+        -------
+        asyncio.Task or None
+            Ends when the fleet that it replaces is gone; None where it stays, or there was none.
+        """
+        if task not in self._tasks:
+            return None
+        async with self._locks[task]:
+            fleets, own = self._tasks[task], self._own(task)
+            if not self.heed(task) and own == fleets.own:
+                return None
+            offers = fleets.remember(self._offers.offers(task), self._sites[task].now())
+            # A node that has no file of the task yet forwards all the same.
+            signature = await self._models.learn(task) or self._offers.signature(task)
+            pool: Pool | None = None
+            stands_for: Sequence[Offer | None] = ()
+            if signature is not None and (own or offers):
+                # One loan for all copies: a pool gives back what it has been lent when it goes.
+                lent = {variant: self._models.acquire(task, variant) for variant in own}
+                try:
+                    pool, stands_for = await run_detached(
+                        self._made, task, signature, own, offers, lent
+                    )
+                except BaseException:
+                    for runtime in lent.values():
+                        runtime.close()
+                    raise
+            leaving = await self._replace(task, pool)
+            # Where it is not known what the task takes, the next look tries again.
+            fleets.adopt(own, () if signature is None else offers, stands_for)
+            self.heed(task)
+            return leaving
+
+    def _own(self, task: str) -> dict[str, int]:
+        return {variant: copies for (of, variant), copies in self.running.items() if of == task}
+
+    def _made(
+        self,
+        task: str,
+        signature: Signature,
+        own: Mapping[str, int],
+        offers: list[Offer],
+        lent: Mapping[str, Served],
+    ) -> tuple[Pool, Sequence[Offer | None]]:
+        """Make a pool of copies and offers, as `TaskFleets` says; in a thread."""
+        kind, plan = self._plan.tasks[task], self._plan
+        try:
+            made = self._tasks[task].make(own, offers)
+        except ValueError as error:
+            raise ServeError(f"{self._deployment.path}: tasks.{kind.name}.dispatch: {error}") from (
+                error
+            )
+        dispatcher, stands_for = made.dispatcher, made.stands_for
+        fleet, view = dispatcher.fleet, dispatcher.site
+        dispatcher.prepare(shifts=True)
+        demands = []
+        for k, (name, offer) in enumerate(zip(fleet.variants, stands_for, strict=True)):
+            servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
+            if offer is not None:
+                view.most_rows[servers] = WHOLE  # whoever runs it divides it
+            demands.append(
+                None
+                if offer is not None
+                else self._models.memory_need(task, name, view, servers, signature)
+            )
+        before, carried = self.pool(task), list[str]()
+        rtt_s: dict[str, float | None] = {}
+        if before is not None:
+            # A way that has changed is measured anew.
+            same = self._tasks[task].unchanged(made)
+            # The old fleet's times may be shifted while they are copied, in another thread.
+            while True:
+                rtt_s = self._round_trips_s(fleet.variants, stands_for)
+                carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
+                if rtt_s == self._round_trips_s(fleet.variants, stands_for):
+                    break
+        runtimes: list[Served | Forwarding] = []
+        for name, count, offer in zip(fleet.variants, fleet.count, stands_for, strict=True):
+            runtime: Served | Forwarding = (
+                lent[name]
+                if offer is None
+                else Forwarding(
+                    self._upstreams[offer.path[0]],
+                    offer.node,
+                    offer.variant,
+                    offer.path,
+                    self._spans,
+                    rtt_s[name] if name in carried else offer.rtt_s,
+                )
+            )
+            runtimes += [runtime] * int(count)
+        options = self._deployment.policy_of(kind).options
+        pool = Pool(
+            task,
+            signature,
+            dispatcher,
+            runtimes,
+            PoolOptions(
+                seed=self._deployment.seed,
+                target=kind.accuracy_target,
+                deadline_s=kind.deadline_s,
+                drop_late=plan.member.late == "drop",
+                rules=made.rules,
+                headroom=self._models.headroom,
+                demands=demands,
+                window_s=None if options.get("rate") else options.get("window"),
+                node=plan.node,
+                idempotent=kind.idempotent,
+                now=self._sites[task].now,
+            ),
+        )
+        return pool, stands_for
+
+    def _round_trips_s(
+        self, variants: Sequence[str], stands_for: Sequence[Offer | None]
+    ) -> dict[str, float | None]:
+        """Tell, by class, the round trip that its servers were last told; None if not known."""
+        return {
+            name: self._upstreams[offer.path[0]].round_trip_s(offer.path)
+            for name, offer in zip(variants, stands_for, strict=True)
+            if offer is not None
+        }
