@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from inferway.cli import terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, opened
+from inferway.cli.file import File, Node, opened
 
 
 def bound(
     file: File,
-    node: Annotated[
-        str | None,
-        typer.Option(help="Whose instances are meant, where there are several nodes."),
-    ] = None,
+    node: Node = None,
     json: terminal.Json = False,
 ) -> None:
     """Say the best that policies can do that choose before they see an answer.

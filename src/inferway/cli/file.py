@@ -26,6 +26,10 @@ def _policies(incomplete: str) -> list[str]:
     return [name for name in POLICIES if name.startswith(incomplete)]
 
 
+Node = Annotated[
+    str | None, typer.Option(help="Whose instances are meant, where there are several nodes.")
+]
+Seed = Annotated[int | None, typer.Option(min=0, help="The file's if not given.")]
 Policy = Annotated[
     str | None,
     typer.Option(

@@ -10,7 +10,7 @@ import typer
 
 from inferway.cli import quantity, terminal
 from inferway.cli.failure import CommandError
-from inferway.cli.file import File, opened, saved, writable
+from inferway.cli.file import File, Seed, opened, saved, writable
 from inferway.cli.network_twin import known
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def place(
         ),
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Slots that the placement is for.")] = 60,
-    seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
+    seed: Seed = None,
     time_limit: Annotated[
         float,
         typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from inferway.cli import failure, quantity, terminal
-from inferway.cli.file import File, opened
+from inferway.cli.file import File, Seed, opened
 
 
 def plan(
@@ -34,7 +34,7 @@ def plan(
         str | None, typer.Option(help="Which node to plan, where there are several.")
     ] = None,
     queries: Annotated[int, typer.Option(min=1000, help="Requests per simulation.")] = 200_000,
-    seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
+    seed: Seed = None,
     tries: Annotated[int, typer.Option(min=1, help="Most simulations per task.")] = 40,
     json: terminal.Json = False,
 ) -> None:

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import typer
-
-if TYPE_CHECKING:
-    from inferway.deployment.units import Quantity
 
 
 def rate(text: str) -> float:
     """Read a rate above 0, such as 120/s."""
-    from inferway.deployment.units import RATE
-
-    return _positive(text, RATE)
+    return _positive(text, "RATE")
 
 
 def time(text: str) -> float:
     """Read a time above 0, such as 300ms, in s."""
-    from inferway.deployment.units import TIME
-
-    return _positive(text, TIME)
+    return _positive(text, "TIME")
 
 
-def _positive(text: str, quantity: Quantity) -> float:
-    from inferway.deployment.units import QuantityError
+def size(text: str) -> float:
+    """Read a size above 0, such as 125 MB, in bytes."""
+    return _positive(text, "SIZE")
+
+
+def _positive(text: str, kind: str) -> float:
+    from inferway.deployment import units
 
     try:
-        value = quantity.parse(text)
-    except QuantityError as error:
+        value: float = getattr(units, kind).parse(text)
+    except units.QuantityError as error:
         raise typer.BadParameter(str(error)) from None
     if value <= 0:
         raise typer.BadParameter(f"{text} is not above 0")

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferway.cli import failure, terminal
+from inferway.cli import failure, quantity, terminal
 from inferway.cli.failure import REFUSED, CommandError, reason
 from inferway.cli.file import (
     File,
+    Node,
     Policy,
+    Seed,
     existing,
     opened,
     redirected,
@@ -44,19 +46,6 @@ def _count(text: str) -> int:
     return int(value)
 
 
-def _size(text: str) -> float:
-    """Read bytes, such as 125 MB."""
-    from inferway.deployment.units import SIZE
-
-    try:
-        value = SIZE.parse(text)
-    except ValueError as error:
-        raise typer.BadParameter(str(error)) from None
-    if value <= 0:
-        raise typer.BadParameter(f"{text} is not above 0")
-    return value
-
-
 def simulate(
     file: File,
     queries: Annotated[
@@ -72,15 +61,12 @@ def simulate(
         int | None,
         typer.Option(min=1, help="Independent runs.", show_default="1; 16 of a trace"),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
+    seed: Seed = None,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests left out first.", show_default="found")
     ] = None,
     policy: Policy = None,
-    node: Annotated[
-        str | None,
-        typer.Option(help="Whose instances are meant, where there are several nodes."),
-    ] = None,
+    node: Node = None,
     trace: Annotated[
         Path | None,
         typer.Option(
@@ -134,7 +120,7 @@ def simulate(
     fetch_rate: Annotated[
         float | None,
         typer.Option(
-            parser=_size,
+            parser=quantity.size,
             metavar="SIZE",
             help="With --events: what a node fetches of models per second.",
             show_default="125 MB",
@@ -180,9 +166,32 @@ def simulate(
             raise CommandError(
                 "--fetch-rate needs --events: in slots, moving takes no time", REFUSED
             )
-        _simulate_network(
-            deployment, asked, slots, policy, seed, regret, events, fetch_rate, out, json
-        )
+        for option, value in asked.items():
+            if value:
+                raise CommandError(
+                    f"{option} is of one site's queues, but {deployment.path} has a `network`",
+                    REFUSED,
+                )
+        if out is not None:
+            writable(out)
+        from inferway.cli.network_twin import requests_in, simulate_network
+
+        number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
+        total = requests_in(deployment, number) if events else number
+        with _progress("requests" if events else "slots", total, 1.0) as told:
+            tell = simulate_network(
+                deployment,
+                slots=number,
+                policy=policy,
+                seed=seed,
+                regret=regret,
+                events=events,
+                fetch_rate=fetch_rate,
+                out=out,
+                json=json,
+                progress=told,
+            )
+        tell()
         return
     if slots is not None or regret or events or fetch_rate is not None:
         given = {"--slots": slots, "--regret": regret, "--events": events}
@@ -222,45 +231,6 @@ def simulate(
             terminal.show(*([Text()] if place else []), *simulated.task(name, one))
     if _interrupted(result):
         raise typer.Exit(failure.INTERRUPTED)
-
-
-def _simulate_network(
-    deployment: Deployment,
-    asked: dict[str, Any],
-    slots: int | None,
-    policy: str | None,
-    seed: int | None,
-    regret: bool,
-    events: bool,
-    fetch_rate: float | None,
-    out: Path | None,
-    json: bool,
-) -> None:
-    from inferway.cli.network_twin import requests_in, simulate_network
-
-    for option, value in asked.items():
-        if value:
-            raise CommandError(
-                f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
-            )
-    if out is not None:
-        writable(out)
-    number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
-    total = requests_in(deployment, number) if events else number
-    with _progress("requests" if events else "slots", total, 1.0) as told:
-        tell = simulate_network(
-            deployment,
-            slots=number,
-            policy=policy,
-            seed=seed,
-            regret=regret,
-            events=events,
-            fetch_rate=fetch_rate,
-            out=out,
-            json=json,
-            progress=told,
-        )
-    tell()
 
 
 def _recorded(folder: Path) -> None:

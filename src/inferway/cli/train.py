@@ -13,7 +13,7 @@ import typer
 
 from inferway.cli import failure, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, opened, writable
+from inferway.cli.file import File, Seed, opened, writable
 from inferway.extras import installing
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def train(
             show_default="25e6; 250e6 with --paper",
         ),
     ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="The file's if not given.")] = None,
+    seed: Seed = None,
     out: Annotated[
         Path | None,
         typer.Option(
