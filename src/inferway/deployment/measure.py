@@ -59,7 +59,8 @@ def _with_service(
 
 def _mean_s(variant: Variant, seconds: float) -> float:
     from inferway.runtime.onnx import OnnxRuntime
-    from inferway.runtime.remote import BlockingRemote, RemoteError
+    from inferway.runtime.remote import BlockingRemote
+    from inferway.runtime.server import RemoteError
 
     if variant.model is not None:
         assert variant.model.path is not None  # others state their service time

@@ -288,7 +288,7 @@ _WAIT_S = 3.0
 
 
 def _of_remotes(task: Task) -> Iterator[Found]:
-    from inferway.runtime.remote import Fault, RemoteError
+    from inferway.runtime.server import Fault, RemoteError
 
     remotes = {name: v.remote for name, v in task.variants.items() if v.remote is not None}
     signature = _local_signature(task) if remotes else None

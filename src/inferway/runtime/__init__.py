@@ -3,8 +3,9 @@
 from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
-from inferway.runtime.remote import BlockingRemote, Fault, RemoteError, RemoteRuntime, Served
+from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
 from inferway.runtime.runtime import Call, Runtime, Steady, Stoppable
+from inferway.runtime.server import Fault, RemoteError
 
 __all__ = [
     "ArtifactError",

@@ -376,7 +376,7 @@ class LoadedModels:
         except ValueError as error:
             raise LoadError(str(error)) from error
         try:
-            await run_in_thread(runtime.learn)
+            await runtime.describe()
         except RemoteError as error:
             if error.fault not in PASSING:
                 raise LoadError(str(error)) from error
