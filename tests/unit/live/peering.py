@@ -27,12 +27,14 @@ class Heard:
         self.seen: list[tuple[str, bool]] = []
         self.rings: asyncio.Event | None = None
         self._changed = asyncio.Condition()
-        peers.on_message(lambda *message: self._note(self.messages, message))
-        peers.on_value(self._value)
+        peers.on_sample(self._sample)
         peers.on_neighbor(lambda *event: self._note(self.seen, event))
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+    def _sample(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+        if not name:
+            self._note(self.messages, (neighbor, kind, data))
+            return
         self.values.pop((neighbor, kind, name), None)
         if data is not None:
             self.values[neighbor, kind, name] = data

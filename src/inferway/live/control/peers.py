@@ -116,8 +116,7 @@ class Peers:
         self._keys = Keys(network, node)
         self._credentials = credentials
         self._delays_s = delays_s or {}
-        self._on_value: list[Callable[[str, str, str, bytes | None], None]] = []
-        self._on_message: list[Callable[[str, str, bytes], None]] = []
+        self._on_sample: list[Callable[[str, str, str, bytes | None], None]] = []
         self._on_neighbor: list[Callable[[str, bool], None]] = []
         self._process = secrets.token_bytes(4)
         self._links = {neighbor: PeerLink() for neighbor in neighbors}
@@ -136,13 +135,12 @@ class Peers:
         self._received: Counter[tuple[str, str, str]] = Counter()
         self._refused: Counter[tuple[str, str]] = Counter()
 
-    def on_value(self, callback: Callable[[str, str, str, bytes | None], None]) -> None:
-        """Call with (neighbor, kind, name, data) when a value changes; data is None if it went."""
-        self._on_value.append(callback)
+    def on_sample(self, callback: Callable[[str, str, str, bytes | None], None]) -> None:
+        """Call with (neighbor, kind, name, data) on the loop for each message and changed value.
 
-    def on_message(self, callback: Callable[[str, str, bytes], None]) -> None:
-        """Call with (neighbor, kind, data) for each message, on the loop and in their order."""
-        self._on_message.append(callback)
+        A message has no name, and a value that was deleted no data.
+        """
+        self._on_sample.append(callback)
 
     def on_neighbor(self, callback: Callable[[str, bool], None]) -> None:
         """Call with (neighbor, alive) on the loop when one comes or goes.
@@ -216,7 +214,8 @@ class Peers:
             asyncio.get_running_loop().call_later(delay_s, say, *given)
 
     def _publish(self, neighbor: str, kind: str, values: Mapping[str, bytes]) -> None:
-        before = self._links[neighbor].values
+        link = self._links[neighbor]
+        before, number = link.values, link.number
         keys = {f"{kind}/{name}": data for name, data in values.items()}
         changes: dict[str, bytes | None] = {
             key: None for key in before if key.startswith(f"{kind}/") and key not in keys
@@ -224,7 +223,7 @@ class Peers:
         changes.update((key, data) for key, data in keys.items() if before.get(key) != data)
         for key, data in changes.items():
             self._put(neighbor, key, data)
-        if not changes:
+        if link.number == number:
             self._send(neighbor, kind, b"")
 
     def _put(self, neighbor: str, key: str, data: bytes | None) -> None:
@@ -249,18 +248,20 @@ class Peers:
     def _transmit(self, neighbor: str, key: str, data: bytes | None, number: int) -> None:
         import zenoh
 
-        drop = zenoh.CongestionControl.DROP
+        session, drop = self._session, zenoh.CongestionControl.DROP
         at, stamp = f"{self._keys.to(neighbor)}/{key}", _STAMP.pack(self._process, number)
         try:
+            if session is None:
+                raise zenoh.ZError("it is closed")
             if data is None:
-                self._session.delete(at, congestion_control=drop, attachment=stamp)
+                session.delete(at, congestion_control=drop, attachment=stamp)
             else:
-                self._session.put(at, data, congestion_control=drop, attachment=stamp)
+                session.put(at, data, congestion_control=drop, attachment=stamp)
         except zenoh.ZError:  # the session may close at any moment
             with self._lock:
                 self._refused[neighbor, "gone"] += 1
-            return
-        self._count(self._sent, neighbor, key, data)
+        else:
+            self._count(self._sent, neighbor, key, data)
 
     def _answers(self, neighbor: str) -> Callable[[Any], None]:
         """Make what answers a neighbor's query for the whole state, in a thread of Zenoh's."""
@@ -278,8 +279,6 @@ class Peers:
                 query.reply(f"{at}/{_WHOLE}", b"", attachment=stamp)
 
         return answer
-
-    # What is heard.
 
     def _connect(self) -> None:
         import zenoh
@@ -325,6 +324,8 @@ class Peers:
         if session is not None:
             session.close()
         self._held.clear()
+
+    # What is heard.
 
     def _see(self, neighbor: str, token: Any) -> None:
         """Note a neighbor's token, in a thread of Zenoh's."""
@@ -432,13 +433,8 @@ class Peers:
             self._ask(neighbor, link.process, again=True)
 
     def _hand_over(self, neighbor: str, sample: Sample) -> None:
-        kind, name, data = sample.kind, sample.name, sample.data
-        if name:
-            for value in self._on_value:
-                self._guarded(neighbor, value, neighbor, kind, name, data)
-        elif data is not None:
-            for message in self._on_message:
-                self._guarded(neighbor, message, neighbor, kind, data)
+        for callback in self._on_sample:
+            self._guarded(neighbor, callback, neighbor, sample.kind, sample.name, sample.data)
 
     def _ask(self, neighbor: str, process: str, *, again: bool = False) -> None:
         """Query a neighbor's state; if again, unless it is asked already, and not too often."""

@@ -20,7 +20,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
@@ -45,30 +45,10 @@ _LOADS: Final = "loads"
 _TAKES: Final = "takes"
 
 
-class _Fixed(NamedTuple):
-    """What stays of an offer while it is there; the fields are those of `Offer`."""
-
-    task: str
-    variant: str
-    node: str
-    accuracy: float
-    rtt_s: float
-    path: tuple[str, ...]
-    repository: bool
-    together: int
-
-
-class _Load(NamedTuple):
-    """What changes from moment to moment; the fields are those of `Offer`."""
-
-    service_s: float
-    spare_per_s: float
-
-
 _encode = msgspec.msgpack.Encoder().encode
 _decode: Final = {
-    _OFFERS: msgspec.msgpack.Decoder(_Fixed).decode,
-    _LOADS: msgspec.msgpack.Decoder(_Load).decode,
+    _OFFERS: msgspec.msgpack.Decoder(Offer).decode,
+    _LOADS: msgspec.msgpack.Decoder(tuple[float, float]).decode,
 }
 _takes = msgspec.msgpack.Decoder(list[tuple[Signature, list[str]]]).decode
 
@@ -127,7 +107,8 @@ class NeighborOffers:
         fixed, load = self._said[_OFFERS].get(number), self._said[_LOADS].get(number)
         if fixed is None or load is None:
             return
-        offer = Offer(**fixed._asdict(), **load._asdict())
+        service_s, spare_per_s = load
+        offer = msgspec.structs.replace(fixed, service_s=service_s, spare_per_s=spare_per_s)
         try:
             self._by_number[number] = received(offer, self._neighbor, self._rtt_s, me=self._me)
         except ValueError:
@@ -209,8 +190,7 @@ class OfferTable:
         self._shut: set[str] = set()
         self._gathering: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None
-        peers.on_value(self._value)
-        peers.on_message(self._message)
+        peers.on_sample(self._sample)
         peers.on_neighbor(self._neighbor)
 
     def begin(self) -> None:
@@ -321,24 +301,17 @@ class OfferTable:
         offers = self._heard[neighbor].offers
         return min((one.rtt_s for one in offers if one.repository), default=math.inf)
 
-    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+    def _sample(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
         if kind != MENU:
             return
-        heard = self._heard[neighbor]
-        if not self._news:  # what comes together is looked at together
-            asyncio.get_running_loop().call_soon(self._take_news)
-        self._news.setdefault(neighbor, heard.takes.keys())
-        heard.take(name, data)
-        heard.until_s = self._now() + EXPIRES_S
-
-    def _message(self, neighbor: str, kind: str, data: bytes) -> None:
-        del data
-        if kind != MENU:
-            return
-        # What was said holds.
         heard, now_s = self._heard[neighbor], self._now()
         expired, heard.until_s = heard.until_s <= now_s, now_s + EXPIRES_S
-        if expired:
+        if name:
+            if not self._news:  # what comes together is looked at together
+                asyncio.get_running_loop().call_soon(self._take_news)
+            self._news.setdefault(neighbor, heard.takes.keys())
+            heard.take(name, data)
+        elif expired:  # what was said before holds again
             self._look()
 
     def _take_news(self) -> None:
@@ -445,8 +418,8 @@ class OfferTable:
 @functools.lru_cache(maxsize=1 << 14)
 def _written(offer: Offer) -> tuple[bytes, bytes]:
     """Write what stays and what changes of an offer; most are told many times as they are."""
-    stays = _Fixed(*(getattr(offer, field) for field in _Fixed._fields))
-    return _encode(stays), _encode(_Load(offer.service_s, offer.spare_per_s))
+    stays = msgspec.structs.replace(offer, service_s=0.0, spare_per_s=0.0)
+    return _encode(stays), _encode((offer.service_s, offer.spare_per_s))
 
 
 def differ(one: Sequence[Own | Offer], other: Sequence[Own | Offer]) -> bool:

@@ -61,8 +61,7 @@ class PlacementMessages:
         self._slot = slot
         self._asked: set[int] = set()  # types whose worst needed option a neighbor is to tell
         self._heard: set[tuple[int, int]] = set()  # (slot, type) that a neighbor has asked about
-        peers.on_value(self._value)
-        peers.on_message(self._message)
+        peers.on_sample(self._sample)
         peers.on_neighbor(self._neighbor)
 
     @property
@@ -106,13 +105,9 @@ class PlacementMessages:
             if isinstance(message, Needed):
                 self._asked.add(message.rho)
 
-    def _value(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
-        del name  # the type is in the value, too
-        if data is not None:
-            self._message(neighbor, kind, data)
-
-    def _message(self, neighbor: str, kind: str, data: bytes) -> None:
-        if kind not in PLACEMENT:
+    def _sample(self, neighbor: str, kind: str, name: str, data: bytes | None) -> None:
+        del name  # the type is in the content, too
+        if kind not in PLACEMENT or data is None:
             return  # somebody else's
         try:
             message = decode(data)

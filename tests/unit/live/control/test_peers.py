@@ -498,10 +498,10 @@ def test_who_fails_to_take_a_message_fails_alone(certs: Path) -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, what: reported.append(what))
         async with peers(PAIR, certs) as of:
 
-            def fail(neighbor: str, kind: str, data: bytes) -> None:
+            def fail(neighbor: str, kind: str, name: str, data: bytes | None) -> None:
                 raise RuntimeError(data)
 
-            of["b"].peers.on_message(fail)
+            of["b"].peers.on_sample(fail)
             await of["a"].met("b")
             for k in range(3):
                 of["a"].peers.send("b", "needed", b"%d" % k)
@@ -558,6 +558,12 @@ def test_what_cannot_be_opened_or_sent_is_said(certs: Path, tmp_path: Path) -> N
             of["a"].peers.put("b", "menu", "1", bytes(LIMIT_BYTES + 1))
             of["a"].peers.send("b", "needed", bytes(LIMIT_BYTES + 1))
             assert of["a"].peers.cut().refused == {("b", "large"): 2}
+            # What cannot be said does not keep the rest from being said to hold.
+            of["a"].peers.publish("b", "menu", {"1": bytes(LIMIT_BYTES + 1)})
+            assert of["a"].peers.cut().sent == {("b", "menu"): (1, 0)}
+            await of["a"].peers.close()
+            of["a"].peers.send("b", "needed", b"")
+            assert of["a"].peers.cut().refused[("b", "gone")] == 1
         missing = Peers(
             "a",
             network="test",

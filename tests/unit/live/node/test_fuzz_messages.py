@@ -44,9 +44,7 @@ class Links:
     def __init__(self, *alive: str) -> None:
         self.alive = set(alive)
 
-    def on_value(self, _: object) -> None: ...
-
-    def on_message(self, _: object) -> None: ...
+    def on_sample(self, _: object) -> None: ...
 
     def on_neighbor(self, _: object) -> None: ...
 
@@ -59,8 +57,8 @@ class Links:
 
 TAKES = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 OFFERED: tuple[tuple[str, Any], ...] = (
-    ("offers/0", ("digits-0", "wide", "cloud", 0.95, 0.0, ("cloud",), True, 0)),
-    ("offers/1", ("digits-1", "tiny", "edge-0", 0.8, 0.0, ("edge-0",), False, 4)),
+    ("offers/0", ("digits-0", "wide", "cloud", 0.95, 0, 0.0, 0, ("cloud",), True, 0)),
+    ("offers/1", ("digits-1", "tiny", "edge-0", 0.8, 0, 0.0, 0, ("edge-0",), False)),
     ("loads/0", (0.004, 50.0)),
     ("loads/1", (0.001, 100.0)),
     ("takes", ((TAKES, ("digits-0", "digits-1")),)),
@@ -135,17 +133,13 @@ def test_messages(tmp_path: Path, count: int) -> None:
                 table._neighbor("cloud", False)
                 table._neighbor("cloud", True)
                 for name, value in OFFERED[:-1]:
-                    table._value("cloud", MENU, name, _pack(msgspec.to_builtins(value)))
+                    table._sample("cloud", MENU, name, _pack(msgspec.to_builtins(value)))
                 table._take_news()
                 assert [offer.task for offer in table.all] == ["digits-0"]
                 changed.clear()
             neighbor, kind, name, content = one
-            if name or content is None:
-                post._value(neighbor, kind, name, content)
-                table._value(neighbor, kind, name, content)
-            else:
-                post._message(neighbor, kind, content)
-                table._message(neighbor, kind, content)
+            post._sample(neighbor, kind, name, content)
+            table._sample(neighbor, kind, name, content)
             table._take_news()
 
         Course("messages", said, count).run(feed)

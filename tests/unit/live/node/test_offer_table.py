@@ -83,15 +83,11 @@ class Links:
         self.wires, self.node = wires, node
         self.alive: set[str] = set()
         self.values: dict[str, dict[str, bytes]] = {}
-        self.hear_value: Callable[[str, str, str, bytes | None], None]
-        self.hear_message: Callable[[str, str, bytes], None]
+        self.hear: Callable[[str, str, str, bytes | None], None]
         self.watch: Callable[[str, bool], None]
 
-    def on_value(self, callback: Any) -> None:
-        self.hear_value = callback
-
-    def on_message(self, callback: Any) -> None:
-        self.hear_message = callback
+    def on_sample(self, callback: Any) -> None:
+        self.hear = callback
 
     def on_neighbor(self, callback: Any) -> None:
         self.watch = callback
@@ -107,11 +103,7 @@ class Links:
                 self.wires.mail.append((self.node, neighbor, name, data))
 
     def hears(self, neighbor: str, name: str, data: bytes | None) -> None:
-        if name:
-            self.hear_value(neighbor, MENU, name, data)
-        else:
-            assert data is not None
-            self.hear_message(neighbor, MENU, data)
+        self.hear(neighbor, MENU, name, data)
 
     def sees(self, neighbor: str, alive: bool) -> None:
         (self.alive.add if alive else self.alive.discard)(neighbor)
@@ -501,7 +493,7 @@ def test_who_comes_late_or_again_goes_by_what_is_current() -> None:
     asyncio.run(main())
 
 
-FIXED = ["digits", "wide", "cloud", 0.95, 0.01, ["metro", "cloud"], True, 0]
+FIXED = ["digits", "wide", "cloud", 0.95, 0.0, 0.01, 0.0, ["metro", "cloud"], True, 0]
 
 
 def read(**values: Any) -> tuple[NeighborOffers, Counter[tuple[str, str]]]:
@@ -534,7 +526,7 @@ def test_an_offer_is_one_once_its_load_is_known() -> None:
         ("offers_1", b"", "no menu"),
         ("offers_1", b"\xff garbage", "no menu"),
         ("offers_1", b"\x91" * 50_000, "no menu"),
-        ("offers_1", FIXED[:-1], "no menu"),
+        ("offers_1", FIXED[:-2], "no menu"),
         ("offers_1", [*FIXED[:3], "much", *FIXED[4:]], "no menu"),
         ("loads_1", [0.1], "no menu"),
         ("takes", [["x", ["digits"]]], "no menu"),
@@ -542,8 +534,8 @@ def test_an_offer_is_one_once_its_load_is_known() -> None:
         ("loads_1", [0.0, 5.0], "impossible"),
         ("loads_1", [0.1, -5.0], "impossible"),
         ("loads_1", [0.1, float("nan")], "impossible"),
-        ("offers_1", [*FIXED[:5], ["metro", "edge", "cloud"], True, 0], "impossible"),
-        ("offers_1", [*FIXED[:5], ["isp", "cloud"], True, 0], "impossible"),
+        ("offers_1", [*FIXED[:7], ["metro", "edge", "cloud"], True, 0], "impossible"),
+        ("offers_1", [*FIXED[:7], ["isp", "cloud"], True, 0], "impossible"),
     ],
 )
 def test_values_that_make_no_sense_are_counted(name: str, value: Any, reason: str) -> None:
