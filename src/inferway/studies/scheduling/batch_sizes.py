@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.scheduling import CODE
-from inferway.studies.scheduling.batch_curve import (
-    HEAVY_PHI,
-    LIGHT_PHI,
-    SIZES,
-    batch_service_s,
-)
 from inferway.studies.scheduling.burst import (
     ACCURACY,
     BURSTY,
     DEADLINE_S,
+    HEAVY_PHI,
     HOLDING_S,
+    LIGHT_PHI,
     NORMAL,
     RATE_PER_S,
     SERVICE_S,
+    SIZES,
+    batch_service_s,
     control,
 )
 from inferway.studies.scheduling.shipped import digest, network
 from inferway.studies.scheduling.upper_bound import state
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 _MODELS = ("light", "heavy")
 _STATES = {"bursty": BURSTY, "normal": NORMAL}
@@ -57,22 +50,24 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every policy under every curve."""
+
+    def arguments(policy: str, light: float, heavy: float) -> dict[str, Any]:
+        made = {"policy": policy, "file": digest(policy), "slots": settings.slots}
+        return {**made, "phis": [light, heavy]}
+
     return [
-        Point(
-            {"policy": policy, "light": light, "heavy": heavy, "trial": trial},
-            used,
-            {
-                "policy": policy,
-                "file": digest(policy),
-                "phis": [light, heavy],
-                "slots": settings.slots,
-                "seed": trial + 1,
-            },
-            1 + 8e-6 * settings.slots,
-        )
+        point
         for policy in settings.policies
         for light, heavy in settings.phis
-        for trial in range(settings.trials)
+        for point in grid(
+            used,
+            arguments,
+            1 + 8e-6 * settings.slots,
+            policy=[policy],
+            light=[light],
+            heavy=[heavy],
+            trial=range(settings.trials),
+        )
     ]
 
 
@@ -149,22 +144,29 @@ def phase_bound(phis: tuple[float, float]) -> float:
     )[0]
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Shares of smallest and largest sizes by model and state, and goodput by curve."""
-    from inferway.experiments.curves import Curve, Panel, panels
-
     shown = []
-    trained = dict(zip(("light", "heavy"), settings.phis[0], strict=True))
+    light, heavy = settings.phis[0]
+    trained = results.where(light=light, heavy=heavy)
     for model in ("heavy", "light"):
         for name in _STATES:
-            curves = []
-            for color, policy in enumerate(settings.policies):
-                here = results.where(policy=policy, **trained)
-                for which, dash in (("min", ":"), ("max", "-")):
-                    rows = [row[f"{which}_{model}_{name}_shares"] for row in here.rows]
-                    shares = np.mean(rows, axis=0) if rows else np.full(len(SIZES), math.nan)
-                    label = f"{policy.upper()}, {which}imum"
-                    curves.append(Curve(label, SIZES, (100 * shares).tolist(), (), (), color, dash))
+            curves = [
+                Curve(
+                    f"{policy.upper()}, {which}imum",
+                    SIZES,
+                    [
+                        100 * share
+                        for share in _shares(
+                            trained.where(policy=policy), f"{which}_{model}_{name}_shares"
+                        )
+                    ],
+                    color=color,
+                    dash=dash,
+                )
+                for color, policy in enumerate(settings.policies)
+                for which, dash in (("min", ":"), ("max", "-"))
+            ]
             shown.append(
                 Panel(
                     f"{model} model, {name} state",
@@ -181,14 +183,9 @@ def figure(settings: Settings, results: Results) -> Figure:
             Curve(
                 policy.upper(),
                 [light for light, _ in order],
-                [
-                    100 * results.measure(column, policy=policy, light=light, heavy=heavy).mean
-                    for light, heavy in order
-                ],
-                (),
-                (),
-                color,
-                "",
+                [100 * _at(results, column, policy, phis) for phis in order],
+                color=color,
+                dash="",
             )
             for color, policy in enumerate(settings.policies)
         ]
@@ -196,86 +193,80 @@ def figure(settings: Settings, results: Results) -> Figure:
     return panels(shown, columns=2, title="Batch sizes learned ([Tan24], Fig. 5)")
 
 
+def _at(results: Results, column: str, policy: str, phis: tuple[float, float]) -> float:
+    return results.measure(column, policy=policy, light=phis[0], heavy=phis[1]).mean
+
+
+def _shares(results: Results, column: str) -> list[float]:
+    """Of each size, the mean over the trials."""
+    rows = [row[column] for row in results.rows]
+    if not rows:
+        return [math.nan] * len(SIZES)
+    return [float(one) for one in np.mean(rows, axis=0)]
+
+
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. 5.2.2."""
-    where = "Sec. 5.2.2, Fig. 5"
+    where, first = "Sec. 5.2.2, Fig. 5", settings.policies[0]
     light, heavy = settings.phis[0]
     trained = results.where(light=light, heavy=heavy)
-    found = []
+    made = []
     for policy in settings.policies:
         here = trained.where(policy=policy)
-        smallest = [here.measure(f"min_{model}_normal").mean for model in _MODELS]
-        found.append(
-            Claim(
+        made.append(
+            claim(
                 where,
                 f"{policy.upper()}: in the normal state the smallest batch of both models is set "
                 "to small values.",
                 "greatest mean of the smallest batch",
-                max(smallest),
-                at_most=1.5,
-                why=_sizes(here),
+                max(here.measure(f"min_{model}_normal").mean for model in _MODELS),
+                "at most 1.5",
+                "; ".join(
+                    f"{model}, {name}: {here.measure(f'min_{model}_{name}').mean:.2f} to "
+                    f"{here.measure(f'max_{model}_{name}').mean:.2f}"
+                    for model in _MODELS
+                    for name in _STATES
+                ),
             )
         )
     if "rl-po-b" in settings.policies:
         here = trained.where(policy="rl-po-b")
-        found.append(
-            Claim(
+        made.append(
+            claim(
                 where,
                 "RL-PO-B: in the bursty state the heavy model mostly serves batches of 5.",
                 "share of the slots with 5 as its smallest batch",
-                _share(here, "min_heavy_bursty_shares", len(SIZES) - 1),
-                at_least=0.5,
-                unit="%",
-                why=f"mean batch served {here.measure('batch_heavy_bursty').mean:.2f}",
+                _shares(here, "min_heavy_bursty_shares")[-1],
+                "at least 50 %",
+                f"mean batch served {here.measure('batch_heavy_bursty').mean:.2f}",
             )
         )
-    losses = {
-        phis: results.measure("goodput", policy=policy, light=light, heavy=heavy).mean
-        - results.measure("goodput", policy=policy, light=phis[0], heavy=phis[1]).mean
-        for policy in settings.policies[:1]
-        for phis in settings.phis
-    }
-    worst = max(losses, key=lambda phis: losses[phis])
+    own = _at(results, "goodput", first, settings.phis[0])
+    losses = {phis: own - _at(results, "goodput", first, phis) for phis in settings.phis}
     bounds = [phase_bound(phis) for phis in settings.phis]
-    found += [
-        Claim(
+    return [
+        *made,
+        claim(
             "ours",
-            f"{settings.policies[0].upper()} depends little on the batch curve assumed.",
+            f"{first.upper()} depends little on the batch curve assumed.",
             "greatest loss of goodput with another curve than in training",
-            losses[worst],
-            at_most=0.01,
-            unit="%",
-            why=", ".join(
+            max(losses.values()),
+            "at most 1 %",
+            ", ".join(
                 f"phi {phis[0]:g} and {phis[1]:g}: {-100 * loss:+.2f} points"
                 for phis, loss in losses.items()
             ),
         ),
-        Claim(
+        claim(
             "ours",
             "Batches raise the upper bound of the bursty goodput by little.",
             "bound with the curve assumed less that without batches",
             bounds[0] - phase_bound((0.0, 0.0)),
-            at_most=0.01,
-            unit="%",
-            why=f"{100 * bounds[0]:.2f} %; over the curves tried {100 * min(bounds):.2f} to "
+            "at most 1 %",
+            f"{100 * bounds[0]:.2f} %; over the curves tried {100 * min(bounds):.2f} to "
             f"{100 * max(bounds):.2f} %",
         ),
     ]
-    return found
-
-
-def _share(results: Results, column: str, place: int) -> float:
-    rows = [row[column][place] for row in results.rows]
-    return float(np.mean(rows)) if rows else math.nan
-
-
-def _sizes(results: Results) -> str:
-    return "; ".join(
-        f"{model}, {name}: {results.measure(f'min_{model}_{name}').mean:.2f} to "
-        f"{results.measure(f'max_{model}_{name}').mean:.2f}"
-        for model in _MODELS
-        for name in _STATES
-    )
 
 
 _PAPER = Settings()
@@ -284,11 +275,11 @@ STUDY = Study(
     source="[Tan24], Fig. 5",
     shows="The smallest and largest batches that the trained policies set for each model, in the "
     "bursty and in the normal state, and what another batch curve makes of them.",
-    scales={
-        "smoke": replace(_PAPER, phis=_PAPER.phis[:2], slots=20_000, trials=1),
-        "quick": replace(_PAPER, slots=200_000),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        _PAPER,
+        smoke={"phis": _PAPER.phis[:2], "slots": 20_000, "trials": 1},
+        quick={"slots": 200_000},
+    ),
     points=points,
     figure=figure,
     claims=claims,

@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
+from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import (
     ACCURACY,
@@ -24,10 +22,7 @@ from inferway.studies.scheduling.look import half_width, written
 from inferway.studies.scheduling.trial import point
 from inferway.studies.scheduling.upper_bound import mean_of_states, state
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-_COUNTS = (2, 2)
+_SITE: dict[str, Any] = {"counts": (2, 2), "service_s": SERVICE_S, "accuracy": ACCURACY}
 
 
 @dataclass(frozen=True)
@@ -48,82 +43,66 @@ class Settings:
 
 def bound(deadline_s: float = DEADLINE_S) -> float:
     """Of the mean of both states."""
-    return mean_of_states(
-        RATE_PER_S,
-        HOLDING_S,
-        counts=_COUNTS,
-        service_s=SERVICE_S,
-        accuracy=ACCURACY,
-        deadline_s=deadline_s,
-    )
+    return mean_of_states(RATE_PER_S, HOLDING_S, **_SITE, deadline_s=deadline_s)
 
 
 def points(settings: Settings) -> list[Point]:
     """`deadline` at each spread, and set beliefs."""
-    found = []
+    made = []
     for trial in range(settings.trials):
-        found += [_labeled(settings, "deadline", cv, 0.0, trial) for cv in settings.cvs]
-        for cv in settings.believed_cvs:
-            found += [
-                _labeled(settings, "believed", cv, factor, trial) for factor in settings.factors
-            ]
-    return found
+        cases: list[tuple[str, float, float]] = [
+            *(("deadline", cv, 0.0) for cv in settings.cvs),
+            *(("believed", cv, one) for cv in settings.believed_cvs for one in settings.factors),
+        ]
+        for policy, cv, factor in cases:
+            beliefs: dict[str, Any] = {"options": {"margin": factor}} if factor else {}
+            law = "lognormal" if cv else "deterministic"
+            one = point(
+                *(policy, settings.workload, settings.slots, trial),
+                distribution=law,
+                cv=cv,
+                **beliefs,
+            )
+            made.append(replace(one, label={**one.label, "cv": cv, "factor": factor}))
+    return made
 
 
-def _labeled(settings: Settings, policy: str, cv: float, factor: float, trial: int) -> Point:
-    beliefs: dict[str, Any] = {"options": {"margin": factor}} if factor else {}
-    made = point(
-        policy,
-        settings.workload,
-        settings.slots,
-        trial,
-        distribution="lognormal" if cv else "deterministic",
-        cv=cv,
-        **beliefs,
-    )
-    return replace(made, label={**made.label, "cv": cv, "factor": factor})
-
-
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Goodput against the spread of service times, and against what is believed of them."""
-    from inferway.experiments.curves import Curve, Panel, panels
-
     highest = 100 * bound()
 
-    def curve(
-        label: str, x: Sequence[float], labels: Sequence[dict[str, float | str]], color: int
-    ) -> Curve:
-        y = [100 * results.measure("goodput", **one).mean for one in labels]
-        error = [100 * half_width(results, "goodput", **one) for one in labels]
-        return Curve(label, x, y, error, (), color)
+    def curve(look: Look, here: Results, across: str, x: Sequence[float]) -> Curve:
+        error = [100 * half_width(here, "goodput", **{across: one}) for one in x]
+        y = [100 * one for one in here.means("goodput", **{across: x})]
+        return Curve(look.label, x, y, error, (), look.color)
 
-    spread = curve(
-        "deadline", settings.cvs, [{"row": "deadline", "cv": cv} for cv in settings.cvs], 0
-    )
+    learned = results.where(row="deadline")
+    spread = curve(Look("deadline", 0), learned, "cv", settings.cvs)
     wrong = [
         curve(
-            f"set belief, CV {cv:g}",
+            Look(f"set belief, CV {cv:g}", 1 + k),
+            results.where(row="believed", cv=cv),
+            "factor",
             settings.factors,
-            [{"row": "believed", "cv": cv, "factor": factor} for factor in settings.factors],
-            1 + k,
         )
         for k, cv in enumerate(settings.believed_cvs)
     ]
+    up, levels = "goodput, overall, %", [("upper bound", highest)]
     across = [
         Panel(
             "times learned",
             "coefficient of variation of service times",
-            "goodput, overall, %",
+            up,
             [spread],
-            levels=[("upper bound", highest)],
+            levels=levels,
             limits_up=(highest - 0.6, highest + 0.1),
         ),
         Panel(
             "nothing learned",
             "believed over true service time",
-            "goodput, overall, %",
+            up,
             wrong,
-            levels=[("upper bound", highest)],
+            levels=levels,
             scale_across="log",
             ticks_across=(0.8, 1.0, 1.5, 2.0, 3.0),
         ),
@@ -134,109 +113,78 @@ def figure(settings: Settings, results: Results) -> Figure:
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """How near it comes, and what a wrong belief costs."""
     highest = bound()
-    bursty, shares = state(
-        RATE_PER_S[BURSTY],
-        counts=_COUNTS,
-        service_s=SERVICE_S,
-        accuracy=ACCURACY,
-        deadline_s=DEADLINE_S,
-        lasts_s=HOLDING_S[BURSTY],
-    )
-    found = [
-        Claim(
+    burst: dict[str, Any] = {"deadline_s": DEADLINE_S, "lasts_s": HOLDING_S[BURSTY]}
+    bursty, shares = state(RATE_PER_S[BURSTY], **_SITE, **burst)
+    places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
+    means = [
+        results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
+    ]
+    made = [
+        claim(
             "ours",
             "No scheduler has more than 0.80895 overall.",
             "greatest mean goodput of all rows here less the upper bound",
-            _greatest(results) - highest,
-            at_most=0.0001,
-            unit="%",
-            why=f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at "
-            f"the heavy servers, normal {ACCURACY[1]:g}; a run differs from its mean by chance",
+            max(means, default=math.nan) - highest,
+            "at most 0.01 %",
+            f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the "
+            f"heavy servers, normal {ACCURACY[1]:g}; a run differs from its mean by chance",
         )
     ]
-    least = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}
-    for cv, low in least.items():
+    limits = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}
+    for cv, low in limits.items():
         if cv not in settings.cvs:
             continue
         here = results.where(row="deadline", cv=cv)
-        found.append(
-            Claim(
+        made.append(
+            claim(
                 "ours",
                 f"With service times of CV {cv:g} `deadline` has at least {low:.5g} overall.",
                 "goodput",
                 here.measure("goodput").mean,
-                at_least=low,
-                why=f"{written(here, 'goodput')} %, violations {written(here, 'violations')} %; "
+                f"at least {low!r}",
+                f"{written(here, 'goodput')} %, violations {written(here, 'violations')} %; "
                 f"bursty {written(here, 'heavy_bursty')} % heavy",
             )
         )
     certain = results.where(row="deadline", cv=0.0)
-    found.append(
-        Claim(
+    made.append(
+        claim(
             "ours",
             "With deterministic service nothing is late or rejected.",
             "violation ratio",
             certain.measure("violations").mean,
-            at_most=0.00001,
-            unit="%",
+            "at most 0.001 %",
         )
     )
-    exact = results.measure("goodput", row="believed", cv=0.0, factor=1.0).mean
-    for factor, says, limits in (
-        (0.95, "Believing service 5 % too short costs 10 points.", (0.08, 0.12)),
-        (1.5, "Believing it 50 % too long costs nothing.", (-0.0002, 0.0002)),
-    ):
-        value = exact - results.measure("goodput", row="believed", cv=0.0, factor=factor).mean
-        found.append(
-            Claim(
-                "ours",
-                says,
-                "loss of goodput",
-                value,
-                at_least=limits[0],
-                at_most=limits[1],
-                unit="%",
-                why=_over_factors(settings, results),
-            )
-        )
-    return found
-
-
-def _greatest(results: Results) -> float:
-    """Of the means over the trials."""
-    places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
-    found = [
-        results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
-    ]
-    return max(found, default=math.nan)
-
-
-def _over_factors(settings: Settings, results: Results) -> str:
     here = results.where(row="believed", cv=0.0)
-    return "goodput by belief: " + ", ".join(
-        f"{factor:g}: {100 * here.measure('goodput', factor=factor).mean:.2f} %"
-        for factor in settings.factors
+    by_belief = dict(
+        zip(settings.factors, here.means("goodput", factor=settings.factors), strict=True)
     )
+    said = ", ".join(f"{factor:g}: {100 * one:.2f} %" for factor, one in by_belief.items())
+    for factor, says, limit in (
+        (0.95, "Believing service 5 % too short costs 10 points.", "8 to 12 %"),
+        (1.5, "Believing it 50 % too long costs nothing.", "-0.02 to 0.02 %"),
+    ):
+        value = by_belief.get(1.0, math.nan) - by_belief.get(factor, math.nan)
+        made.append(
+            claim("ours", says, "loss of goodput", value, limit, f"goodput by belief: {said}")
+        )
+    return made
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="deadline-bound",
     source="ours",
     shows="How near the rule `deadline` comes to what no scheduler can exceed, and what wrong "
     "service times cost it.",
-    scales={
-        "smoke": replace(
-            _PAPER,
-            slots=20_000,
-            trials=1,
-            cvs=(0.0, 0.2),
-            factors=(0.95, 1.0, 1.5),
-            believed_cvs=(0.0,),
-        ),
-        "quick": replace(_PAPER, slots=200_000),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        Settings(),
+        smoke={
+            **{"slots": 20_000, "trials": 1, "cvs": (0.0, 0.2)},
+            **{"factors": (0.95, 1.0, 1.5), "believed_cvs": (0.0,)},
+        },
+        quick={"slots": 200_000},
+    ),
     points=points,
     figure=figure,
     claims=claims,
@@ -244,5 +192,5 @@ STUDY = Study(
         "`deadline` learns service times and takes 1.5 times their 95th percentile; set beliefs "
         "take the mean times a factor and learn nothing.",
     ),
-    code=(*CODE, "studies/scheduling/believed.py"),
+    code=(*CODE, "studies/scheduling/rules.py"),
 )

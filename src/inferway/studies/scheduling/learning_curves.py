@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
+from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import other_learners
 from inferway.studies.scheduling.burst import BURSTY, NORMAL
 from inferway.studies.scheduling.shipped import SEEDS, curve_of, digest
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
-    from inferway.experiments.curves import Curve, Panel
 
 _PLAIN = (*SEEDS, "rl-fo")
 _BATCHED = ("rl-po-b", "rl-fo-b")
@@ -43,8 +36,10 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """One stored curve each."""
-    names = [(name, None) for name in settings.names]
-    others = [(name, other_learners.COMMAND + f" {name}") for name in settings.others]
+    commands = {
+        **dict.fromkeys(settings.names),
+        **{name: f"{other_learners.COMMAND} {name}" for name in settings.others},
+    }
     return [
         Point(
             {"name": name},
@@ -52,7 +47,7 @@ def points(settings: Settings) -> list[Point]:
             {"name": name, "command": command, "file": digest(name, ".csv")},
             0.05,
         )
-        for name, command in (*names, *others)
+        for name, command in commands.items()
     ]
 
 
@@ -62,77 +57,61 @@ def kept(name: str, command: str | None, file: str) -> dict[str, Any]:
     return dict(curve_of(name, command))
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Goodput, violations and heavy share against slots, a row for each of the paper's figures."""
-    from inferway.experiments.curves import panels
-
-    rows = (
-        ("Fig. 2", _PLAIN),
-        ("Fig. 4", _BATCHED),
-        ("Fig. 6", _PERIODIC),
-        ("others", ("rl-po", *settings.others)),
-    )
+    rows = {
+        "Fig. 2": _PLAIN,
+        "Fig. 4": _BATCHED,
+        "Fig. 6": _PERIODIC,
+        "others": ("rl-po", *settings.others),
+    }
+    columns = {"goodput": "goodput", "violations": "violations", "heavy share": "heavy"}
     shown = []
-    for title, names in rows:
+    for title, names in rows.items():
         there = [name for name in names if results.where(name=name).rows]
-        for up, column in (("goodput", "goodput"), ("violations", "violations"), ("", "heavy")):
-            shown.append(_panel(results, title, there, column, up or "heavy share"))
+        seeds = [name for name in there if name in SEEDS]
+        for up, column in columns.items():
+            curves = _band(results, seeds, column) if len(seeds) > 1 else []
+            for name in there if len(seeds) <= 1 else (one for one in there if one not in SEEDS):
+                curves += _states(results, name, column)
+            shown.append(Panel(f"{title}: {up}", "slots, millions", f"{up}, %", curves))
     return panels(shown, columns=3, title="Learning curves ([Tan24], Figs. 2, 4 and 6)")
 
 
-def _panel(results: Results, title: str, names: Sequence[str], column: str, up: str) -> Panel:
-    from inferway.experiments.curves import Panel
-
-    curves: list[Curve] = []
-    seeds = [name for name in names if name in SEEDS]
-    if len(seeds) > 1:
-        curves += _band(results, seeds, column)
-        names = [name for name in names if name not in seeds]
-    for name in names:
-        color = 1 if "fo" in name else {"ddpg": 2, "recurrent": 3}.get(name, 0)
-        curves += _states(results, name, column, color)
-    return Panel(f"{title}: {up}", "slots, millions", f"{up}, %", curves)
+def _curve(results: Results, name: str, column: str) -> tuple[list[float], list[float]]:
+    """Millions of slots, and percentages."""
+    slots, values = (results.one(one, name=name) for one in ("slots", column))
+    return [one / 1e6 for one in slots], [100 * one for one in values]
 
 
 def _band(results: Results, seeds: Sequence[str], column: str) -> list[Curve]:
     """The mean of the seeds, with their deviation as whiskers."""
-    from inferway.experiments.curves import Curve
-
-    found = []
+    drawn = []
     for state, phase in _STATES:
-        rows = [results.one(f"{column}_{phase}", name=name) for name in seeds]
-        length = min(map(len, rows))
-        values = 100 * np.array([row[:length] for row in rows])
-        across = [slots / 1e6 for slots in results.one("slots", name=seeds[0])[:length]]
-        found.append(
+        every = [_curve(results, name, f"{column}_{phase}") for name in seeds]
+        length = min(len(values) for _, values in every)
+        values = np.array([values[:length] for _, values in every])
+        drawn.append(
             Curve(
                 f"RL-PO, {state}, {len(seeds)} seeds",
-                across,
+                every[0][0][:length],
                 values.mean(axis=0).tolist(),
                 values.std(axis=0, ddof=1).tolist(),
-                (),
-                0,
-                "-" if phase == BURSTY else ":",
+                color=0,
+                dash="-" if phase == BURSTY else ":",
                 markers=False,
             )
         )
-    return found
+    return drawn
 
 
-def _states(results: Results, name: str, column: str, color: int) -> list[Curve]:
-    from inferway.experiments.curves import Curve
-
+def _states(results: Results, name: str, column: str) -> list[Curve]:
     label = name.removeprefix("periodic-").upper().replace("RECURRENT", "recurrent")
+    color = 1 if "fo" in name else {"ddpg": 2, "recurrent": 3}.get(name, 0)
     return [
-        Curve(
-            f"{label}, {state}",
-            [slots / 1e6 for slots in results.one("slots", name=name)],
-            [100 * value for value in results.one(f"{column}_{phase}", name=name)],
-            (),
-            (),
-            color,
-            "-" if phase == BURSTY else ":",
-            markers=False,
+        series(
+            Look(f"{label}, {state}", color, "-" if phase == BURSTY else ":"),
+            *_curve(results, name, f"{column}_{phase}"),
         )
         for state, phase in _STATES
     ]
@@ -158,25 +137,33 @@ def at(results: Results, name: str, column: str, slots: float) -> float:
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. 5.2.1, 5.2.2 and Sec. 4."""
-    found = [
-        _higher_end(results),
-        *(_fewer_slots(results, part) for part in _LEVELS),
-        Claim(
+    heavy = f"heavy_{NORMAL}"
+    # RL-FO was trained once: it is taken to spread as RL-PO does over its seeds.
+    seeds = [name for name in SEEDS if results.where(name=name).rows]
+    finals = [end(results, name, "goodput") for name in seeds]
+    mean = float(np.mean(finals)) if finals else math.nan
+    higher = end(results, "rl-fo", "goodput") - mean
+    half = _prediction(finals)
+    made = [
+        claim(
+            "Sec. 5.2.1, Fig. 2",
+            "With the workload's state goodput is higher at the end of the training.",
+            "goodput of RL-FO less the mean of RL-PO's, with the noise of training",
+            higher,
+            "at least 0 %",
+            _ends(results, (*seeds, "rl-fo")),
+            **({} if math.isnan(half) else _interval(higher - half, higher + half, _SEEDED)),
+        ),
+        *(_fewer_slots(results, seeds, part, part * mean) for part in _LEVELS),
+        claim(
             "Sec. 5.2.2, Fig. 4",
             "With batches the heavy share of the normal state is learned later.",
             "heavy share of RL-PO-B at the slots at which RL-PO has 80 %, less 80 %",
-            at(
-                results,
-                "rl-po-b",
-                f"heavy_{NORMAL}",
-                _reached(results, "rl-po", 0.8, f"heavy_{NORMAL}"),
-            )
-            - 0.8,
-            at_most=0.0,
-            unit="%",
+            at(results, "rl-po-b", heavy, _reached(results, "rl-po", 0.8, heavy)) - 0.8,
+            "at most 0 %",
         ),
+        _close(results, seeds, finals),
     ]
-    found.append(_close(results))
     for name, says in (
         ("ddpg", "DDPG fails to learn good policies."),
         ("recurrent", "A recurrent policy does not help."),
@@ -185,91 +172,64 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             continue
         slots = (results.one("slots", name=name) or [math.nan])[-1]
         same = at(results, "rl-po", "goodput", slots)
-        found.append(
-            Claim(
+        made.append(
+            claim(
                 "Sec. 4",
                 says,
                 f"its goodput after {slots / 1e6:.2g} million slots less RL-PO's then",
                 end(results, name, "goodput") - same,
-                at_most=0.0,
-                unit="%",
-                why=f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; "
-                "heavy share of the normal state "
-                f"{100 * end(results, name, f'heavy_{NORMAL}'):.0f} %, RL-PO "
-                f"{100 * at(results, 'rl-po', f'heavy_{NORMAL}', slots):.0f} %",
+                "at most 0 %",
+                f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; "
+                f"heavy share of the normal state {100 * end(results, name, heavy):.0f} %, RL-PO "
+                f"{100 * at(results, 'rl-po', heavy, slots):.0f} %",
             )
         )
-    return found
+    return made
 
 
-def _seeds(results: Results) -> list[str]:
-    return [name for name in SEEDS if results.where(name=name).rows]
+def _interval(low: float, high: float, method: str) -> dict[str, Any]:
+    """An interval that a claim brings."""
+    return {"low": low, "high": high, "method": method}
 
 
-def _higher_end(results: Results) -> Claim:
-    """RL-FO was trained once: it is taken to spread as RL-PO does over its seeds."""
-    finals = [end(results, name, "goodput") for name in _seeds(results)]
-    mean = float(np.mean(finals)) if finals else math.nan
-    value = end(results, "rl-fo", "goodput") - mean
-    half = _prediction(finals)
-    return Claim(
-        "Sec. 5.2.1, Fig. 2",
-        "With the workload's state goodput is higher at the end of the training.",
-        "goodput of RL-FO less the mean of RL-PO's, with the noise of training",
-        value,
-        at_least=0.0,
-        unit="%",
-        why=_ends(results, (*_seeds(results), "rl-fo")),
-        low=None if math.isnan(half) else value - half,
-        high=None if math.isnan(half) else value + half,
-        method="" if math.isnan(half) else _SEEDED,
-    )
-
-
-def _fewer_slots(results: Results, part: float) -> Claim:
+def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: float) -> Claim:
     """Both at the same level of goodput: a part of where RL-PO ends."""
-    finals = [end(results, name, "goodput") for name in _seeds(results)]
-    level = part * float(np.mean(finals)) if finals else math.nan
     mine = _reached(results, "rl-fo", level)
-    theirs = [_reached(results, name, level) for name in _seeds(results)]
+    theirs = [_reached(results, name, level) for name in seeds]
     value = mine / float(np.mean(theirs)) if theirs else math.nan
     half = _prediction([math.log(one) for one in theirs if one > 0])
-    sure = not math.isnan(half) and half > 0 and value > 0
-    return Claim(
+    sure = half > 0 and value > 0
+    return claim(
         "Sec. 5.2.1, Fig. 2",
         f"With the workload's state fewer slots are needed to {100 * part:g} % of where RL-PO "
         "ends.",
         "RL-FO's slots to that goodput over RL-PO's slots to the same goodput",
         value,
-        at_most=1.0,
-        why=f"goodput {100 * level:.2f} %: RL-FO {mine / 1e6:g} million slots, RL-PO "
+        "at most 1.0",
+        f"goodput {100 * level:.2f} %: RL-FO {mine / 1e6:g} million slots, RL-PO "
         + ", ".join(f"{one / 1e6:g}" for one in theirs)
         + " million by seed; curves have a point every hundredth of the training",
-        low=value * math.exp(-half) if sure else None,
-        high=value * math.exp(half) if sure else None,
-        method=_SEEDED if sure else "",
+        **(_interval(value * math.exp(-half), value * math.exp(half), _SEEDED) if sure else {}),
     )
 
 
-def _close(results: Results) -> Claim:
+def _close(results: Results, seeds: Sequence[str], finals: Sequence[float]) -> Claim:
     from scipy.special import chdtri
 
-    seeds = _seeds(results)
-    finals = [end(results, name, "goodput") for name in seeds]
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
-    known = not math.isnan(spread) and spread > 0
-    free = len(finals) - 1
-    return Claim(
+    interval: dict[str, Any] = {}
+    if spread > 0:
+        free = len(finals) - 1
+        low, high = (spread * math.sqrt(free / float(chdtri(free, q))) for q in (0.025, 0.975))
+        interval = _interval(low, high, "over RL-PO's seeds: chi-squared, for a variance")
+    return claim(
         "Fig. 2",
         "The trials of RL-PO end close to each other.",
         f"standard deviation of the final goodput over {len(seeds)} seeds",
         spread,
-        at_most=0.005,
-        unit="%",
-        why=_ends(results, seeds),
-        low=spread * math.sqrt(free / float(chdtri(free, 0.025))) if known else None,
-        high=spread * math.sqrt(free / float(chdtri(free, 0.975))) if known else None,
-        method="over RL-PO's seeds: chi-squared, for a variance" if known else "",
+        "at most 0.5 %",
+        _ends(results, seeds),
+        **interval,
     )
 
 
@@ -307,17 +267,12 @@ def _ends(results: Results, names: Sequence[str]) -> str:
     return ", ".join(said)
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="learning-curves",
     source="[Tan24], Figs. 2, 4 and 6",
     shows="Goodput, violations and heavy share in the course of training, with and without the "
     "workload's state, with batches, on the periodic workload, and by other learners.",
-    scales={
-        "smoke": replace(_PAPER, names=("rl-po", "rl-fo", "rl-po-b", *SEEDS[1:])),
-        "quick": _PAPER,
-        "paper": _PAPER,
-    },
+    scales=scales(Settings(), smoke={"names": ("rl-po", "rl-fo", "rl-po-b", *SEEDS[1:])}),
     points=points,
     figure=figure,
     claims=claims,

@@ -5,12 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from inferway.experiments.results import Results
+import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from inferway.experiments.curves import Drawing
+from inferway.studies import Results
 
 LABELS = {
     "lw": "LW",
@@ -38,13 +37,11 @@ def half_width(results: Results, column: str, **label: object) -> float:
     """Half the 95 % interval of a mean over trials (Student's t); NaN for fewer than two."""
     from scipy.special import stdtrit
 
-    rows = [row for row in results.where(**label).rows if column in row]
-    values = [float(row[column]) for row in rows]
+    values = [float(row[column]) for row in results.where(**label).rows if column in row]
     if len(values) < 2:
         return math.nan
-    mean = sum(values) / len(values)
-    variance = sum((one - mean) ** 2 for one in values) / (len(values) - 1)
-    return float(stdtrit(len(values) - 1, 0.975)) * math.sqrt(variance / len(values))
+    error = float(np.std(values, ddof=1)) / math.sqrt(len(values))
+    return float(stdtrit(len(values) - 1, 0.975)) * error
 
 
 def written(results: Results, column: str, **label: object) -> str:
@@ -66,7 +63,7 @@ class Dots:
     """None where the paper has no such column."""
 
 
-def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
+def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing:
     """Draw values by row: measured filled, printed hollow.
 
     Parameters
@@ -79,7 +76,6 @@ def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Figure:
         Above them.
     """
     import matplotlib as mpl
-    import numpy as np
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure as Canvas
 

@@ -4,25 +4,20 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numba
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.dispatch.alias import tabulate
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point, grid
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Drawing, Look, Panel, line, panels
 from inferway.site import uniform
 from inferway.site.view import Floats, Ints
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.scheduling.burst import BURSTY, RATE_PER_S
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 METHODS = ("alias", "bisection", "scan")
 _LABELS = {"alias": "alias table", "bisection": "bisection", "scan": "linear scan"}
@@ -150,93 +145,75 @@ def _nothing(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated
     return found
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Nanoseconds against servers."""
-    from inferway.experiments.curves import Curve, Panel, panels
-
-    shown = []
-    for column, up in (
-        ("ns", "one decision, ns"),
-        ("table_us", "setting probabilities, us"),
-    ):
-        curves = [
-            Curve(
-                _LABELS[method],
-                settings.servers,
-                [
-                    results.measure(column, method=method, servers=servers).mean
-                    for servers in settings.servers
-                ],
-                (),
-                (),
-                color,
-            )
-            for color, method in enumerate(METHODS)
-        ]
-        shown.append(
-            Panel(
-                "",
-                "servers",
-                up,
-                curves,
-                scale_across="log",
-                scale_up="log",
-                ticks_across=settings.servers,
-            )
+    servers = settings.servers
+    shown = [
+        Panel(
+            "",
+            "servers",
+            up,
+            [
+                line(
+                    results.where(method=method),
+                    column,
+                    Look(_LABELS[method], color),
+                    errors=False,
+                    servers=servers,
+                )
+                for color, method in enumerate(METHODS)
+            ],
+            scale_across="log",
+            scale_up="log",
+            ticks_across=servers,
         )
+        for column, up in (("ns", "one decision, ns"), ("table_us", "setting probabilities, us"))
+    ]
     return panels(shown, columns=2, title="Probabilistic routing ([Tan24], Sec. 5.2.4)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """A few nanoseconds, and negligible."""
-    first, last = settings.servers[0], settings.servers[-1]
-    small = results.measure("ns", method="alias", servers=first).mean
-    large = results.measure("ns", method="alias", servers=last).mean
-    by_method = ", ".join(
-        f"{_LABELS[method]} {results.measure('ns', method=method, servers=servers).mean:.1f} ns at "
-        f"{servers}"
-        for servers in (first, last)
-        for method in METHODS
-    )
+    first, last = ends = settings.servers[0], settings.servers[-1]
+    ns = {method: results.where(method=method).means("ns", servers=ends) for method in METHODS}
+    small, large = ns["alias"]
     table_us = results.measure("table_us", method="alias", servers=first).mean
     return [
-        Claim(
+        claim(
             "Sec. 5.2.4",
             "A request is routed within a few nanoseconds.",
             f"one decision among {first} servers, the random number included",
             small,
-            at_most=10.0,
-            unit="ns",
-            why=by_method,
+            "at most 10.0 ns",
+            ", ".join(
+                f"{_LABELS[method]} {ns[method][place]:.1f} ns at {servers}"
+                for place, servers in enumerate(ends)
+                for method in METHODS
+            ),
         ),
-        Claim(
+        claim(
             "Sec. 5.2.4",
             "That is several orders of magnitude less than the mean gap between bursty arrivals.",
             "the gap of 5.56 ms over the decision, as a power of ten",
             math.log10(_GAP_NS / small) if small > 0 else math.nan,
-            at_least=3.0,
+            "at least 3.0",
         ),
-        Claim(
+        claim(
             "Sec. 3.1.4",
             "With the alias method it scales to any number of servers.",
             f"a decision among {last} servers over one among {first}",
             large / small,
-            at_most=3.0,
-            why=f"setting the table takes {table_us:.2g} us once a slot at {first} servers",
+            "at most 3.0",
+            f"setting the table takes {table_us:.2g} us once a slot at {first} servers",
         ),
     ]
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="routing-cost",
     source="[Tan24], Sec. 5.2.4",
     shows="What one probabilistic routing decision costs, by method and number of servers.",
-    scales={
-        "smoke": replace(_PAPER, servers=(4, 64), calls=50_000, rounds=5),
-        "quick": _PAPER,
-        "paper": _PAPER,
-    },
+    scales=scales(Settings(), smoke={"servers": (4, 64), "calls": 50_000, "rounds": 5}),
     points=points,
     figure=figure,
     claims=claims,

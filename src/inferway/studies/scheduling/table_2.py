@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Any
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
+from inferway.experiments.curves import Drawing
+from inferway.studies import Claim, Point, Results, Study, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import SERVICE_S
-from inferway.studies.scheduling.look import LABELS, half_width, written
+from inferway.studies.scheduling.look import LABELS, Dots, dots, half_width, written
 from inferway.studies.scheduling.shipped import SEEDS
 from inferway.studies.scheduling.table_2_claims import (
     OVERLOADED,
@@ -24,9 +22,6 @@ from inferway.studies.scheduling.table_2_claims import (
     value,
 )
 from inferway.studies.scheduling.trial import learned_point, name_at, point
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 ROWS = {
     "map": (
@@ -62,45 +57,44 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """All rows, and what explains those that do not reconcile."""
-    slots, found = settings.slots, []
-    for trial in range(settings.trials):
-        for workload, rows in settings.chosen.items():
-            found += [_row(row, workload, slots, trial) for row in rows]
-        found.append(
-            point("hw-e, 33.3 ms", "map", slots, trial, policy="hw-e",
-                  service_s=[SERVICE_S[0], _FAST_HW_S])
-        )  # fmt: skip
-        found.append(
-            point("sa, 1 %", "map", slots, trial, policy="sa", options={"violations": 0.01})
-        )
-        found.append(
-            point("sa, printed split", "map", slots, trial, policy="split",
-                  options={"shares": list(SPLIT)})
-        )  # fmt: skip
-        found += [
-            point(f"sq, {rule}", "map", slots, trial, policy="sq-tied", options={"rule": rule})
-            for rule in TIES
-        ]
-        found += [
-            point(f"infaas, {share:g}", "map", slots, trial, policy="infaas",
-                  options={"overloaded": share})
+    learned = "rl-po" in settings.chosen["map"]
+    # By label: the policy, and what differs.
+    explaining: dict[str, tuple[str, dict[str, Any]]] = {
+        "hw-e, 33.3 ms": ("hw-e", {"service_s": [SERVICE_S[0], _FAST_HW_S]}),
+        "sa, 1 %": ("sa", {"options": {"violations": 0.01}}),
+        "sa, printed split": ("split", {"options": {"shares": list(SPLIT)}}),
+        **{f"sq, {rule}": ("sq-tied", {"options": {"rule": rule}}) for rule in TIES},
+        **{
+            f"infaas, {share:g}": ("infaas", {"options": {"overloaded": share}})
             for share in OVERLOADED
-        ]  # fmt: skip
-        few = settings.event_slots
-        rejection = {"event": "rejection"}
-        found += [
-            point("hand, events", "map", few, trial, policy="hand", events=True),
-            point("hand, rejection", "map", few, trial, policy="hand", events=True,
-                  options=rejection),
-        ]  # fmt: skip
-        if "rl-po" in settings.chosen["map"]:
-            found += [
-                learned_point("rl-po, events", "rl-po", "map", few, trial, trained="rl-po",
-                              events=True),
-                learned_point("rl-po, rejection", "rl-po", "map", few, trial, trained="rl-po",
-                              events=True, options=rejection),
-            ]  # fmt: skip
-    return found
+        },
+    }
+    worlds: dict[str, dict[str, Any]] = {
+        "events": {"events": True},
+        "rejection": {"events": True, "options": {"event": "rejection"}},
+    }
+    made = []
+    for trial in range(settings.trials):
+        run = ("map", settings.slots, trial)
+        few = ("map", settings.event_slots, trial)
+        made += [
+            _row(row, workload, settings.slots, trial)
+            for workload, rows in settings.chosen.items()
+            for row in rows
+        ]
+        made += [
+            point(label, *run, policy=policy, **more)
+            for label, (policy, more) in explaining.items()
+        ]
+        made += [
+            point(f"hand, {world}", *few, policy="hand", **more) for world, more in worlds.items()
+        ]
+        if learned:
+            made += [
+                learned_point(f"rl-po, {world}", "rl-po", *few, trained="rl-po", **more)
+                for world, more in worlds.items()
+            ]
+    return made
 
 
 def _row(row: str, workload: str, slots: int, trial: int) -> Point:
@@ -111,10 +105,8 @@ def _row(row: str, workload: str, slots: int, trial: int) -> Point:
     return learned_point(row, policy, workload, slots, trial, trained=trained)
 
 
-def figure(settings: Settings, results: Results) -> Figure:
+def figure(settings: Settings, results: Results) -> Drawing:
     """Goodput by row and state, measured and printed; below it the periodic workload."""
-    from inferway.studies.scheduling.look import Dots, dots
-
     places = [(workload, row) for workload, rows in settings.chosen.items() for row in rows]
     shown = [
         Dots(
@@ -162,17 +154,12 @@ def table(results: Results, workload: str, rows: Sequence[str]) -> list[list[str
     return found
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="table-2",
     source="[Tan24], Table 2",
     shows="Goodput, violations and use of the accurate model of every scheduler, bursty and "
     "normal, on the Markovian and the periodic workload.",
-    scales={
-        "smoke": replace(_PAPER, slots=20_000, trials=1, event_slots=5_000),
-        "quick": _PAPER,
-        "paper": _PAPER,
-    },
+    scales=scales(Settings(), smoke={"slots": 20_000, "trials": 1, "event_slots": 5_000}),
     points=points,
     figure=figure,
     claims=claims,
@@ -190,5 +177,5 @@ STUDY = Study(
         "million slots or fewer; each policy's file says for how many, and by which command. With "
         "the paper's own settings and its 250 million slots none has been trained.",
     ),
-    code=(*CODE, "studies/scheduling/tied.py"),
+    code=(*CODE, "studies/scheduling/rules.py"),
 )

@@ -1,19 +1,34 @@
-"""What each departure from the paper's training brings (ours)."""
+"""RL-PO with a departure from the paper's training taken back: what each brings (ours)."""
 
 from __future__ import annotations
 
 import math
+import tempfile
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any
 
-from inferway.experiments.claim import Claim
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point
-from inferway.experiments.study import Study
-from inferway.studies.scheduling.trained import AS_TRAINED, CODE, PAPER, VARIANTS, trained
+import numpy as np
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from inferway.experiments.curves import Drawing
+from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.studies.scheduling.look import Dots, dots, half_width, written
+
+AS_TRAINED = "as trained"
+PAPER = "the paper's settings"
+"""None of the departures."""
+VARIANTS: Mapping[str, Mapping[str, Any]] = {
+    AS_TRAINED: {},
+    "no baseline": {"baseline": None},
+    "no shaping": {"potential": "none"},
+    "no reward scale": {"scale": False},
+    "no symlog": {"symlog": None},
+    "no standardizing": {"standardize": False},
+    "discount 0.99, trace 0.95": {"discount": 0.99, "trace": 0.95},
+    "the paper's rate": {"learning_rate": 2.5e-4, "final_rate": 1.0},
+}
+"""What is changed of `inferway.learning.settings.TUNED`."""
 
 
 @dataclass(frozen=True)
@@ -29,28 +44,72 @@ class Settings:
 
 def points(settings: Settings) -> list[Point]:
     """Every variant from a seed, then from the next: a run that stops early compares all."""
+    shared = {name: getattr(settings, name) for name in ("slots", "slots_per_update", "evaluated")}
+    cost = 5 + settings.slots / 45_000 + settings.evaluated / 300_000
     return [
         Point(
             {"variant": variant, "trial": trial},
             trained,
-            {
-                "variant": variant,
-                "slots": settings.slots,
-                "slots_per_update": settings.slots_per_update,
-                "evaluated": settings.evaluated,
-                "seed": trial,
-            },
-            5 + settings.slots / 45_000 + settings.evaluated / 300_000,
+            {**shared, "variant": variant, "seed": trial},
+            cost,
         )
         for trial in range(settings.trials)
         for variant in settings.variants
     ]
 
 
-def figure(settings: Settings, results: Results) -> Figure:
-    """Goodput by variant, overall and by state; a line where it is as trained."""
-    from inferway.studies.scheduling.look import Dots, dots, half_width
+def trained(
+    variant: str, slots: int, slots_per_update: int, evaluated: int, seed: int
+) -> dict[str, Any]:
+    """Train RL-PO with a variant's settings and evaluate it without noise.
 
+    Parameters
+    ----------
+    variant
+        One of `VARIANTS`, or `PAPER`.
+    slots, slots_per_update
+        As of `inferway.learning.settings.Settings`; a rate that falls does so within them.
+    evaluated
+        Slots without noise.
+    seed
+        Of training and evaluation.
+
+    Returns
+    -------
+    dict
+        Goodput, violations and heavy share, overall and by state, and CPU time, s.
+    """
+    from inferway.learning.settings import TUNED
+    from inferway.learning.settings import Settings as Learning
+    from inferway.learning.training import train
+    from inferway.studies.scheduling.burst import BURSTY, NORMAL, control
+
+    wanted = Learning() if variant == PAPER else replace(TUNED, **VARIANTS[variant])
+    wanted = replace(wanted, slots=slots, slots_per_update=slots_per_update)
+    with tempfile.TemporaryDirectory() as folder:
+        found = train(
+            control("rl-po"),
+            wanted,
+            Path(folder),
+            seed=seed,
+            tensorboard=False,
+            evaluation_slots=evaluated,
+            checkpoint_every_s=math.inf,
+        )
+    tally = found.tally
+    return {
+        "goodput": tally.overall_goodput,
+        "violations": tally.overall_violations,
+        "goodput_bursty": float(tally.goodput[BURSTY]),
+        "goodput_normal": float(tally.goodput[NORMAL]),
+        "heavy_bursty": float(tally.heavy[BURSTY]),
+        "heavy_normal": float(tally.heavy[NORMAL]),
+        "cpu_s": found.cpu_s,
+    }
+
+
+def figure(settings: Settings, results: Results) -> Drawing:
+    """Goodput by variant, overall and by state; a line where it is as trained."""
     shown = [
         Dots(
             title,
@@ -84,79 +143,72 @@ def ahead(results: Results, variant: str) -> tuple[float, float]:
     """
     from scipy.special import stdtrit
 
-    means, errors, freedoms = [], [], []
-    for one in (AS_TRAINED, variant):
-        values = [float(row["goodput"]) for row in results.where(variant=one).rows]
-        if len(values) < 2:
-            return math.nan, math.nan
-        mean = sum(values) / len(values)
-        means.append(mean)
-        freedoms.append(len(values) - 1)
-        errors.append(sum((value - mean) ** 2 for value in values) / freedoms[-1] / len(values))
-    difference, error = means[0] - means[1], sum(errors)
+    both = [
+        np.array([row["goodput"] for row in results.where(variant=one).rows], float)
+        for one in (AS_TRAINED, variant)
+    ]
+    if min(map(len, both)) < 2:
+        return math.nan, math.nan
+    errors = [float(one.var(ddof=1)) / len(one) for one in both]
+    difference, error = float(both[0].mean() - both[1].mean()), sum(errors)
     if not error:
         return difference, 0.0
-    freedom = error**2 / sum(e**2 / f for e, f in zip(errors, freedoms, strict=True))
+    freedom = error**2 / sum(e**2 / (len(one) - 1) for e, one in zip(errors, both, strict=True))
     return difference, float(stdtrit(freedom, 0.975)) * math.sqrt(error)
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """What each is worth, with an interval, so that noise decides for none."""
-    found = []
-    for variant in settings.variants:
-        if variant == AS_TRAINED:
-            continue
+    made = []
+    for variant in (one for one in settings.variants if one != AS_TRAINED):
         difference, half = ahead(results, variant)
-        least = 0.01 if variant == PAPER else 0.0
-        found.append(
-            Claim(
+        interval: dict[str, Any] = {}
+        if not math.isnan(half):
+            interval = {"low": difference - half, "high": difference + half}
+            interval["method"] = "over trainings: Welch's"
+        more = "At least a point" if variant == PAPER else "There is"
+        made.append(
+            claim(
                 "ours",
-                f"{'At least a point' if least else 'There is'} more goodput as trained than with "
-                f"{variant}.",
+                f"{more} more goodput as trained than with {variant}.",
                 "difference of the mean overall goodput",
                 difference,
-                at_least=least,
-                unit="%",
-                low=None if math.isnan(half) else difference - half,
-                high=None if math.isnan(half) else difference + half,
-                method="" if math.isnan(half) else "over trainings: Welch's",
-                why=f"difference {100 * difference:.2f} +- {100 * half:.2f}; "
+                "at least 1 %" if variant == PAPER else "at least 0 %",
+                f"difference {100 * difference:.2f} +- {100 * half:.2f}; "
                 f"{_beside(results, variant)}; as trained {_beside(results, AS_TRAINED)}",
+                **interval,
             )
         )
-    return found
+    return made
 
 
 def _beside(results: Results, variant: str) -> str:
-    from inferway.studies.scheduling.look import written
-
-    def of(column: str) -> str:
-        return written(results, column, variant=variant)
-
+    goodput, bursty, normal, heavy, late = (
+        written(results, column, variant=variant)
+        for column in (
+            *("goodput", "goodput_bursty", "goodput_normal"),
+            *("heavy_normal", "violations"),
+        )
+    )
     return (
-        f"{of('goodput')} % (bursty {of('goodput_bursty')}; normal {of('goodput_normal')}, where "
-        f"{of('heavy_normal')} % are heavy; violations {of('violations')})"
+        f"{goodput} % (bursty {bursty}; normal {normal}, where {heavy} % are heavy; violations "
+        f"{late})"
     )
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="training-tricks",
     source="ours",
     shows="What each departure from the paper's training of RL-PO brings after the same number "
     "of slots.",
-    scales={
-        "smoke": replace(
-            _PAPER,
-            variants=(AS_TRAINED, PAPER),
-            slots=4_000,
-            slots_per_update=2_000,
-            trials=2,
-            evaluated=2_000,
-        ),
-        "quick": replace(_PAPER, slots=1_000_000, trials=3, evaluated=200_000),
-        "paper": _PAPER,
-    },
+    scales=scales(
+        Settings(),
+        smoke={
+            **{"variants": (AS_TRAINED, PAPER), "slots": 4_000, "slots_per_update": 2_000},
+            **{"trials": 2, "evaluated": 2_000},
+        },
+        quick={"slots": 1_000_000, "trials": 3, "evaluated": 200_000},
+    ),
     points=points,
     figure=figure,
     claims=claims,
@@ -165,5 +217,8 @@ STUDY = Study(
         "in its first hundredth. The settings' names are those of `inferway train --set`. "
         "Learning rates fall within the slots trained here, except with the paper's.",
     ),
-    code=CODE,
+    code=(
+        *("site", "dispatch", "scheduling", "twin", "workload", "learning"),
+        "studies/scheduling/burst.py",
+    ),
 )

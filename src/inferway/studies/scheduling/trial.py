@@ -7,11 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from inferway.experiments.runner import Point
-from inferway.studies.scheduling.batch_curve import HEAVY_PHI, LIGHT_PHI
+from inferway.studies import Point
 from inferway.studies.scheduling.burst import (
     BURSTY,
     DEADLINE_S,
+    HEAVY_PHI,
+    LIGHT_PHI,
     NORMAL,
     RATE_PER_S,
     SERVICE_S,
@@ -101,10 +102,10 @@ def _scheduled(asked: Scenario, policy: str, trained: str, options: Mapping[str,
         case "deadline":
             return replace(asked, options=options)
         case "believed":
-            return replace(asked, policy="./believed.py:Believed", options=options, folder=_HERE)
+            return replace(asked, policy="./rules.py:Believed", options=options, folder=_HERE)
         case "sq-tied":
             return replace(
-                asked, policy="./tied.py:Tied", options=options, folder=_HERE, queue="central"
+                asked, policy="./rules.py:Tied", options=options, folder=_HERE, queue="central"
             )
         case "sq" | "sq-uniform":
             ties = "uniform" if policy == "sq-uniform" else "heavy"
@@ -182,31 +183,30 @@ def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
 
 def _of_tally(tally: PhaseTally, variants: tuple[str, ...]) -> dict[str, dict[str, float]]:
     heavy = [k for k, variant in enumerate(variants) if variant == "heavy"]
-    found = {}
+    by_phase = {}
     for name, phase in PHASES.items():
         arrived = max(int(tally.arrived[phase]), 1)
-        found[name] = {
+        by_phase[name] = {
             "goodput": float(tally.goodput[phase]),
             "violations": float(tally.violations[phase]),
             "rejected": int(tally.rejected[phase]) / arrived,
             "late": int(tally.late[phase]) / arrived,
             "heavy": int(tally.sent[phase, heavy].sum()) / arrived,
         }
-    return found
+    return by_phase
 
 
 def _of_result(result: TaskResult) -> dict[str, dict[str, float]]:
-    found = {}
-    for name, place in PHASES.items():
-        phase = result.phases[place]
-        found[name] = {
-            "goodput": phase.goodput,
+    return {
+        name: {
+            "goodput": (phase := result.phases[place]).goodput,
             "violations": phase.violation_ratio,
             "rejected": phase.rejected + phase.dropped,
             "late": phase.late,
             "heavy": phase.dispatched.get("heavy", 0.0),
         }
-    return found
+        for name, place in PHASES.items()
+    }
 
 
 def point(
@@ -224,26 +224,11 @@ def point(
 
 
 def learned_point(
-    row: str,
-    policy: str,
-    workload: str,
-    slots: int,
-    trial: int,
-    *,
-    trained: str,
-    **arguments: Any,
+    row: str, policy: str, workload: str, slots: int, trial: int, *, trained: str, **arguments: Any
 ) -> Point:
     """One call of `evaluated` with a shipped policy."""
-    return point(
-        row,
-        workload,
-        slots,
-        trial,
-        policy=policy,
-        trained=trained,
-        file=digest(trained),
-        **arguments,
-    )
+    shipped = {"policy": policy, "trained": trained, "file": digest(trained)}
+    return point(row, workload, slots, trial, **shipped, **arguments)
 
 
 def seconds(policy: str, slots: int, *, events: bool = False) -> float:

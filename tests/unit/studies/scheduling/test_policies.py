@@ -10,9 +10,8 @@ import pytest
 from inferway.dispatch.deadline import Deadline
 from inferway.site import ALL_CLASSES, COMPLETED, HOLD, Event, Request
 from inferway.site.view import empty_site
-from inferway.studies.scheduling.believed import Believed
 from inferway.studies.scheduling.burst import scenario
-from inferway.studies.scheduling.tied import Tied
+from inferway.studies.scheduling.rules import Believed, Tied
 
 FLEET = scenario().fleet
 BUILT = {"target": None, "rate_per_s": None}

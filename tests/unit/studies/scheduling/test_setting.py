@@ -7,9 +7,9 @@ import math
 import pytest
 
 import inferway
-from inferway.studies.scheduling import burst, gains
-from inferway.studies.scheduling.batch_curve import HEAVY_PHI, LIGHT_PHI, batch_service_s
-from inferway.studies.scheduling.paper_table import PRINTED
+from inferway.studies.scheduling import burst
+from inferway.studies.scheduling.burst import HEAVY_PHI, LIGHT_PHI, batch_service_s
+from inferway.studies.scheduling.table_2_claims import PRINTED
 from inferway.twin import scenario_of
 
 
@@ -48,7 +48,7 @@ def test_an_unknown_workload_is_refused():
 
 def test_training_rewards_by_other_data():
     control = burst.control("rl-po")
-    assert control.gains == (gains.LIGHT, gains.HEAVY)
+    assert control.gains == burst.GAINS
     assert tuple(control.scenario.fleet.accuracy) == burst.ACCURACY
     assert burst.control("rl-fo-b").batches
     assert burst.control("rl-fo-b").sees_phase

@@ -8,8 +8,15 @@ from scipy import stats
 from inferway.learning.settings import TUNED
 from inferway.learning.settings import Settings as Learning
 from inferway.studies import Results
-from inferway.studies.scheduling.trained import AS_TRAINED, PAPER, VARIANTS
-from inferway.studies.scheduling.training_tricks import STUDY, ahead, claims, figure
+from inferway.studies.scheduling.training_tricks import (
+    AS_TRAINED,
+    PAPER,
+    STUDY,
+    VARIANTS,
+    ahead,
+    claims,
+    figure,
+)
 
 SETTINGS = STUDY.scales["paper"]
 COLUMNS = ("goodput_bursty", "goodput_normal", "heavy_normal", "violations")

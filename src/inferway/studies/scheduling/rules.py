@@ -1,13 +1,15 @@
-"""The single queue with other ways to choose among idle servers than `inferway.dispatch` has.
+"""Dispatch policies for studies alone, as a user's file has them (`./rules.py:Tied`).
 
-A dispatch policy as a user's file has them (`./tied.py:Tied`).
+`Tied` is the single queue with other ways to choose among idle servers than `inferway.dispatch`
+has; `Believed` is `deadline` with set beliefs about service times: what a wrong one costs.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from inferway.site import HOLD, Fleet, Request, Site, uniform
+from inferway.dispatch.deadline import Deadline
+from inferway.site import HOLD, Event, Fleet, Request, Site, uniform
 
 RULES = ("light", "coin", "pair")
 
@@ -58,3 +60,12 @@ class Tied(NamedTuple):
                     return server
                 wanted -= 1
         return HOLD
+
+
+class Believed(Deadline):
+    """`deadline` that keeps believing its margin times the fleet's mean service times."""
+
+    __slots__ = ()
+
+    def learn(self, site: Site, event: Event) -> None:
+        """Nothing."""
