@@ -486,7 +486,7 @@ def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
 
 
 def _key() -> dict[str, str]:
-    """Where nodes take keys from the environment, they take ours."""
+    """Header with our key, where nodes take keys from the environment."""
     keys = [parted(word) for word in os.environ.get(VARIABLE, "").replace(",", " ").split()]
     key = next((key for roles, key in keys if roles & Role.READ), None)
     return {} if key is None else {"Authorization": f"Bearer {key}"}

@@ -16,7 +16,7 @@ _LIMIT_S: Final = 10.0
 
 
 class Passed(NamedTuple):
-    """What went one way over a link.
+    """Traffic that went one way over a link.
 
     Attributes
     ----------
@@ -36,7 +36,7 @@ class Passed(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """What the relay did so far.
+    """Counters of the relay.
 
     Attributes
     ----------
@@ -61,20 +61,11 @@ class Counts(NamedTuple):
 
 
 class Controls:
-    """Changes a network while it runs; from any process of root's.
+    """Changes a network while it runs, by its name; from any process of root's.
 
     Two names are the ends of a link, one name stands for all links of a node; with ``both=False``
-    only what goes from the first to the second is changed.
-
-    Parameters
-    ----------
-    name
-        Of the emulation.
-
-    Raises
-    ------
-    EmulationError
-        From everything here: if the emulation does not run, or has no such node or link.
+    only what goes from the first to the second is changed. EmulationError from everything here, if
+    the emulation does not run, or has no such node or link.
     """
 
     def __init__(self, name: str) -> None:

@@ -31,18 +31,9 @@ def opened(address: IPv4Address, neighbors: Sequence[IPv4Address], *, mtu: int) 
     """Open the device in the calling thread's namespace, and bring it and the loopback up.
 
     Only the neighbors get a route: whatever else is sent to fails at once with "Network is
-    unreachable".
-
-    Returns
-    -------
-    int
-        The descriptor, which does not block: a read gives a packet behind ten bytes of
-        `struct virtio_net_hdr`, a write takes one. The device is gone when it is closed.
-
-    Raises
-    ------
-    OSError
-        As the kernel says.
+    unreachable". The descriptor does not block: a read gives a packet behind ten bytes of `struct
+    virtio_net_hdr`, a write takes one. The device is gone when it is closed. OSError as the kernel
+    says.
     """
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:

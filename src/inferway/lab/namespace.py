@@ -18,10 +18,7 @@ T = TypeVar("T")
 def made(path: Path, prepare: Callable[[], T]) -> T:
     """Make a namespace, let `prepare` work inside it, and name it.
 
-    Raises
-    ------
-    OSError
-        If the path exists, or as the kernel or `prepare` says; then nothing is left.
+    OSError if the path exists, or as the kernel or `prepare` says; then nothing is left.
     """
     path.touch(0o444, exist_ok=False)
 

@@ -21,7 +21,7 @@ _LAST_WORDS: Final = 8192
 
 
 class State(StrEnum):
-    """Where a node's process is."""
+    """The stage of a node's process."""
 
     WAITING = "waiting"
     """To be started, for the first time or again."""

@@ -1,4 +1,4 @@
-"""What an emulation has made on this machine, so that it and nothing else is removed.
+"""Record of what an emulation has made on this machine: it and nothing else is removed.
 
 Each has a folder in /run/inferway with a record that its owner and its relay keep locked; a record
 that nobody locks is of a run that both were killed in. Before something is made, the record says

@@ -87,20 +87,9 @@ class Pair:
 class PacketRelay:
     """Passes packets on until its owner ends or it is killed.
 
-    Parameters
-    ----------
-    nodes
-        V names.
-    devices
-        (V,) descriptors of their devices; see `inferway.lab.device.opened`.
-    addresses
-        (V,) their addresses, packed.
-    links
-        (E,) index of one end, of the other, and round-trip time in seconds.
-    seed
-        Of what is lost.
-    queue_s
-        Seconds that a packet may wait for a link with a limit.
+    Nodes, the descriptors of their devices (see `inferway.lab.device.opened`) and their packed
+    addresses are in one order. A link is the index of one end, of the other, and a round-trip time
+    in seconds; `queue_s` are the seconds that a packet may wait for one with a limit.
     """
 
     def __init__(

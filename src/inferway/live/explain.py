@@ -1,4 +1,4 @@
-"""Why a request was answered as it was: kept as raw values, put into words when someone asks."""
+"""Explanations of answers: kept as raw values, put into words when someone asks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEPT = 4096
 
 
 class Snapshot(msgspec.Struct, gc=False):
-    """What the policy saw of the site."""
+    """The site as the policy saw it."""
 
     now_s: float
     balance: float
@@ -35,7 +35,7 @@ class Snapshot(msgspec.Struct, gc=False):
 
 
 class FleetFacts(NamedTuple):
-    """What explanations need to know of a fleet.
+    """Facts of a fleet that explanations need.
 
     Attributes
     ----------
@@ -118,10 +118,7 @@ class RequestLog:
     def explain(self, identity: bytes) -> dict[str, Any] | None:
         """Say why the last request of that name was answered as it was; None where it is unknown.
 
-        Returns
-        -------
-        dict
-            As `GET /v2/models/{task}/explain/{id}` shows it; times in milliseconds.
+        As `GET /v2/models/{task}/explain/{id}` shows it; times in milliseconds.
         """
         for kept in reversed(self._kept):
             if kept.id == identity:
@@ -231,7 +228,7 @@ def _why(
 
 
 def _batch(ended: LoggedRequest, chosen: int | None) -> dict[str, int] | None:
-    """What was run at once, the request included; None where that was not here."""
+    """Requests that were run at once, this one included; None where that was not here."""
     if ended.outcome is not Outcome.ANSWERED or ended.elsewhere or chosen is None:
         return None
     told = {"requests": ended.requests_together, "rows": ended.rows_together}

@@ -22,16 +22,8 @@ _CHUNK: Final = select.PIPE_BUF
 class Logger:
     """Writes what happens, each with what belongs to it by name.
 
-    Parameters
-    ----------
-    outlet
-        Takes lines.
-    least
-        The least level that is written.
-    terminal
-        A person reads along: words instead of JSON.
-    bound
-        What every line says.
+    `least` is the least level that is written; `bound` is what every line says. At a terminal a
+    person reads along: words instead of JSON.
     """
 
     def __init__(
@@ -81,11 +73,7 @@ class Logger:
 def logger(level: str = "info") -> Logger:
     """Make a logger of the server's own, which leaves those of `logging` as they are.
 
-    Parameters
-    ----------
-    level
-        ``debug``, ``info``, ``warning`` or ``error``: the least that is written; ``critical``:
-        nothing.
+    The level is the least that is written, of `LEVELS`; ``critical``: nothing.
     """
     stream = sys.stderr
     return Logger(_Outlet(stream), level, stream is not None and stream.isatty())
@@ -96,12 +84,8 @@ class _Outlet:
 
     A pipe that nobody empties would hold up the event loop, and with it every request; one that
     nobody reads any more, or a full disk, would fail whatever has something to say. Lines that it
-    does not take are counted, and the next one that it takes comes behind their number.
-
-    Parameters
-    ----------
-    stream
-        Standard error; None where it was closed before the start.
+    does not take are counted, and the next one that it takes comes behind their number. Standard
+    error may have been closed before the start: None.
     """
 
     def __init__(self, stream: TextIO | None) -> None:

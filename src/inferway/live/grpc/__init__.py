@@ -24,10 +24,7 @@ GRPC_PORT = 8001
 def endpoint_class() -> type[Endpoint]:
     """Import the endpoint; only a server that listens for gRPC calls this.
 
-    Raises
-    ------
-    ServeError
-        When the extra ``grpc`` is not installed.
+    ServeError when the extra ``grpc`` is not installed.
     """
     try:
         from inferway.live.grpc.endpoint import Endpoint

@@ -81,14 +81,9 @@ class Endpoint:
         self._aborting: asyncio.Task[None] | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Listen; port 0 takes a free one, told in `port`.
+        """Listen; port 0 takes a free one, told in `port`. OSError when the address cannot be had.
 
         Health can be asked for at once; until `serve` everything else is unavailable.
-
-        Raises
-        ------
-        OSError
-            When the address is in use or not this machine's.
         """
         limits = self._limits
         server = grpc.aio.server(

@@ -46,13 +46,7 @@ HealthCheckResponse = _message("grpc.health.v1.HealthCheckResponse")
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """Read a message.
-
-    Raises
-    ------
-    RefusalError
-        When the bytes are no such message.
-    """
+    """Read a message; RefusalError when the bytes are no such one."""
     try:
         return kind.FromString(data)
     except DecodeError:

@@ -1,4 +1,4 @@
-"""How a call that cannot be answered ends: HTTP statuses in the words of gRPC."""
+"""Ends of calls that cannot be answered: HTTP statuses in the words of gRPC."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def code_of(outcome: Outcome) -> grpc.StatusCode:
 
 
 def called(request: Request) -> Any:
-    """What the request is called, as trailing metadata: what it can be explained by."""
+    """Name a request in trailing metadata: by this it can be explained."""
     return (("x-request-id", request.id.decode()),)
 
 

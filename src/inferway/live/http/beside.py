@@ -15,14 +15,8 @@ _NAME: Final = "beside"
 class SteppedWork(Generic[T]):
     """One piece of work; between its steps it is on the loop, where it can be canceled.
 
-    Parameters
-    ----------
-    work
-        Yields after each step, and returns what comes of it.
-    between
-        Told on the loop what was yielded; the work ends with what it raises.
-    done
-        Told on the loop the result, or the error.
+    The work yields after each step, and returns what comes of it. On the loop, `between` is told
+    what was yielded, and may end the work by raising; `done` is told the result, or the error.
     """
 
     __slots__ = ("_begin", "_between", "_canceled", "_done", "_loop", "_work")

@@ -33,33 +33,11 @@ _GZIP, _ZLIB, _RAW = 31, 15, -15
 def unpacking(
     body: bytes, encoding: bytes, limit: int, beyond: str = ""
 ) -> Generator[int, None, bytes | bytearray]:
-    """Unpack a request's body step by step.
+    """Unpack a request's body step by step, as its Content-Encoding says.
 
-    Parameters
-    ----------
-    body
-        As it came.
-    encoding
-        Value of Content-Encoding.
-    limit
-        Largest size after unpacking, in bytes.
-    beyond
-        Said of a body that is larger.
-
-    Yields
-    ------
-    int
-        Bytes that it has grown to, after each step but the last.
-
-    Returns
-    -------
-    bytes or bytearray
-        The body.
-
-    Raises
-    ------
-    RefusalError
-        415 for another encoding, 413 beyond the limit or the ratio, 400 for damaged data.
+    After each step but the last it yields the bytes that the body has grown to. RefusalError: 415
+    for another encoding, 413 beyond the limit (which says `beyond`) or the ratio, 400 for damaged
+    data.
     """
     match encoding.strip().lower():
         case b"" | b"identity":

@@ -43,27 +43,18 @@ class Clock:
 
 
 class Prepared(NamedTuple):
-    """What has been made of a body beside.
-
-    Attributes
-    ----------
-    received_s
-        When the body was whole, on the site's clock.
-    refusal
-        Why it cannot be read; None where it can.
-    data
-        The body, unpacked; empty where it is refused.
-    message
-        Its JSON; None where that is left to the handler.
-    arrays
-        Of long lists of numbers, by the input's place in the message.
-    """
+    """A body that has been unpacked and read beside."""
 
     received_s: float
+    """When the body was whole, on the site's clock."""
     refusal: RefusalError | None
+    """Why it cannot be read; None where it can."""
     data: bytes | bytearray = b""
+    """The body, unpacked; empty where it is refused."""
     message: InferMessage | None = None
+    """Its JSON; None where that is left to the handler."""
     arrays: dict[int, NDArray[Any]] | None = None
+    """Of long lists of numbers, by the input's place in the message."""
 
 
 class Exchange:

@@ -35,7 +35,7 @@ LONG_PACKED: Final = 128 * 1024
 
 
 class Wanted:
-    """What the client wants back: its id, and which outputs in which form."""
+    """The form in which the client wants its answer: its id, and the outputs."""
 
     __slots__ = ("exchange", "id", "infer", "outputs")
 
@@ -241,7 +241,7 @@ def _pass_on(exchange: Exchange, site: Site, request: Request) -> None:
 
 
 def _is_long(request: Request, wanted: Wanted) -> bool:
-    """Whether to write an answer would hold up the event loop: much JSON, or much to pack."""
+    """Tell an answer that would hold up the event loop: much JSON, or much to pack."""
     outputs, elements_, size = request.outputs, 0, 0
     assert outputs is not None
     for tensor, binary in wanted.outputs:

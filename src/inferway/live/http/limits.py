@@ -1,4 +1,4 @@
-"""What a listener accepts from a client before it says no."""
+"""Caps on what a listener accepts from a client."""
 
 from __future__ import annotations
 
@@ -58,15 +58,7 @@ class Limits:
 
     @classmethod
     def of(cls, written: NodeLimits, **given: int | None) -> Limits:
-        """Take those that a deployment file gives its node.
-
-        Parameters
-        ----------
-        written
-            Of the node.
-        given
-            Fields that count instead, where they are not None.
-        """
+        """Take those that a deployment file gives its node; fields that are given count instead."""
         chosen: dict[str, int] = {"memory_bytes": written.memory, "bodies_bytes": written.bodies}
         chosen |= {name: value for name, value in given.items() if value is not None}
         return cls(**chosen)

@@ -74,13 +74,7 @@ class Listener:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self, host: str, port: int, **options: Any) -> None:
-        """Listen; port 0 takes a free one, told in `port`.
-
-        Raises
-        ------
-        OSError
-            When the address is in use or not this machine's.
-        """
+        """Listen; port 0 takes a free one, told in `port`. OSError where it cannot be had."""
         self.loop = asyncio.get_running_loop()
         place: dict[str, Any] = {"host": host, "port": port}
         if host == "::":

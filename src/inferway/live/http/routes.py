@@ -1,4 +1,4 @@
-"""Which path is answered by what, as the Open Inference Protocol v2 names them."""
+"""Paths and who answers them, as the Open Inference Protocol v2 names them."""
 
 from __future__ import annotations
 
@@ -40,12 +40,8 @@ _LONGEST_INDEX: Final = 64 * 1024
 class Routes:
     """A table from paths to handlers by method.
 
-    Parameters
-    ----------
-    unknown
-        Says in a sentence why a path leads nowhere.
-    otherwise
-        Finds who answers what this table does not have; by default a 404 does.
+    `unknown` says in a sentence why a path leads nowhere; `otherwise` finds who answers what this
+    table does not have, by default a 404.
     """
 
     def __init__(

@@ -90,11 +90,8 @@ class TraceContext:
     def onward(self, span: bytes = b"", flags: bytes = b"") -> bytes:
         """Lines for a node that the request is forwarded to.
 
-        Parameters
-        ----------
-        span, flags
-            Hexadecimal id of the span that the forward is, and flags. Where there is none the
-            client's goes on, so that what follows hangs on a span that somebody has made.
+        They name the span that the forward is, hexadecimal. Where there is none the client's goes
+        on, so that what follows hangs on a span that somebody has made.
         """
         lines = b"X-Request-Id: %s\r\ntraceparent: 00-%s-%s-%s\r\n" % (
             self.id,

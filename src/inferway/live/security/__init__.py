@@ -1,1 +1,1 @@
-"""Who may use a server: keys and TLS; how nodes prove who they are, and who vouches for them."""
+"""Keys of those who may use a server, TLS, and the authority that vouches for nodes."""

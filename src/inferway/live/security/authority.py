@@ -43,7 +43,7 @@ class CertificateError(ValueError):
 
 
 class Issued(NamedTuple):
-    """What was done for one node, or for the authority."""
+    """The outcome for one node, or for the authority."""
 
     name: str
     """The node's; ``authority`` for the authority."""

@@ -32,7 +32,7 @@ _SAID_EVERY_S: Final = 60.0
 
 
 class Role(IntEnum):
-    """What a key is for; each a bit, so that their sum stands for several."""
+    """A use of a key; each a bit, so that their sum stands for several."""
 
     INFER = 1
     """The inference listeners, explanations apart."""
@@ -136,7 +136,7 @@ def _digest(key: bytes) -> bytes:
 
 
 class Denied(NamedTuple):
-    """Why a request is not let in."""
+    """The reason for which a request is not let in."""
 
     status: int
     """401 without a valid key, 403 for another role, 429 after too many wrong keys."""

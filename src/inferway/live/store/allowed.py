@@ -1,4 +1,4 @@
-"""Where models may come from: schemes, hosts, and the addresses that hosts resolve to.
+"""Allowed sources of models: schemes, hosts, and the addresses that hosts resolve to.
 
 A deployment file names its models' sources, and a server may redirect anywhere, so that a node
 could be sent to services that trust it: those on its own host, in its network, and above all the
@@ -55,7 +55,7 @@ class Source(NamedTuple):
 
 @dataclass(frozen=True)
 class Allowed:
-    """Where models may come from.
+    """The sources that models may come from.
 
     Attributes
     ----------

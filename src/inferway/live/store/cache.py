@@ -65,7 +65,7 @@ class Cache:
             self._make_room(0, "", 0)
 
     def path(self, digest: str) -> Path:
-        """Where a file is, or would be."""
+        """Name the place where a file is, or would be."""
         return self._folder / digest.removeprefix("sha256:")
 
     def contents(self) -> tuple[Stored, ...]:
@@ -78,7 +78,7 @@ class Cache:
 
     @property
     def used_bytes(self) -> int:
-        """What all files take, with what is claimed for those on their way."""
+        """Bytes of all files, with what is claimed for those on their way."""
         with self._lock:
             return self._used()
 

@@ -159,7 +159,7 @@ class ModelStore:
 
     @property
     def used_bytes(self) -> int:
-        """What all files take, with what is claimed for those on their way."""
+        """Bytes of all files, with what is claimed for those on their way."""
         return self._cache.used_bytes
 
     def discard(self, digest: str) -> None:
