@@ -49,9 +49,7 @@ NAMED_TWICE = {
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
-    "inferway.live.node.placement.NodePlacement": 10,
     "inferway.dispatch.dispatcher.Dispatcher": 9,
-    "inferway.twin.network.mover.Mover": 9,
 }
 
 # Modules that import each other in a circle, lazily or for types only as well.

@@ -76,7 +76,7 @@ class Fleets:
         upstreams: Mapping[str, Upstream],
         spans: Spans | None = None,
     ) -> None:
-        self._deployment, self._plan, self._sites = deployment, plan, sites
+        self._deployment, self._plan, self.sites = deployment, plan, sites
         self._replace, self._models, self._offers = replace, models, offers
         self._upstreams, self._spans = upstreams, spans
         self.running: dict[Pair, int] = {}
@@ -103,7 +103,7 @@ class Fleets:
 
     def pool(self, task: str) -> Pool | None:
         """Return the fleet that answers a task now; None where none does."""
-        return self._sites[task].present
+        return self.sites[task].present
 
     async def run(self, running: Mapping[Pair, int]) -> None:
         """Have these copies take requests and no others; returns when those that left are idle."""
@@ -153,7 +153,7 @@ class Fleets:
             fleets, own = self._tasks[task], self._own(task)
             if not self.heed(task) and own == fleets.own:
                 return None
-            offers = fleets.remember(self._offers.offers(task), self._sites[task].now())
+            offers = fleets.remember(self._offers.offers(task), self.sites[task].now())
             # A node that has no file of the task yet forwards all the same.
             signature = await self._models.learn(task) or self._offers.signature(task)
             pool: Pool | None = None
@@ -250,7 +250,7 @@ class Fleets:
                 window_s=None if options.get("rate") else options.get("window"),
                 node=plan.node,
                 idempotent=kind.idempotent,
-                now=self._sites[task].now,
+                now=self.sites[task].now,
             ),
         )
         return pool, stands_for

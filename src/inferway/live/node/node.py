@@ -33,7 +33,7 @@ from inferway.live.node.demand import ClientRates, LocalDemand, spare_capacity
 from inferway.live.node.fleets import Fleets
 from inferway.live.node.models import LoadedModels
 from inferway.live.node.offer_table import OfferTable
-from inferway.live.node.part import node_placement
+from inferway.live.node.placement import node_placement
 from inferway.live.node.plan import host_and_port, peers_of, plan_of, upstreams_of
 from inferway.live.node.proxy import Proxy
 from inferway.live.node.reconciler import Reconciler
@@ -212,7 +212,6 @@ class Node:
             now=options.now,
             log=self.log,
         )
-        self._first_moves: asyncio.Task[bool] | None = None
         limits, bodies = self.server.limits, self.server.bodies
         self.proxy = Proxy(
             name,
@@ -232,10 +231,8 @@ class Node:
             self.peers,
             self.demand,
             self.memory,
-            sites=self.server.sites,
-            running=lambda: self.fleets.running,
-            wanted=self._want,
-            log=self.log,
+            self.fleets,
+            self.log,
         )
         self._tasks: set[asyncio.Task[Any]] = set()
         self._aims = 0
@@ -270,13 +267,11 @@ class Node:
                 await self._listener.start(host, port, **self._peer_tls)
             await self.peers.open()
             self.offer_table.begin()
-            await self.placement.begin()
-            assert self._first_moves is not None
-            await self._first_moves
+            await self._want(await self.placement.begin())
         except BaseException:
             await self.stop(grace_s=0.0)
             raise
-        for work in (self.placement.go_on(), self.reconciler.persist(), self._look()):
+        for work in (self._place(), self.reconciler.persist(), self._look()):
             self._go(work)
 
     async def stop(self, grace_s: float | None = None) -> None:
@@ -422,7 +417,12 @@ class Node:
         neighbor = self.offer_table.next_hop(destination, been)
         return None if neighbor is None else self.upstreams[neighbor]
 
-    def _want(self, wanted: dict[tuple[str, str], int]) -> None:
+    async def _place(self) -> None:
+        """Say after each slot what is to run, which the reconciler brings about meanwhile."""
+        async for wanted in self.placement.slots():
+            self._want(wanted)
+
+    def _want(self, wanted: dict[tuple[str, str], int]) -> asyncio.Task[bool]:
         if self.plan.repository:
             wanted = {**wanted, **_listed(self.plan.tasks, self.plan.member.instances)}
         # Neighbors go by an offer until they have heard that it is taken back, and what they have
@@ -433,8 +433,7 @@ class Node:
             key: self._leaving.get(key, now_s) for key in self.fleets.running if key not in staying
         }
         self._offer()
-        moves = self._go(self._move(wanted))
-        self._first_moves = self._first_moves or moves
+        return self._go(self._move(wanted))
 
     async def _move(self, wanted: dict[tuple[str, str], int]) -> bool:
         self._aims += 1

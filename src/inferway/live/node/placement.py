@@ -6,19 +6,31 @@ import asyncio
 import copy
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from inferway.deployment.policies import HINDSIGHT
+from inferway.live.control.peers import Peers
 from inferway.live.node.demand import LocalDemand
+from inferway.live.node.fleets import Fleets
+from inferway.live.node.models import Pair
 from inferway.live.node.placement_messages import PlacementMessages
 from inferway.live.node.plan import NodePlan
 from inferway.live.node.slots import SlotClock
 from inferway.live.node.state import DamagedStateError, NodeState, Saved, StateError
-from inferway.live.site import Site, balances_of, take_up
+from inferway.live.site import balances_of, take_up
 from inferway.live.threads import run_detached
-from inferway.placement.local import LocalPolicy, loads_of, variants_of
+from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of
+from inferway.placement.table import expected_batches, policy_of
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+# Slots that a policy in hindsight is told of.
+_FORESEEN: Final = 100
 
 
 class NodePlacement:
@@ -38,13 +50,8 @@ class NodePlacement:
         When slots end.
     memory
         Where the state is kept.
-    sites
-        By task, whose balances are saved with it, as of a slot's end.
-    running
-        Tells which copies run, by (task, variant).
-    wanted
-        Given, at the start and after each slot, the copies that are to run from now on, those to be
-        loaded first in front.
+    fleets
+        Says which copies run, and has the sites whose balances are saved, as of a slot's end.
     log
         Where events go.
     """
@@ -57,17 +64,13 @@ class NodePlacement:
         demand: LocalDemand,
         clock: SlotClock,
         memory: NodeState,
-        *,
-        sites: Mapping[str, Site],
-        running: Callable[[], Mapping[tuple[str, str], int]],
-        wanted: Callable[[dict[tuple[str, str], int]], None],
+        fleets: Fleets,
         log: Any,
     ) -> None:
         network = plan.deployed.network
         self._plan, self.policy, self._post = plan, policy, post
         self._demand, self._clock, self._memory = demand, clock, memory
-        self._sites = sites
-        self._running, self._wanted, self._log = running, wanted, log
+        self._fleets, self._log = fleets, log
         self._kept: Saved | None = None
         """As of the last slot's end, but for what is loaded."""
         self._saving: asyncio.Future[None] | None = None
@@ -88,8 +91,8 @@ class NodePlacement:
         most = os.cpu_count() or 1
         self._copies = [min(max(1, int(count)), most) for count in network.pairs.pinned[first:last]]
 
-    async def begin(self) -> None:
-        """Take up what was saved, and say what is to run.
+    async def begin(self) -> dict[Pair, int]:
+        """Take up what was saved, and say what is to run, what is to be loaded first in front.
 
         A state that is damaged is told in the log, and the node begins anew. Nothing is loaded in a
         new process: what is said first is what was loaded, and what is wanted beside. Where the
@@ -124,7 +127,7 @@ class NodePlacement:
             as_before = np.array_equal(self.policy.x, saved.infida.x)
             if as_before and not Counter(loaded) <= Counter(wanted):
                 wanted, self._resumed = loaded, True
-        self._wanted(wanted)
+        return wanted
 
     def _take_up(self, saved: Saved) -> None:
         try:
@@ -133,14 +136,14 @@ class NodePlacement:
         except (TypeError, ValueError) as error:
             raise DamagedStateError(f"the node's state cannot be taken up: {error}") from error
         self.slot = slot
-        take_up(self._sites, saved.balances)
+        take_up(self._fleets.sites, saved.balances)
         self._log.info("goes on", slot=slot, loaded=list(saved.loaded))
 
-    async def go_on(self) -> None:
-        """End one slot after another."""
+    async def slots(self) -> AsyncIterator[dict[Pair, int]]:
+        """End one slot after another; after each, say what is to run, as `begin` does."""
         if self._resumed:
             self._resumed = False
-            self._say()
+            yield self.wanted
         while True:
             slot = await self._clock.ended()
             if abs(slot.jumped_s) > 1.0:
@@ -149,6 +152,8 @@ class NodePlacement:
                 await self._end(slot.number)
             except Exception as error:  # one slot must not cost all that follow
                 self._log.error("a slot was not ended", slot=slot.number, exc_info=error)
+            else:
+                yield self.wanted
             self.slot, self.ended = slot.number, self.ended + 1
             await self.save()
 
@@ -162,7 +167,6 @@ class NodePlacement:
         else:
             self.policy.close_slot(measured.arrived, measured.reached, load, slot=number)
             self.policy.step()
-        self._say()
 
     async def save(self) -> None:
         """Keep the state of this moment; a disk that fails is reported, and the node goes on."""
@@ -182,7 +186,7 @@ class NodePlacement:
             self._loaded(),
             str(self.slot).encode(),
             self.policy.counters,
-            balances_of(self._sites.values()),
+            balances_of(self._fleets.sites.values()),
         )
         return copy.deepcopy(now)  # the policy's arrays go on changing
 
@@ -203,11 +207,11 @@ class NodePlacement:
     def _loaded(self) -> tuple[str, ...]:
         return tuple(
             f"{task}/{variant}#{copy}"
-            for (task, variant), copies in self._running().items()
+            for (task, variant), copies in self._fleets.running.items()
             for copy in range(copies)
         )
 
-    def _known(self, loaded: tuple[str, ...]) -> dict[tuple[str, str], int]:
+    def _known(self, loaded: tuple[str, ...]) -> dict[Pair, int]:
         """Copies by (task, variant) of what was loaded, as far as the node may run them."""
         copies = Counter(name.rpartition("#")[0] for name in loaded)
         pairs = dict.fromkeys(zip(self._tasks, self._names, strict=True))
@@ -215,9 +219,9 @@ class NodePlacement:
         return {pair: count for pair, count in named.items() if count}
 
     @property
-    def wanted(self) -> dict[tuple[str, str], int]:
+    def wanted(self) -> dict[Pair, int]:
         """Copies that are to run, by (task, variant)."""
-        found: dict[tuple[str, str], int] = {}
+        found: dict[Pair, int] = {}
         for task, variant, on, copies in zip(
             self._tasks, self._names, self.policy.x.tolist(), self._copies, strict=True
         ):
@@ -225,5 +229,53 @@ class NodePlacement:
                 found[task, variant] = found.get((task, variant), 0) + copies
         return found
 
-    def _say(self) -> None:
-        self._wanted(self.wanted)
+
+def node_placement(
+    deployment: Deployment,
+    plan: NodePlan,
+    peers: Peers,
+    demand: LocalDemand,
+    memory: NodeState,
+    fleets: Fleets,
+    log: Any,
+) -> NodePlacement:
+    """Join the placement policy to what carries its messages and measures for it.
+
+    Parameters
+    ----------
+    deployment
+        Names the policy, and how long slots are.
+    peers
+        Carries messages, where the policy has some; not open yet.
+    plan, demand, memory, fleets, log
+        As of `NodePlacement`.
+    """
+    network, expected = plan.deployed
+    spec, name = deployment.placement, policy_of(deployment)
+    options = {} if spec is None else {k: v for k, v in spec.options.items() if v is not None}
+    slot_s = float(options.pop("slot", network.slot_s))
+    make = partial(
+        local_policy,
+        name,
+        network,
+        plan.number,
+        seed=deployment.seed,
+        batches=expected_batches(expected, _FORESEEN) if name in HINDSIGHT else None,
+        deployment=deployment,
+        data=plan.data,
+        **options,
+    )
+    policy = make()
+    _rehearse(make(), plan)
+    clock, post = SlotClock(slot_s), None
+    if policy.agent is not None:
+        post = PlacementMessages(policy.agent, peers, network.nodes, slot=clock.last)
+    return NodePlacement(plan, policy, post, demand, clock, memory, fleets, log)
+
+
+def _rehearse(spare: LocalPolicy, plan: NodePlan) -> None:
+    """Have a policy do once what it does in a slot: a first slot must not wait for its compiler."""
+    # Also where nothing enters: letters about what passes must not wait for it either.
+    one = dict.fromkeys(plan.data.crossings, 1.0)
+    spare.close_slot(one, one, {}, slot=1)
+    spare.step()

@@ -171,8 +171,7 @@ class _Run:
                 v,
                 self._pools.running[v],
                 refresh=lambda task, v=v: self._changed(v, task),  # type: ignore[misc]
-                after=self._engine.after,
-                now=lambda: self._engine.now_s,
+                clock=self._engine,
                 told_s=TOLD_S + float(paths.rtt_s[paths.node == v].max(initial=0.0)),
                 load_s=load_s,
                 moved=self._ledger.fetched,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.moves import Load, next_move
-from inferway.twin.network.exchange import After
 from inferway.twin.network.pools import NodePool
 from inferway.twin.network.terrain import Terrain
 
@@ -18,6 +17,15 @@ _ROUNDING = 1e-9
 
 class BudgetError(AssertionError):
     """A node that holds more than its budget: the twin itself is wrong."""
+
+
+class MoveClock(Protocol):
+    """Whose time it is, and who calls later."""
+
+    now_s: float
+
+    def after(self, wait_s: float, call: Callable[[Any], None], argument: Any) -> None:
+        """Call a function in so many seconds."""
 
 
 class Mover:
@@ -31,8 +39,8 @@ class Mover:
         The node's pairs that take requests; the mover changes them.
     refresh
         Called with a task when copies of it have come or go; returns the pool that was replaced.
-    after, now
-        The engine's clock.
+    clock
+        The engine.
     told_s
         How long after it has been said what is to run the first copies may go: by then everybody
         has heard that they are offered no more, and what was sent meanwhile has come.
@@ -49,15 +57,14 @@ class Mover:
         running: set[int],
         *,
         refresh: Callable[[int], NodePool | None],
-        after: After,
-        now: Callable[[], float],
+        clock: MoveClock,
         told_s: float,
         load_s: Callable[[float], float],
         moved: Callable[[int], None],
     ) -> None:
         pairs = terrain.network.pairs
-        self._running, self._refresh, self._after = running, refresh, after
-        self._now, self._told_s = now, told_s
+        self._running, self._refresh, self._after = running, refresh, clock.after
+        self._clock, self._told_s = clock, told_s
         self._heard_s = 0.0
         self._waiting = False
         self._load_s, self._moved = load_s, moved
@@ -77,7 +84,7 @@ class Mover:
     def toward(self, allocation: Allocation) -> None:
         """Go on towards a (P,) allocation of the network."""
         self._wanted = [p for p in self._here if allocation[p]]
-        self._heard_s = self._now() + self._told_s
+        self._heard_s = self._clock.now_s + self._told_s
         self._go_on()
 
     def begin(self, allocation: Allocation) -> None:
@@ -116,7 +123,7 @@ class Mover:
                 else:
                     self._arrive(p)
             else:
-                if (wait_s := self._heard_s - self._now()) > 0.0:
+                if (wait_s := self._heard_s - self._clock.now_s) > 0.0:
                     if not self._waiting:
                         self._waiting = True
                         self._after(wait_s, self._heard, None)

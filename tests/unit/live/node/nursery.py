@@ -17,6 +17,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -227,14 +228,13 @@ class Deciding:
             self.demand,
             clock,  # type: ignore[arg-type]
             NodeState(folder / "state.sqlite", fingerprint(network, plan.number)),
-            sites=self.sites,
-            running=dict,
-            wanted=lambda wanted: None,
-            log=Silent(),
+            SimpleNamespace(sites=self.sites, running={}),  # type: ignore[arg-type]
+            Silent(),
         )
         await placement.begin()
         clock.slot = placement.slot
-        await placement.go_on()
+        async for _ in placement.slots():
+            pass
 
 
 class Silent:

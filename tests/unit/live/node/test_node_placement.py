@@ -92,11 +92,16 @@ class World:
             self.demand,
             self.clock,  # type: ignore[arg-type]
             self.memory,
-            sites=self.sites,
-            running=lambda: self.running,
-            wanted=self.wanted.append,
-            log=self.log,
+            self,  # type: ignore[arg-type]
+            self.log,
         )
+
+    async def begin(self) -> None:
+        self.wanted.append(await self.placement.begin())
+
+    async def _slots(self) -> None:
+        async for wanted in self.placement.slots():
+            self.wanted.append(wanted)
 
     def ask(self, task: str, count: int, rows: int = 1) -> None:
         for _ in range(count):
@@ -105,7 +110,7 @@ class World:
             self.demand.ended(task, request)
 
     async def go_on(self) -> None:
-        going = asyncio.create_task(self.placement.go_on())
+        going = asyncio.create_task(self._slots())
         idle = asyncio.create_task(self.clock.idle.wait())
         await asyncio.wait((going, idle), return_when=asyncio.FIRST_COMPLETED, timeout=60)
         assert not going.done(), going.exception()
@@ -115,7 +120,7 @@ class World:
 def test_what_is_asked_for_is_wanted_after_the_slot(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.placement.begin()
+        await world.begin()
         assert world.wanted == [PINNED]
         world.ask("digits-1", 50)
         await world.go_on()
@@ -132,7 +137,7 @@ def test_what_is_asked_for_is_wanted_after_the_slot(tmp_path: Path) -> None:
 def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
     async def first() -> Mapping[tuple[str, str], int]:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.placement.begin()
+        await world.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         world.memory.close()
@@ -140,7 +145,7 @@ def test_a_node_that_comes_back_wants_what_it_had(tmp_path: Path) -> None:
 
     async def again(wanted: Mapping[tuple[str, str], int]) -> None:
         world = World(tmp_path)
-        await world.placement.begin()
+        await world.begin()
         assert world.wanted == [wanted]
         assert (world.placement.slot, world.placement.ended) == (70, 0)
         assert world.log.said == ["goes on"]
@@ -170,7 +175,7 @@ def test_a_state_that_makes_no_sense_is_told_and_the_node_begins_anew(tmp_path: 
             world.memory.save(one)
             world.memory.close()
             world = World(tmp_path)
-            await world.placement.begin()
+            await world.begin()
             assert world.log.said == ["begins anew"]
             assert "cannot be taken up: " in world.log.reasons[0]
             assert "\n" not in world.log.reasons[0]
@@ -199,7 +204,7 @@ def test_a_damaged_file_is_told_and_the_node_begins_anew(tmp_path: Path) -> None
             assert damaged != content
             file.write_bytes(damaged)
             world = World(tmp_path, Slot(71, 1.0, 0.0))
-            await world.placement.begin()
+            await world.begin()
             assert world.log.said == ["begins anew"]
             assert reason in world.log.reasons[0]
             assert world.wanted == [PINNED]
@@ -218,7 +223,7 @@ def test_another_networks_state_is_left_alone(tmp_path: Path) -> None:
         world = World(tmp_path)
         world.memory._fingerprint = "another"
         with pytest.raises(StateError, match="remembers another network"):
-            await world.placement.begin()
+            await world.begin()
         world.memory.close()
 
     asyncio.run(main())
@@ -235,7 +240,7 @@ def test_what_is_counted_and_the_balances_come_back(tmp_path: Path) -> None:
             if restarts and number > 70:
                 world.memory.close()
                 world = World(folder, policy="olag-literal")
-                await world.placement.begin()
+                await world.begin()
                 assert world.placement.slot == number - 1
             if number < 74:
                 # More than a copy answers in a slot.
@@ -273,7 +278,7 @@ def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
         world.memory.close()
         world = World(tmp_path)
         world.sites["digits-0"].target = 0.8
-        await world.placement.begin()
+        await world.begin()
         assert balances_of(world.sites.values()) == {"digits-1": Balance(0.9, -2.0)}
         world.memory.close()
 
@@ -283,7 +288,7 @@ def test_a_balance_of_another_target_is_none(tmp_path: Path) -> None:
 def test_what_has_moved_is_saved_and_all_else_is_as_of_the_slots_end(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.placement.begin()
+        await world.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         before = world.memory.load()
@@ -312,7 +317,7 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
 
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0))
-        await world.placement.begin()
+        await world.begin()
         world.ask("digits-1", 50)
         await world.go_on()
         wanted = world.wanted[-1]
@@ -321,7 +326,7 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
         await world.placement.moved()
         world.memory.close()
         world = World(tmp_path)
-        await world.placement.begin()
+        await world.begin()
         assert world.wanted == [{**PINNED, ("digits-0", "small"): 1}]
         await world.go_on()
         assert world.wanted[1:] == [wanted]
@@ -331,13 +336,13 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
         await world.placement.moved()
         world.memory.close()
         world = World(tmp_path)
-        await world.placement.begin()
+        await world.begin()
         assert world.wanted == [wanted]
         assert next(iter(world.wanted[0])) == first
         world.memory.close()
         # Of another policy's wishes nothing is left to wait for.
         world = World(tmp_path, policy="repository-only")
-        await world.placement.begin()
+        await world.begin()
         assert world.wanted == [PINNED]
         world.memory.close()
 
@@ -347,7 +352,7 @@ def test_what_was_loaded_runs_until_what_is_wanted_does(tmp_path: Path) -> None:
 def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0), Slot(75, 1.0, 4.0))
-        await world.placement.begin()
+        await world.begin()
         step = world.policy.step
         steps: list[int] = []
 
@@ -373,7 +378,7 @@ def test_one_slot_that_fails_does_not_cost_all_that_follow(tmp_path: Path) -> No
 def test_a_disk_that_fails_costs_the_state_and_nothing_else(tmp_path: Path) -> None:
     async def main() -> None:
         world = World(tmp_path, Slot(70, 1.0, 0.0), Slot(71, 1.0, 0.0))
-        await world.placement.begin()
+        await world.begin()
         world.memory.close()
         await world.go_on()
         assert world.placement.ended == 2
