@@ -32,30 +32,17 @@ def read_column(path: Path) -> NDArray[np.float64]:
     return np.fromiter((value for _, value in _values(path)), np.float64)
 
 
-def read_times(path: Path) -> NDArray[np.float64]:
+def time_pieces(path: Path, size: int = 65_536) -> Iterator[NDArray[np.float64]]:
     """Read arrival times: seconds, or timestamps as ``2023-11-16 18:17:03.9799600``.
 
-    Seconds are kept as they are; timestamps count from the first one.
-
-    Returns
-    -------
-    (n,) array of seconds, sorted, at least one.
+    Seconds are kept as they are; timestamps count from the first one. They come in sorted pieces of
+    at most `size`, s, one at least.
 
     Raises
     ------
     ColumnError
-        As `read_column`, and if a time is before the one above it.
-    """
-    return np.concatenate(list(time_pieces(path)))
-
-
-def time_pieces(path: Path, size: int = 65_536) -> Iterator[NDArray[np.float64]]:
-    """Read arrival times as `read_times`, in sorted pieces of at most `size`.
-
-    Raises
-    ------
-    ColumnError
-        As `read_times`, when the piece with the bad line is asked for.
+        As `read_column`, and if a time is before the one above it, when the piece with the bad line
+        is asked for.
     """
     values = _values(path)
     last = -math.inf
