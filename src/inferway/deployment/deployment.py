@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import os
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -267,9 +268,14 @@ def build(source: Source) -> Deployment:
     raise source.refused()
 
 
+@functools.cache
+def _adapter() -> TypeAdapter[Deployment]:
+    return TypeAdapter(Deployment)
+
+
 def _stated(source: Source) -> Deployment | None:
     """Validate the data, without the entries that are wrong, so that the others are checked too."""
-    adapter, context = TypeAdapter(Deployment), {"folder": source.folder}
+    adapter, context = _adapter(), {"folder": source.folder}
     try:
         return adapter.validate_python(source.data, context=context)
     except ValidationError as error:
