@@ -27,7 +27,7 @@ from inferway.deployment import ServiceTime
 from inferway.dispatch.alias import set_routing
 from inferway.experiments.machine import machine
 from inferway.learning.deployed import setting
-from inferway.learning.environment import ID
+from inferway.learning.registration import ID
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import UNKNOWN
 from inferway.scheduling.observation import layout_of, observe

@@ -16,7 +16,7 @@ from inferway.dispatch.alias import Alias, set_routing
 from inferway.learning.arrivals import next_event
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Signal
-from inferway.scheduling.observation import Layout, layout_of, observe
+from inferway.scheduling.observation import ObservationLayout, layout_of, observe
 from inferway.site import Fleet, Request, empty_site
 from inferway.twin import Scenario
 from inferway.twin.engine import GeneralEngine, engine_of
@@ -128,7 +128,7 @@ def arrivals_of(control: Control, seed: int, end_s: float) -> tuple[np.ndarray, 
     return np.array(times_s), np.array(came), course
 
 
-def layout_for(control: Control) -> Layout:
+def layout_for(control: Control) -> ObservationLayout:
     """The layout of what a controller of these sites sees."""
     scenario = control.scenario
     fleet = scenario.fleet

@@ -18,8 +18,8 @@ from inferway.placement import (
     subgradient,
 )
 from inferway.placement.ascent import FLOOR, RATE
-from inferway.placement.gain import potential
 from inferway.placement.infida import Infida
+from inferway.placement.objective import potential
 
 
 def run(network, batches, policy) -> np.ndarray:

@@ -38,9 +38,8 @@ def decided(name: str, max_wait_s: float | None = None) -> list[float]:
         buffer=4,
     )
     rate = 0.8 * max_rate(fleet, 0.8)
-    dispatcher = Dispatcher(
-        fleet, name, target=0.8, rate_per_s=rate, max_wait_s=max_wait_s, lasting=0b100
-    )
+    dispatcher = Dispatcher(fleet, name, target=0.8, rate_per_s=rate, max_wait_s=max_wait_s)
+    dispatcher.set_lasting(0b100)
     generator = np.random.default_rng(11)
     found: list[float] = []
     for step in range(600):

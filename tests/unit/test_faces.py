@@ -139,7 +139,7 @@ def test_faces_are_no_offenders() -> None:
 
 def test_inner_modules_are_found_wherever_they_are_named() -> None:
     source = (
-        "import inferway.live.site\nfrom inferway.dispatch.bound import bound\n"
+        "import inferway.live.site\nfrom inferway.dispatch.bounds import bound\n"
         "def f():\n    from inferway.live import instance\n    from inferway.cli.app import app\n"
         'script = "import os\\nfrom inferway.live.log import Log, x\\n"\n'
         'replace("inferway.live.server.settle", None)\n'
@@ -147,7 +147,7 @@ def test_inner_modules_are_found_wherever_they_are_named() -> None:
     )
     assert inner_modules(source) == {
         "inferway.live.site",
-        "inferway.dispatch.bound",
+        "inferway.dispatch.bounds",
         "inferway.live.instance",
         "inferway.cli.app",
         "inferway.live.log",

@@ -17,7 +17,7 @@ def bound(
     That is the greatest rate at which the target can be kept, and the least response time.
     """
     import inferway
-    from inferway.dispatch.bound import UnreachableError
+    from inferway.dispatch.bounds import UnreachableError
 
     deployment = opened(file)
     try:

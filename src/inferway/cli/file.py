@@ -21,7 +21,7 @@ File = Annotated[Path, typer.Argument(metavar="FILE", help="Deployment file (YAM
 
 
 def _policies(incomplete: str) -> list[str]:
-    from inferway.dispatch.table import POLICIES
+    from inferway.dispatch.contract import POLICIES
 
     return [name for name in POLICIES if name.startswith(incomplete)]
 
@@ -129,7 +129,7 @@ def saved(folder: Path, write: Callable[[], list[Path]]) -> tuple[list[Path], Co
 
 def redirected(deployment: Deployment, policy: str) -> Deployment:
     """Dispatch every task by this policy; CommandError where there is none of the name."""
-    from inferway.dispatch.table import POLICIES, policy_class
+    from inferway.dispatch.contract import POLICIES, policy_class
 
     if policy not in POLICIES:
         if alike := closest(policy, POLICIES):

@@ -62,23 +62,23 @@ class Row(NamedTuple):
 
 DISPATCH: Final[Mapping[str, Row]] = {
     "fastest-only": Row(
-        "dispatch.fastest_only:FastestOnly", "PlainDispatch", "A dispatch policy without options."
+        "dispatch.single_class:FastestOnly", "PlainDispatch", "A dispatch policy without options."
     ),
-    "most-accurate-only": Row("dispatch.most_accurate_only:MostAccurateOnly", "PlainDispatch"),
-    "jiq-fast": Row("dispatch.jiq_fast:JiqFast", "PlainDispatch"),
-    "jiq-accurate": Row("dispatch.jiq_accurate:JiqAccurate", "PlainDispatch"),
+    "most-accurate-only": Row("dispatch.single_class:MostAccurateOnly", "PlainDispatch"),
+    "jiq-fast": Row("dispatch.jiq:JiqFast", "PlainDispatch"),
+    "jiq-accurate": Row("dispatch.jiq:JiqAccurate", "PlainDispatch"),
     "r-jiq": Row(
-        "dispatch.r_jiq:RJiq",
+        "dispatch.routing:RJiq",
         "RandomizedDispatch",
         "A policy that draws the server class from the bound's probabilities for the arrival rate.",
     ),
-    "r-jsq": Row("dispatch.r_jsq:RJsq", "RandomizedDispatch"),
+    "r-jsq": Row("dispatch.routing:RJsq", "RandomizedDispatch"),
     "r-jsq-d": Row(
-        "dispatch.r_jsq_d:RJsqD",
+        "dispatch.routing:RJsqD",
         "RandomizedDispatchD",
         "As r-jsq, looking at `d` servers of the class drawn.",
     ),
-    "tad": Row("dispatch.tad:Tad", "PlainDispatch"),
+    "tad": Row("dispatch.tad_op:Tad", "PlainDispatch"),
     "tad-op": Row("dispatch.tad_op:TadOp", "PlainDispatch"),
     "priced": Row(
         "dispatch.priced:Priced",
@@ -114,13 +114,13 @@ DISPATCH: Final[Mapping[str, Row]] = {
 }
 
 _LEARNED: Final = Row(
-    "scheduling.store:Store",
+    "scheduling.store:PolicyStore",
     "LearnedScheduling",
     "A trained controller that sets routing (and, with ``-b``, batch sizes) once a slot.",
     implies="steered",
 )
 _FIXED: Final = Row(
-    "scheduling.fixed:Fixed",
+    "scheduling.fixed:FixedRouting",
     "FixedScheduling",
     "Routing that never changes: all to the least (lw) or most accurate variant (hw, hw-e).",
 )

@@ -34,8 +34,8 @@ class Caution:
         ``target-at-best``, ``target-out-of-reach``, ``target-for-free``, ``energy-unkept``,
         ``deadline-too-short``, ``unmeasured``, ``undescribed-node``, ``no-tiers``,
         ``unused-dispatch`` or ``no-checkpoint``. ``above-the-bound`` comes from
-        `inferway.dispatch.feasibility`, ``too-large`` from `inferway.network.layout`,
-        ``unreachable`` and ``remote-unfit`` from `check_remotes`.
+        `inferway.dispatch.deployed`, ``too-large`` from `inferway.network.cautions`,
+        ``unreachable`` and ``remote-unfit`` from `inferway.deployment.reachability`.
     field, line
         Where in the file; line 0 where no line can be named.
     message

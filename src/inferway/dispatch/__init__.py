@@ -7,13 +7,21 @@
   `routing_tuples`.
 """
 
-from inferway.dispatch.bound import Bound, Optimum, bound, max_rate, relaxed, solve
-from inferway.dispatch.contract import Policy
+from inferway.dispatch.bounds import (
+    Bound,
+    Filling,
+    Optimum,
+    RoutingTuple,
+    bound,
+    max_rate,
+    relaxed,
+    routing_tuples,
+    solve,
+    waterfill,
+)
+from inferway.dispatch.contract import POLICIES, Policy, build_policy, policy_class
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.replay import recordings
-from inferway.dispatch.table import POLICIES, build_policy, policy_class
-from inferway.dispatch.tuples import RoutingTuple, routing_tuples
-from inferway.dispatch.waterfilling import Filling, waterfill
 
 __all__ = [
     "POLICIES",

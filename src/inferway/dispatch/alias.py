@@ -32,17 +32,11 @@ def _sum_to_one(given: dict[str, float]) -> dict[str, float]:
 
 @jit
 def tabulate(probabilities: Floats, threshold: Floats, other: Ints) -> None:
-    """Write the table of a distribution over n indices.
+    """Write the alias table of (n,) numbers at least 0, which are divided by their sum.
 
-    A uniform number u in [0, n) stands for index i = floor(u) where u - i < threshold[i], and
-    else for other[i].
-
-    Parameters
-    ----------
-    probabilities
-        (n,) at least 0, with a sum above 0; they are divided by it.
-    threshold, other
-        (n,) the table to write.
+    An index from any discrete distribution in constant time (Kronmal and Peterson, The American
+    Statistician 33(4), 1979, doi 10.1080/00031305.1979.10482697): a uniform number u in [0, n)
+    stands for index i = floor(u) where u - i < threshold[i], and else for other[i].
     """
     n = probabilities.size
     total = 0.0
@@ -105,18 +99,8 @@ class Alias(NamedTuple):
     ) -> Alias:
         """Begin without batches.
 
-        Parameters
-        ----------
-        probabilities
-            By variant, split evenly over its servers; a variant that is not named has 0. In
-            proportion to the service rates by default.
-
-        Raises
-        ------
-        ValueError
-            For a variant that the fleet has not, or what are no probabilities.
+        ValueError for a variant that the fleet has not, or what are no probabilities.
         """
-        del target, rate_per_s
         if probabilities is None:
             share = fleet.capacity / fleet.capacity.sum()
         else:
@@ -190,21 +174,9 @@ def set_routing(
     smallest: Ints | None = None,
     largest: Ints | None = None,
 ) -> None:
-    """Write what a scheduler has decided into the memory of an alias policy.
+    """Write (n,) probabilities, and (K,) batch sizes by class, into an alias policy's own arrays.
 
-    Parameters
-    ----------
-    alias
-        The policy; its arrays are written in place.
-    probabilities
-        (n,) by server; they sum to 1.
-    smallest, largest
-        (K,) batch sizes by class; as they are by default.
-
-    Raises
-    ------
-    ValueError
-        Where these are no probabilities or no batch sizes; nothing is written then.
+    ValueError where these are no probabilities or no batch sizes; nothing is written then.
     """
     given = np.asarray(probabilities, np.float64)
     servers = len(alias.probabilities)

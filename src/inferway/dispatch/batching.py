@@ -86,14 +86,9 @@ def _row_s(site: Site, k: int, rows: int) -> float:
 
 
 def foresee(site: Site, batches: Sequence[Batch | None]) -> None:
-    """Have a site predict the times of batches as the file says them, and divide what is larger.
+    """Have a site predict batches' times as the file says, by class, and divide what is larger.
 
-    Parameters
-    ----------
-    site
-        Nothing has been measured there.
-    batches
-        (K,) by class; None where none are offered.
+    Nothing has been measured there yet.
     """
     for k, batch in enumerate(batches):
         if batch is None:

@@ -50,14 +50,7 @@ class Deadline(NamedTuple):
             ),
         ] = MARGIN,
     ) -> Self:
-        """Begin with the fleet's mean service times.
-
-        Parameters
-        ----------
-        margin
-            A request is taken to last so many times the running quantile; at least 1.
-        """
-        del target, rate_per_s
+        """Begin with the fleet's mean service times."""
         order = np.lexsort((-fleet.rate, -fleet.accuracy)).astype(np.int64)
         return cls(order, 1.0 / fleet.rate, np.zeros(len(order), np.int64), float(margin))
 

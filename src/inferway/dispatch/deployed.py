@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from inferway.dispatch.bound import Bound, UnreachableError, max_rate
-from inferway.dispatch.bound import bound as bound_of_fleet
+from inferway.deployment.units import ENERGY
+from inferway.deployment.warnings import Caution
+from inferway.deployment.workloads import PhasedArrivals
+from inferway.dispatch.bounds import Bound, UnreachableError, max_rate
+from inferway.dispatch.bounds import bound as bound_of_fleet
+from inferway.dispatch.contract import takes
 from inferway.dispatch.dispatcher import Dispatcher
-from inferway.dispatch.table import takes
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.workload.arrivals import mean_rate
 
@@ -90,24 +94,9 @@ def dispatcher_on(
 ) -> Dispatcher:
     """The dispatcher of a task on any fleet, with the policy that the file names for it.
 
-    Parameters
-    ----------
-    deployment, task
-        Whose policy.
-    fleet
-        Server classes, wherever they stand.
-    rate_per_s
-        Expected arrival rate, 1/s; None where nothing says it.
-    measure, narrow, max_wait_s, lasting
-        As in `Dispatcher`.
-    best_effort
-        Whether a fleet that cannot keep the target answers with the most accurate server that has
-        room: others may be within reach again in a moment. Else it is refused.
-
-    Raises
-    ------
-    ValueError
-        Where the policy lacks what it needs.
+    With `best_effort`, a fleet that cannot keep the target answers with the most accurate server
+    that has room, for others may be within reach again in a moment; else ValueError, as where the
+    policy lacks what it needs. The rest is as in `Dispatcher`.
     """
     target, budget = task.accuracy_target, task.energy_budget
     spec = deployment.policy_of(task)
@@ -132,7 +121,6 @@ def dispatcher_on(
         measure=measure,
         narrow=narrow,
         max_wait_s=max_wait_s,
-        lasting=lasting,
     )
     try:
         dispatcher = make(policy=spec.policy, **options)
@@ -140,6 +128,7 @@ def dispatcher_on(
         if not best_effort:
             raise
         dispatcher = make(policy=BEST_EFFORT)
+    dispatcher.set_lasting(lasting)
     if any(variant.batch is not None for variant in task.variants.values()):
         dispatcher.prepare(batches=True)
     return dispatcher
@@ -152,3 +141,52 @@ def arrival_rate(deployment: Deployment, fleet: Fleet, target: float | None) -> 
         return None
     budget = deployment.tasks[fleet.task].energy_budget
     return mean_rate(workload.arrivals, max_rate(fleet, target, budget))
+
+
+def unreachable_rates(deployment: Deployment) -> list[Caution]:
+    """Advise on workloads above the greatest feasible rate, in the order of the file.
+
+    Tasks whose fleet is not known (in a network, from a catalog, with service times that are not
+    measured yet) are passed over, and rates that all instances together cannot serve are left to
+    `inferway.deployment.check`.
+    """
+    found = []
+    for name in deployment.workload:
+        task = deployment.tasks.get(name)
+        if task is None or (task.accuracy_target is None and task.energy_budget is None):
+            continue
+        try:
+            fleet = fleet_of(deployment, name)
+            found += list(_of_workload(deployment, task, fleet))
+        except ValueError:
+            continue
+    return sorted(found, key=lambda caution: caution.line)
+
+
+def _of_workload(deployment: Deployment, task: Task, fleet: Fleet) -> Iterator[Caution]:
+    field = f"workload.{task.name}.arrivals"
+    arrivals = deployment.workload[task.name].arrivals
+    target, budget = task.accuracy_target, task.energy_budget
+    greatest = max_rate(fleet, target, budget)
+    parts = [(field, mean_rate(arrivals, greatest), target)]
+    if isinstance(arrivals, PhasedArrivals):
+        parts = [
+            (
+                f"{field}.phases[{index}]",
+                phase.mean_rate_per_s(greatest),
+                target if phase.accuracy_target is None else phase.accuracy_target,
+            )
+            for index, phase in enumerate(arrivals.phases)
+        ]
+    for place, rate, goal in parts:
+        most = max_rate(fleet, goal, budget)
+        if most * (1 + 1e-9) < rate < fleet.capacity.sum():
+            kept = [] if goal is None else [f"a mean accuracy of {goal:g}"]
+            kept += [] if budget is None else [f"a mean of {ENERGY.write(budget)} per request"]
+            yield Caution(
+                "above-the-bound",
+                place,
+                deployment.line_of(place),
+                f"{rate:.6g}/s arrive, but no policy keeps {' and '.join(kept)} above "
+                f"{most:.6g}/s on these instances",
+            )

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from inferway.dispatch.alias import set_routing
+from inferway.dispatch.contract import build_policy
 from inferway.dispatch.entries import AS_DECIDED, Calls, Handles, RareStep, bind, calls_for
 from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
-from inferway.dispatch.table import build_policy
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
@@ -34,7 +34,7 @@ class PolicyError(RuntimeError):
     """A policy that does not keep its contract."""
 
 
-class Plan(NamedTuple):
+class RetunedPolicy(NamedTuple):
     """A policy's memory at an arrival rate; see `Dispatcher.plan`."""
 
     rate_per_s: float
@@ -63,8 +63,6 @@ class Dispatcher:
         policy alone decides what a deadline means.
     max_wait_s
         A server whose predicted wait is longer is saturated, and left out; None for no limit.
-    lasting
-        Bit mask of classes that are never saturated.
     **options
         The policy's own.
 
@@ -90,7 +88,6 @@ class Dispatcher:
         measure: bool = False,
         narrow: bool = True,
         max_wait_s: float | None = None,
-        lasting: int = 0,
         **options: Any,
     ) -> None:
         if max_wait_s is not None and not max_wait_s >= 0.0:
@@ -103,19 +100,16 @@ class Dispatcher:
         self.measure = measure
         self.narrow = narrow
         self.max_wait_s = max_wait_s
-        self.lasting = lasting
+        self.lasting = 0
+        """Bit mask of classes that are never saturated."""
         self.options = options
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
-        binding = self._binding(self.policy, self.site)
-        self._decision = binding.decision
         try:
-            bound = self._bind(binding)
-            calls = calls_for(bound)
-            fields = cast("tuple[Any, ...]", self.policy)
-            kind = (type(self.policy), *map(_kind, fields))
+            calls = calls_for(self._bind())
+            kind = (type(self.policy), *map(_kind, cast("tuple[Any, ...]", self.policy)))
             if kind not in _TRIED:
                 self._try(calls)
                 _TRIED.add(kind)
@@ -162,7 +156,7 @@ class Dispatcher:
 
     def _try(self, calls: Calls) -> None:
         """Make every call once, on a copy of the site: a first request must not find a fault."""
-        spare = bind(self._spare())
+        spare = bind(self._binding(self._copied(), Site._make(array.copy() for array in self.site)))
         whole, silent, learning, pulling = (one.handle for one in spare)
         # Whatever the policy decides, this goes to server 0.
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)
@@ -176,18 +170,19 @@ class Dispatcher:
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
-    def _bind(self, binding: Binding) -> Handles:
-        """Make the binding the one that is called from now on."""
+    def _bind(self) -> Handles:
+        """Lay out the policy and the site as they are called from now on."""
+        binding = self._binding(self.policy, self.site)
+        self._decision = binding.decision
         self._kept = bound = bind(binding)
         self._bound, self._learning = bound.whole.handle, bound.learning.handle
         self._pulling, self._silent = bound.pulling.handle, bound.silent.handle
         return bound
 
-    def _spare(self) -> Binding:
-        """A binding of the same types with memory of its own."""
+    def _copied(self) -> Any:
+        """The policy with memory of its own."""
         fields = (part.copy() if isinstance(part, np.ndarray) else part for part in self.policy)
-        site = Site._make(array.copy() for array in self.site)
-        return self._binding(type(self.policy)(*fields), site)
+        return type(self.policy)(*fields)
 
     def _binding(self, policy: Any, site: Site) -> Binding:
         allowed = np.zeros(len(site.queue), np.bool_)
@@ -331,19 +326,14 @@ class Dispatcher:
 
     def set_lasting(self, lasting: int) -> None:
         """Never count these classes, a bit mask, as saturated from now on, and all others again."""
-        if lasting == self.lasting:
-            return
-        self.lasting = lasting
-        binding = self._binding(self.policy, self.site)
-        self._bind(binding)
-        self._decision = binding.decision
+        if lasting != self.lasting:
+            self.lasting = lasting
+            self._bind()
 
     def share_balance(self, balance: Floats) -> None:
         """Keep the balance in this (1,) array from now on, as other dispatchers of the task do."""
         self.site = self.site._replace(balance=balance)
-        binding = self._binding(self.policy, self.site)
-        self._bind(binding)
-        self._decision = binding.decision
+        self._bind()
 
     def pull(self, server: int, now_s: float, draw: int) -> tuple[int, int]:
         """How many requests a free server drops and takes: (drop, take)."""
@@ -384,26 +374,24 @@ class Dispatcher:
         """(n,) probabilities that requests are routed by; None where the policy goes by others."""
         if not self.routed or not getattr(self.policy, "steered", _ON)[0]:
             return None
-        found: Floats = self.policy.probabilities
-        return found
+        return cast("Floats", self.policy.probabilities)
 
     def retune(self, rate_per_s: float) -> None:
         """Tell the policy another arrival rate, if it wants one: `plan` and `adopt` in one."""
         self.adopt(self.plan(rate_per_s))
 
-    def plan(self, rate_per_s: float) -> Plan:
+    def plan(self, rate_per_s: float) -> RetunedPolicy:
         """What the policy's memory would be at another arrival rate.
 
         Touches nothing of the dispatcher's, so that another thread may call it.
         """
         if not hasattr(self.policy, "retune"):
-            return Plan(rate_per_s, None)
-        fields = (part.copy() if isinstance(part, np.ndarray) else part for part in self.policy)
-        policy = type(self.policy)(*fields)
+            return RetunedPolicy(rate_per_s, None)
+        policy = self._copied()
         policy.retune(self.fleet, target=self.target, rate_per_s=rate_per_s)
-        return Plan(rate_per_s, policy)
+        return RetunedPolicy(rate_per_s, policy)
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: RetunedPolicy) -> None:
         """Take what `plan` gave as the policy's memory."""
         if plan.policy is not None:
             for own, planned in zip(self.policy, plan.policy, strict=True):

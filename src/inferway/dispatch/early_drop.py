@@ -40,14 +40,7 @@ class EarlyDrop(NamedTuple):
         rate_per_s: float | None,
         deadline_s: float | None = None,
     ) -> EarlyDrop:
-        """By the fleet's accuracies.
-
-        Parameters
-        ----------
-        deadline_s
-            The task's, from arrival, s; without one nothing is dropped.
-        """
-        del target, rate_per_s
+        """By the fleet's accuracies."""
         order = np.argsort(-fleet.accuracy, kind="stable").astype(np.int64)
         return cls(order, np.inf if deadline_s is None else float(deadline_s))
 

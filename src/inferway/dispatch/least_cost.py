@@ -62,18 +62,8 @@ class LeastCost(NamedTuple):
     ) -> LeastCost:
         """Set the price.
 
-        Parameters
-        ----------
-        alpha
-            Milliseconds that a point of inaccuracy (0..100) is worth (eq. 6, in the unit of the
-            paper's experiments).
-
-        Raises
-        ------
-        ValueError
-            For an alpha below 0 or not finite.
+        ValueError for an alpha below 0 or not finite.
         """
-        del fleet, target, rate_per_s
         if alpha is None:
             alpha = ALPHA
         if not (alpha >= 0.0 and np.isfinite(alpha)):

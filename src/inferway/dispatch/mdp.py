@@ -1,6 +1,6 @@
 """The least mean response time of any policy that keeps the target, for small systems.
 
-The LP of `inferway.dispatch.bound` knows no queueing; here queues are looked at, and what comes
+The LP of `inferway.dispatch.bounds` knows no queueing; here queues are looked at, and what comes
 out is what the best policy of all reaches. The system is [Anonymous], 2.1: Poisson arrivals,
 exponential services, a first-come-first-served queue at each server, no look into the future. It
 is a Markov decision process over the queue lengths, with a constraint on the mean accuracy, which
@@ -28,7 +28,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.dispatch.bound import max_rate, solve
+from inferway.dispatch.bounds import max_rate, solve
 from inferway.site.compiled import entry, jit
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints

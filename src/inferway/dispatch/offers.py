@@ -91,24 +91,10 @@ class Own(NamedTuple):
 
 
 def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offer:
-    """Take in a neighbor's offer: the way to the neighbor comes on top.
+    """Take in what a neighbor told: the round trip to it, s, comes on top.
 
-    Parameters
-    ----------
-    offer
-        As the neighbor told it, with the round-trip time from there.
-    neighbor
-        Who told it.
-    rtt_s
-        Round-trip time to the neighbor, s.
-    me
-        The reader's own name.
-
-    Raises
-    ------
-    ValueError
-        Where the neighbor could not have meant it: other nodes on its path than from the neighbor
-        to the one that serves, the reader or a node twice on it, impossible numbers.
+    ValueError where the neighbor could not have meant it: other nodes on its path than from the
+    neighbor to the one that serves, the reader (`me`) or a node twice on it, impossible numbers.
     """
     path = offer.path
     if not path or path[0] != neighbor or path[-1] != offer.node:
@@ -142,15 +128,10 @@ def received(offer: Offer, neighbor: str, rtt_s: float, *, me: str = "") -> Offe
 
 
 def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
-    """Leave out what the node's own instances beat, and longer ways to the same.
+    """Leave out what the node's own instances beat, and longer ways to the same, in the same order.
 
     An instance with nothing to spare beats nothing, for what it cannot take goes on. Offers of
     repositories stay: they are the last resort.
-
-    Returns
-    -------
-    list of Offer
-        In the order of `heard`.
     """
     able = [mine for mine in own if mine.spare_per_s > 0]
     return [
@@ -163,23 +144,10 @@ def prune(own: Iterable[Own], heard: Iterable[Offer]) -> list[Offer]:
 def passed_on(
     me: str, own: Iterable[Own], heard: Iterable[Offer], *, neighbor: str = ""
 ) -> list[Offer]:
-    """Say what a node tells a downstream neighbor.
+    """What a node tells a downstream neighbor of what it runs and has `received`.
 
-    Parameters
-    ----------
-    me
-        The node's name.
-    own
-        What it runs.
-    heard
-        What it has `received`.
-    neighbor
-        Who is told; what leads back there is left out.
-
-    Returns
-    -------
-    list of Offer
-        With round-trip times from `me`: the neighbor adds those of the link.
+    Left out is what leads back to the neighbor. Round-trip times are from `me`: the neighbor adds
+    those of the link.
     """
     mine = list(own)
     told = [
@@ -213,16 +181,9 @@ def servers_for(offer: Offer, rate_per_s: float | None = None) -> int:
 
     Those that its spare rate keeps under way (Little's law), rounded up, and one more, so that an
     offer with nothing to spare can still be tried; all that there may be for a repository. Never
-    more than twice what all expected requests would keep under way. Where batches are formed, as
-    many more as all its copies take in one run each: they have to be there at the same time, and
+    more than twice what the expected requests, 1/s, would keep under way. Where batches are formed,
+    as many more as all its copies take in one run each: they have to be there at the same time, and
     fewer than a copy waits for would wait until their deadlines pass.
-
-    Parameters
-    ----------
-    offer
-        As it was `received`.
-    rate_per_s
-        Requests per second that may come for the task; None where nothing says it.
     """
     most = MAX_SERVERS
     if rate_per_s is not None:
@@ -243,37 +204,14 @@ def fleet_at(
     node: str = "",
     rate_per_s: float | None = None,
 ) -> tuple[Fleet, list[Offer | None]]:
-    """Make the fleet of a node that also forwards.
+    """Make the fleet of a node that also forwards, and say which offer each class stands for.
 
-    Parameters
-    ----------
-    task
-        Offers of other tasks are passed over.
-    own
-        What the node runs: variant, accuracy, service rate of one instance (1/s), instances.
-    offers
-        What it has `received`; of several ways to the same, the shortest counts. What the node's
-        own instances beat may be among them: it takes what these cannot.
-    buffer
-        Places at each server, the one in service included; None for `PLACES`, and no limit where
-        there are no offers.
-    node
-        Where the fleet stands.
-    rate_per_s
-        Requests per second of the task that may come there; None where nothing says it.
-
-    Returns
-    -------
-    fleet
-        Its classes are named ``VARIANT``, and ``VARIANT@NODE`` those of offers. Beyond the classes
-        that a site can have, the slowest offers are left out, repositories last.
-    offers
-        (K,) the offer that each class stands for; None for the node's own.
-
-    Raises
-    ------
-    ValueError
-        Where there is neither an instance nor an offer, or as `Fleet`.
+    The node runs `own`: variant, accuracy, service rate of one instance (1/s), instances; their
+    classes stand for None. Of several ways to the same offer the shortest counts; what the node's
+    own instances beat may be among them, for it takes what these cannot. Offers are classes
+    ``VARIANT@NODE``; beyond the classes that a site can have, the slowest are left out,
+    repositories last. A buffer of None is `PLACES`, and no limit where there are no offers.
+    ValueError where there is neither an instance nor an offer, or as `Fleet`.
     """
     known = sorted(
         (offer for offer in _shortest(offers) if offer.task == task),
@@ -298,20 +236,10 @@ def fleet_at(
 
 
 def lasting_classes(stands_for: Sequence[Offer | None], *, repository: bool = False) -> int:
-    """Say which classes of a fleet are the last resort, and so are never saturated.
+    """Bit mask of the classes that are the last resort, and so are never saturated.
 
-    Parameters
-    ----------
-    stands_for
-        As `fleet_at` gives them.
-    repository
-        Whether the node is a repository itself: then its own classes are.
-
-    Returns
-    -------
-    int
-        Bit mask of classes: those of repositories, or all where no repository can be reached, for
-        then nobody else takes what they do not.
+    Those of repositories, the node's own among them if it is one; or all where no repository can be
+    reached, for then nobody else takes what they do not.
     """
     lasting = 0
     for k, offer in enumerate(stands_for):

@@ -27,7 +27,7 @@ import numpy as np
 from pydantic import Field
 
 from inferway.deployment.units import Number, PositiveNumber
-from inferway.dispatch.bound import Optimum, max_rate, relaxed, solve
+from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats
 
@@ -83,24 +83,7 @@ class Priced(NamedTuple):
     ) -> Priced:
         """Scale the steps to the fleet.
 
-        Parameters
-        ----------
-        price
-            Where the price starts, s per unit of accuracy; by default 1.25 times the LP's dual
-            price, taken halfway between the rate and the greatest feasible one, since queues make
-            a finite fleet behave like a fuller one; at low load where no rate is known.
-        step
-            Without a dimension: the part of the price's scale by which it moves when an answer
-            misses the target by the whole span of the fleet's accuracies.
-        wait
-            How many service times a place in a queue counts.
-        energy_budget
-            Greatest mean energy of a request, J; its price starts and moves as the accuracy's.
-
-        Raises
-        ------
-        ValueError
-            Without a target, or with a target out of reach, by itself or within the budget.
+        ValueError without a target, or with a target out of reach, by itself or within the budget.
         """
         if target is None:
             raise ValueError(

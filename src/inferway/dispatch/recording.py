@@ -27,7 +27,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inferway.dispatch.dispatcher import Dispatcher, Plan
+from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
 from inferway.dispatch.entries import code_of
 from inferway.site.view import ALL_CLASSES, WHOLE, Floats, Ints, Site
 
@@ -299,7 +299,7 @@ class Recording:
         """As `Dispatcher.retune`."""
         self.adopt(self._dispatcher.plan(rate_per_s))
 
-    def adopt(self, plan: Plan) -> None:
+    def adopt(self, plan: RetunedPolicy) -> None:
         """As `Dispatcher.adopt`."""
         self._look()
         self._dispatcher.adopt(plan)
@@ -385,15 +385,7 @@ class Recording:
         return None
 
     def _give_up(self, error: OSError | ValueError, *, stateless: bool = False) -> None:
-        """Write nothing more, and count what is missing.
-
-        Parameters
-        ----------
-        error
-            The disk's.
-        stateless
-            Whether all of this file's events are lost, with the state that they begin at.
-        """
+        """Write nothing more, and count what is missing; all of a stateless file."""
         lost, kept = self._lost(stateless)
         reason = getattr(error, "strerror", None) or str(error)
         began = self._number > 0

@@ -242,18 +242,9 @@ def events(
 ) -> Iterator[tuple[dict[str, np.ndarray], np.ndarray]]:
     """Each file's state at its start and its events, `EVENT` rows, in order.
 
-    Parameters
-    ----------
-    folder
-        Of one recording.
-    losses
-        Takes a sentence for whatever is left out because it is not whole, as after a process was
-        killed: a last row that was cut off, a file whose state cannot be read.
-
-    Raises
-    ------
-    ValueError
-        Where a state cannot be read and nobody takes the losses.
+    What is not whole is left out, as after a process was killed (a last row that was cut off, a
+    file whose state cannot be read), with a sentence in `losses`; ValueError for such a state where
+    nobody takes them.
     """
     for file in sorted(folder.glob("*.events")):
         beginning = file.with_suffix(".state.npz")
@@ -336,15 +327,7 @@ def replay(
 
 
 class _Course:
-    """Follows recorded events one after another, and compares each decision.
-
-    Parameters
-    ----------
-    dispatcher
-        Decides again.
-    requests, progress
-        As `replay` has them.
-    """
+    """Follows recorded events one after another, and compares each decision."""
 
     def __init__(
         self,
@@ -364,14 +347,9 @@ class _Course:
         return self.compared == self._requests
 
     def take(self, row: tuple[Any, ...]) -> None:
-        """Follow one event.
+        """Follow one event; UnsoundError where it could not have happened, and nothing has then.
 
-        Raises
-        ------
-        UnsoundError
-            Where it could not have happened; nothing has happened then.
-        PolicyError, ZeroDivisionError
-            Where times that could not have been measured lead to it.
+        PolicyError or ZeroDivisionError where times that could not have been measured lead to it.
         """
         check_event(self.dispatcher.site, row)
         self.handled += 1
@@ -555,7 +533,7 @@ def _built(head: dict[str, Any]) -> Dispatcher:
     for name in ("task", "node"):
         if not isinstance(fleet[name], str):
             raise TypeError(f"its fleet's `{name}` is {_shown(fleet[name])}")
-    return Dispatcher(
+    dispatcher = Dispatcher(
         Fleet(
             variants=tuple(fleet["variants"]),
             rate=np.array(fleet["rate"]),
@@ -573,7 +551,8 @@ def _built(head: dict[str, Any]) -> Dispatcher:
         measure=head["measure"],
         narrow=head.get("narrow", True),
         max_wait_s=head.get("max_wait_s"),
-        lasting=head.get("lasting", 0),
         folder=None if head["folder"] is None else Path(head["folder"]),
         **head["options"],
     )
+    dispatcher.set_lasting(head.get("lasting", 0))
+    return dispatcher

@@ -1,4 +1,7 @@
-"""Random routing by class: what R-JIQ, R-JSQ and R-JSQ-d share ([Anonymous], eq. 4)."""
+"""Random routing: a class by the LP's probabilities ([Anonymous], eq. 4), then a server in it.
+
+R-JIQ takes an idle one (Sec. 3.2), its variants R-JSQ and R-JSQ-d the shortest queue of all or d.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,9 @@ from typing import Annotated, NamedTuple, Self
 import numpy as np
 from pydantic import Field
 
-from inferway.deployment.units import Number, PositiveRate, PositiveSeconds
-from inferway.dispatch.bound import max_rate, solve
-from inferway.site import Fleet, Request, Site, any_in
+from inferway.deployment.units import Count, Number, PositiveRate, PositiveSeconds
+from inferway.dispatch.bounds import max_rate, solve
+from inferway.site import REJECT, Fleet, Request, Site, any_in, idle_in, shortest_in, uniform
 from inferway.site.compiled import jit
 from inferway.site.view import Floats
 
@@ -62,7 +65,6 @@ class RandomRouting(NamedTuple):
 
         The world estimates over `window`, and calls `retune`.
         """
-        del window
         weight = math.nan if beta is None else beta
         found = routing(
             fleet,
@@ -92,31 +94,12 @@ def routing(
     beta: float = math.nan,
     energy_budget: float | None = None,
 ) -> Floats:
-    """Routing probabilities of R-JIQ, [Anonymous] eq. 4.
+    """Routing probabilities of R-JIQ, (K,), [Anonymous] eq. 4.
 
-    Parameters
-    ----------
-    fleet
-        K server classes, n servers.
-    target
-        Accuracy target in 0..1, or None for no constraint.
-    rate_per_s
-        Arrival rate of the whole site, 1/s.
-    beta
-        How close to the greatest rate the site runs, load = 1 - n**-beta; nan takes it from the
-        load. gamma = (1/2 - beta)/2 as in Lemma 2, and the weight n**-gamma is at most 1.
-    energy_budget
-        Greatest mean energy of a request, J, or None for no constraint.
-
-    Returns
-    -------
-    ndarray, shape (K,)
-        The probabilities; those of the greatest feasible rate where the rate exceeds it.
-
-    Raises
-    ------
-    ValueError
-        Where no rate is given or the target is out of reach.
+    `beta` says how close to the greatest rate the site runs, load = 1 - n**-beta; nan takes it from
+    the load. gamma = (1/2 - beta)/2 as in Lemma 2, and the weight n**-gamma is at most 1. Beyond
+    the greatest feasible rate, they are those of it. ValueError where no rate is given or the
+    target is out of reach.
     """
     if rate_per_s is None:
         raise ValueError(
@@ -163,3 +146,73 @@ def class_by(probabilities: np.ndarray, site: Site, request: Request, u: float) 
 @jit
 def _may(site: Site, request: Request, k: int) -> bool:
     return not request.narrowed or any_in(site, request, k, 0.0) >= 0
+
+
+class RJiq(RandomRouting):
+    """Randomized join-the-idle-queue."""
+
+    __slots__ = ()
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """An idle server of the class drawn; where none is idle, one of it uniformly at random."""
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
+        if k < 0:
+            return REJECT
+        server = idle_in(site, request, k)
+        return server if server >= 0 else any_in(site, request, k, uniform(draw, 1))
+
+
+class RJsq(RandomRouting):
+    """Randomized join-the-shortest-queue."""
+
+    __slots__ = ()
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The shortest queue of the class drawn."""
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
+        return REJECT if k < 0 else shortest_in(site, request, k, uniform(draw, 1))
+
+
+class RJsqD(RandomRouting):
+    """Randomized join-the-shortest-of-d-queues, drawn with replacement."""
+
+    __slots__ = ()
+
+    @classmethod
+    def build(
+        cls,
+        fleet: Fleet,
+        *,
+        target: float | None,
+        rate_per_s: float | None,
+        rate: Planned = None,
+        window: Window = None,
+        beta: Beta = None,
+        d: Annotated[Count, Field(description="How many servers to compare.")] = 2,
+        energy_budget: float | None = None,
+    ) -> Self:
+        """As for the others of its kind; ValueError also with d < 1."""
+        if d < 1:
+            raise ValueError(f"r-jsq-d looks at d >= 1 servers, not {d}")
+        made = super().build(
+            fleet,
+            target=target,
+            rate_per_s=rate_per_s,
+            rate=rate,
+            window=window,
+            beta=beta,
+            energy_budget=energy_budget,
+        )
+        return made._replace(d=d)
+
+    def choose(self, site: Site, request: Request, draw: int) -> int:
+        """The shortest of d servers of the class drawn; the first drawn where they are equal."""
+        k = class_by(self.probabilities, site, request, uniform(draw, 0))
+        if k < 0:
+            return REJECT
+        best = any_in(site, request, k, uniform(draw, 1))
+        for i in range(1, self.d):
+            other = any_in(site, request, k, uniform(draw, 1 + i))
+            if best >= 0 and site.queue[other] < site.queue[best]:
+                best = other
+        return best

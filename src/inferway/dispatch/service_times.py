@@ -33,17 +33,11 @@ _FORGET = 50
 
 
 def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:
-    """Write the dispatcher's measured service times to a file, beside what it already holds.
+    """Write the dispatcher's measured service times to a JSON file, beside what it already holds.
 
-    Parameters
-    ----------
-    dispatcher
-        Whose servers have measured.
-    keys
-        By variant, what the times are true of: the model and the hardware. Variants without one,
-        and those that nothing was measured of, are left out.
-    file
-        JSON; replaced as a whole, so that a reader never sees half of it.
+    `keys` say by variant what the times are true of: the model and the hardware. Variants without
+    one, and those that nothing was measured of, are left out. The file is replaced as a whole, so
+    that a reader never sees half of it.
     """
     with _WRITING:
         services = _read(file) | _rows(dispatcher, keys)
@@ -51,31 +45,16 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
 
 
 def remember_growth(file: Path, key: str, growth: Growth) -> None:
-    """Write what runs of a model take to a file, beside what it already holds.
-
-    Parameters
-    ----------
-    file
-        As of `remember`; where it cannot be written, nothing is kept.
-    key
-        The model.
-    growth
-        As measured.
-    """
+    """Write what runs of a model take to the file of `remember`, if that can be written."""
     entry = {"runtime": _runtime(), "peaks": growth.peaks}
     with _WRITING, suppress(OSError):
         _write(file, _section(file, "services"), _section(file, "memory") | {key: entry})
 
 
 def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
-    """Recall what runs of a model take; None where that is not known of this version's runtime.
+    """Recall what runs of a model take; None where this version's runtime has not been measured.
 
-    Parameters
-    ----------
-    file, key
-        As of `remember_growth`.
-    largest
-        Rows of the largest run, of which a quarter at least must have been tried.
+    Runs of a quarter of the largest number of rows at least must have been tried.
     """
     entry = _section(file, "memory").get(key)
     if not isinstance(entry, dict) or entry.get("runtime") != _runtime():
@@ -118,16 +97,11 @@ def _write(file: Path, services: dict[str, Any], memory: dict[str, Any]) -> None
 
 
 def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[str]:
-    """Start a dispatcher from the service times that a file remembers.
+    """Start a dispatcher from the service times that a file remembers; of which variants it does.
 
     Instances are told apart by their place among those of their variant. One that has measured
-    nothing begins with the mean of the others, weighted by how much they had measured.
-
-    Returns
-    -------
-    list of str
-        The variants that it remembers. A file that is missing or damaged remembers none: the
-        profiles stand.
+    nothing begins with the mean of the others, weighted by how much they had measured. A file that
+    is missing or damaged remembers none: the profiles stand.
     """
     return _begin(dispatcher, keys, _read(file))
 
@@ -146,19 +120,9 @@ def measured_at(keys: Iterable[str], file: Path) -> float:
 
 
 def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> list[str]:
-    """Start a dispatcher from what another one of the same task has measured.
+    """Start a dispatcher from what another one of the same task has measured; of which variants.
 
-    Parameters
-    ----------
-    new, old
-        Their fleets may differ.
-    variants
-        Those whose service times are still true.
-
-    Returns
-    -------
-    list of str
-        The variants that the other one has measured.
+    Their fleets may differ; service times are still true of these variants.
     """
     keys = {variant: variant for variant in variants}
     return _begin(new, keys, _rows(old, keys))

@@ -42,17 +42,8 @@ class SingleQueue(NamedTuple):
     ) -> SingleQueue:
         """By the fleet's accuracies.
 
-        Parameters
-        ----------
-        ties
-            Which of several idle servers: one of the most accurate class, or any.
-
-        Raises
-        ------
-        ValueError
-            For another word than these.
+        ValueError for another word than these.
         """
-        del target, rate_per_s
         if ties not in ("heavy", "uniform"):
             raise ValueError(f"ties are broken as heavy or uniform, not as {ties}")
         order = np.argsort(-fleet.accuracy, kind="stable").astype(np.int64)

@@ -77,13 +77,7 @@ def cheapest(need: Need, *, load: float) -> Ints | None:
 def roomiest(need: Need, *, below: float, failed: Sequence[Ints]) -> Ints | None:
     """The instances of the least load among those cheaper than `below`; None where none are left.
 
-    Parameters
-    ----------
-    below
-        A price.
-    failed
-        (V,) instances, each found to be too few: an answer has more of at least one variant than
-        each of them.
+    An answer has more of at least one variant than each of the (V,) that have failed.
     """
     program = _Program(need)
     program.carries(need.rate_per_s)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from inferway.dispatch import deployed
-from inferway.dispatch.bound import Bound, solve
+from inferway.dispatch.bounds import Bound, solve
 from inferway.experiments.text import percent, seconds, table
 from inferway.site.fleet import fleet_of
 

@@ -97,7 +97,7 @@ class CheckResult:
 
 def _loads(deployment: Deployment) -> dict[str, float]:
     """Return what arrives of each task over the greatest rate that keeps what it promises."""
-    from inferway.dispatch.bound import max_rate
+    from inferway.dispatch.bounds import max_rate
     from inferway.site.fleet import fleet_of
     from inferway.workload.arrivals import mean_rate
 
@@ -118,9 +118,9 @@ def cautions(deployment: Deployment) -> list[Caution]:
     """List the warnings for which no network has to be built."""
     found = [*check_file(deployment), *check_remotes(deployment)]
     if deployment.workload:
-        from inferway.dispatch import feasibility
+        from inferway.dispatch.deployed import unreachable_rates
 
-        found += feasibility.check(deployment)
+        found += unreachable_rates(deployment)
     return found
 
 
@@ -165,7 +165,7 @@ def check(deployment: Deployment) -> CheckResult:
 
 def _refused(deployment: Deployment) -> Iterator[Caution]:
     """Make every task's dispatcher, as a server does when it starts."""
-    from inferway.dispatch.bound import UnreachableError
+    from inferway.dispatch.bounds import UnreachableError
     from inferway.dispatch.deployed import dispatcher_of
 
     for name, task in deployment.tasks.items():

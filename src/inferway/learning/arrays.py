@@ -1,22 +1,14 @@
-"""Many sites side by side: what the kernels of slotted control share, and how Python hands it over.
-
-A slot takes a microsecond; to unpack forty arrays at each call would take twenty.
-"""
+"""Many sites side by side, as the kernels of slotted control share them."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
-from numba.core import types
-from numba.experimental import structref
-from numba.extending import intrinsic
 
 from inferway.learning.arrivals import Flow
-from inferway.site.handle import Handle
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.laws import Laws
+from inferway.twin.kernel.service_times import Laws
 
 
 class Servers(NamedTuple):
@@ -129,42 +121,3 @@ class SiteArrays(NamedTuple):
     """(E, d) float32."""
     states: np.ndarray
     """(E, 3) streams: of decisions, of service times, of arrivals."""
-
-
-@structref.register
-class _BoundType(types.StructRef):  # type: ignore[misc, name-defined]
-    """`SiteArrays` behind one pointer."""
-
-
-@intrinsic
-def _lent(_context: Any, bound: Any) -> Any:
-    def code(context: Any, builder: Any, _signature: Any, args: Any) -> Any:
-        held = structref._Utils(context, builder, bound).get_data_struct(args[0])
-        return held._get_ptr_by_name("sites")
-
-    return Handle(bound.field_dict["sites"])(bound), code
-
-
-if numba.config.DISABLE_JIT:
-
-    def bind(sites: SiteArrays) -> Any:
-        """Give what Python hands to the compiled entries."""
-        return sites
-
-    def lent(bound: Any) -> Any:
-        """The sites."""
-        return bound
-
-else:
-
-    class _Bound(structref.StructRefProxy):  # type: ignore[misc]
-        pass
-
-    structref.define_proxy(_Bound, _BoundType, ["sites"])
-
-    def bind(sites: SiteArrays) -> Any:
-        """Give what Python hands to the compiled entries: a pointer, made once."""
-        return _Bound(sites)
-
-    lent = _lent
-    """``lent(bound)``: a handle to the sites, valid while the entry runs that was given `bound`."""

@@ -21,7 +21,7 @@ from inferway.deployment.workloads import (
 )
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.chance import exponential, step, unit
+from inferway.twin.kernel.rng import exponential, step, unit
 
 MAP, PHASES, TRACE = range(3)
 """Kinds of arrivals: Markovian, Poisson with rates that change at set times, and listed times."""
@@ -63,21 +63,10 @@ class Flow(NamedTuple):
 def next_event(
     flow: Flow, e: int, phase: int, now_s: float, state: Any
 ) -> tuple[bool, int, float, Any]:
-    """Find what happens now at site e, and what comes next.
+    """What happens now at site e, as `flow.next_s` said, and what comes next.
 
-    Parameters
-    ----------
-    phase
-        Up to now.
-    now_s
-        As `flow.next_s` said.
-    state
-        The site's stream of arrivals.
-
-    Returns
-    -------
-    (bool, int, float, uint64)
-        Whether a request arrives, the phase then, when the next event is, and the stream's state.
+    Returns whether a request arrives, the workload's phase then, when the next event is, and the
+    state of the site's stream of arrivals.
     """
     if flow.kind == TRACE:
         return True, phase, _next_listed(flow, e), state

@@ -24,13 +24,7 @@ SCHEMA = 2
 
 
 class Checkpoint:
-    """The file ``checkpoint.npz`` in a folder.
-
-    Parameters
-    ----------
-    folder
-        Made when the first checkpoint is written.
-    """
+    """The file ``checkpoint.npz`` in a folder, which the first checkpoint makes."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / CHECKPOINT

@@ -61,26 +61,10 @@ def control_of(
     """The fleet, workload and deadline of a file, under slotted control.
 
     Late requests are served and counted as late, whatever the file says: that is what [Tan24]
-    trains on.
-
-    Parameters
-    ----------
-    deployment
-        With a workload for the task, and a buffer at its node.
-    task, node
-        Needed where there are several.
-    policy
-        One of `POLICIES`; see `policy_of`.
-    slot_s
-        The file's (``scheduling.slot``), or 1, if not given.
-    accuracies
-        Of all variants that run there, for the reward, where these are not to be the file's: the
-        paper trains on other data than it is evaluated on.
-
-    Raises
-    ------
-    ValueError
-        Where something is not clear, or such a site cannot be trained on.
+    trains on. The slot is the file's (``scheduling.slot``) or 1 s, if not given. `accuracies` of
+    all variants that run there count in the reward where these are not to be the file's: the paper
+    trains on other data than it is evaluated on. ValueError where something is not clear, or such a
+    site cannot be trained on.
     """
     name = policy_of(deployment, policy)
     if slot_s is None:
@@ -216,14 +200,8 @@ def differences(
 ) -> list[str]:
     """Say in sentences where the site of a training is not the one that it is deployed on.
 
-    Parameters
-    ----------
-    deployment, task, policy, node
-        As of `inferway.learning.deployed.control_of`.
-    control
-        What it returned.
-    start
-        The policy that the training begins with.
+    `control` is what `control_of` made of the deployment, `start` the policy that the training
+    begins with.
     """
     written, fleet = scenario_of(deployment, task, node), control.scenario.fleet
     said = []

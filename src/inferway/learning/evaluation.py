@@ -106,27 +106,11 @@ def evaluate(
     seed: int = 0,
     warmup: int = 10,
 ) -> PhaseTally:
-    """Run a policy and count.
+    """Run a policy and count the sites' requests by phase at their arrival.
 
-    Parameters
-    ----------
-    decide
-        The policy.
-    control
-        The sites as it sees them.
-    slots
-        Over all sites, rounded up to whole slots of each; the paper's 600,000 by default.
-    sites
-        In lockstep.
-    seed
-        Of the workload, the service times and the routing.
-    warmup
-        Slots of each site that are not counted; they begin empty, the workload in its long run.
-
-    Returns
-    -------
-    PhaseTally
-        The sites' requests by phase at their arrival.
+    The slots are those of all sites together, rounded up to whole slots of each: the paper's
+    600,000 by default. Sites begin empty, the workload in its long run; their first slots, the
+    warm-up, do not count. The seed is that of workload, service times and routing.
     """
     run = SlottedSites(control, count=sites, seed=seed)
     for t in range(warmup + -(-slots // sites)):

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.learning.site import Control
 from inferway.scheduling.neural_policy import About
-from inferway.scheduling.observation import Layout
+from inferway.scheduling.observation import ObservationLayout
 
 
 def policy_name(control: Control) -> str:
@@ -66,8 +66,8 @@ def about(
     )
 
 
-def layout_of_control(control: Control) -> Layout:
-    """Layout of the observations of these sites."""
+def layout_of_control(control: Control) -> ObservationLayout:
+    """ObservationLayout of the observations of these sites."""
     return about(control, "").layout
 
 

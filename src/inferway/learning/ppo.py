@@ -52,18 +52,8 @@ class Tanh(torch.autograd.Function):  # type: ignore[misc]
 class Perceptron(nn.Module):  # type: ignore[misc]
     """Linear layers, tanh between them: as many and as begun as the settings say.
 
-    Orthogonal layers begin with biases 0 and gain sqrt 2, uniform ones as PyTorch's own do.
-
-    Parameters
-    ----------
-    inputs, outputs
-        Sizes.
-    settings
-        `hidden` and `initial`.
-    generator
-        Draws the weights.
-    gain
-        Of the last layer: small for an actor, so that it begins near even routing.
+    Orthogonal layers begin with biases 0 and gain sqrt 2, uniform ones as PyTorch's own do; the
+    last has the gain given, small for an actor, so that it begins near even routing.
     """
 
     def __init__(
@@ -110,15 +100,7 @@ class Actions(NamedTuple):
 
 
 class Actor(nn.Module):  # type: ignore[misc]
-    """The policy: routing (eq. 8) and batch rules, independent given the observation.
-
-    Parameters
-    ----------
-    control
-        The sites.
-    settings, generator
-        Of its `Perceptron`.
-    """
+    """The policy: routing (eq. 8) and batch rules, independent given the observation."""
 
     def __init__(
         self, control: Control, settings: Settings, generator: torch.Generator | None = None
@@ -195,13 +177,6 @@ class Potential:
     then paid when a request is accepted rather than when it is answered. ``outcomes``: each counts
     that only where it will be answered in time, if every service takes its mean, else -1 as a late
     one does. Batches are not foreseen: requests count as served one by one.
-
-    Parameters
-    ----------
-    kind
-        ``queues`` or ``outcomes``.
-    control
-        The sites.
     """
 
     def __init__(self, kind: str, control: Control) -> None:
@@ -239,15 +214,7 @@ class Potential:
 
 
 class RunningScale:
-    """Standard deviation of the discounted sums of rewards so far.
-
-    Parameters
-    ----------
-    sites
-        E.
-    discount
-        gamma.
-    """
+    """Standard deviation of the discounted sums of rewards so far."""
 
     def __init__(self, sites: int, discount: float) -> None:
         self.discount = discount
@@ -287,25 +254,13 @@ class RunningScale:
 
 
 def advantages_of(rewards: Floats, values: Floats, discount: float, trace: float) -> Floats:
-    """Generalized advantage estimation, doi 10.48550/arXiv.1506.02438.
+    """Generalized advantage estimation, (T, E), doi 10.48550/arXiv.1506.02438.
 
-    [Tan24]'s eq. 11 prints r + V(o') - V(o) for the temporal differences, without gamma before
-    the next value; with gamma < 1 that is no estimate of the advantage in eq. 6, whose value
-    function (eq. 5) is discounted. Here it is r + gamma V(o') - V(o). Nothing ends: the sum stops
-    at the trajectory's end, and the last value stands for what follows.
-
-    Parameters
-    ----------
-    rewards
-        (T, E).
-    values
-        (T + 1, E).
-    discount, trace
-        gamma and lambda.
-
-    Returns
-    -------
-    (T, E)
+    [Tan24]'s eq. 11 prints r + V(o') - V(o) for the temporal differences, without gamma before the
+    next value; with gamma < 1 that is no estimate of the advantage in eq. 6, whose value function
+    (eq. 5) is discounted. Here it is r + gamma V(o') - V(o), of (T, E) rewards and (T + 1, E)
+    values. Nothing ends: the sum stops at the trajectory's end, and the last value stands for what
+    follows.
     """
     advantages = rewards + discount * values[1:] - values[:-1]
     for t in range(len(rewards) - 2, -1, -1):
@@ -364,16 +319,9 @@ class DivergenceError(RuntimeError):
 
 
 class Learner:
-    """Actor, critic and the sites that they learn on.
+    """Actor, critic and the sites that they learn on, as the deployed policy will see them.
 
-    Parameters
-    ----------
-    control
-        The sites, as the deployed policy will see them.
-    settings
-        See there.
-    seed
-        Of everything: weights, noise, order of minibatches, sites.
+    The seed is that of everything: weights, noise, order of minibatches, sites.
     """
 
     def __init__(self, control: Control, settings: Settings, seed: int = 0) -> None:

@@ -16,32 +16,26 @@ import numba
 import numpy as np
 
 from inferway.dispatch.alias import tabulate
-from inferway.learning.arrays import Servers, SiteArrays, lent
+from inferway.learning.arrays import Servers, SiteArrays
 from inferway.learning.arrivals import PHASES, next_event
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform
 from inferway.site.handle import handle
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.chance import step, word
-from inferway.twin.kernel.laws import draw
+from inferway.twin.kernel.rng import step, word
+from inferway.twin.kernel.service_times import draw
 
 _DECISIONS, _SERVICE, _ARRIVALS = range(3)
 _INLINE = {"forceinline": True}
 
 
-def advance(bound: Any, probabilities: Floats, batches: Ints, slot_s: float) -> None:
+def advance(sites: SiteArrays, probabilities: Floats, batches: Ints, slot_s: float) -> None:
     """Run every site for a slot, then observe it.
 
-    Parameters
-    ----------
-    bound
-        The sites, from `inferway.learning.arrays.bind`.
-    probabilities
-        (E, n) at least 0, each row with a sum above 0.
-    batches
-        (E, K, 2) smallest and largest batch by class.
+    (E, n) probabilities are at least 0, each row with a sum above 0; (E, K, 2) are the smallest and
+    largest batch by class.
     """
-    sites, given = lent(bound), handle(_Given(probabilities, batches))
+    given = handle(_Given(probabilities, batches))
     routed, outcomes = sites.routed, sites.outcomes
     for e in range(sites.clock_s.size):
         tabulate(given.probabilities[e], routed.threshold[e], routed.other[e])
@@ -61,9 +55,8 @@ def advance(bound: Any, probabilities: Floats, batches: Ints, slot_s: float) -> 
         _observe(sites, e)
 
 
-def look(bound: Any) -> None:
+def look(sites: SiteArrays) -> None:
     """Observe every site as it is."""
-    sites = lent(bound)
     for e in range(sites.clock_s.size):
         _observe(sites, e)
 

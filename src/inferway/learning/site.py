@@ -7,9 +7,9 @@ at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -21,9 +21,10 @@ from inferway.deployment.workloads import (
 )
 from inferway.learning import arrays, routed
 from inferway.learning.arrivals import begin, flow_of
-from inferway.site.compiled import entry
-from inferway.twin.kernel.chance import streams
-from inferway.twin.kernel.laws import laws
+from inferway.site.compiled import call_of, entry
+from inferway.site.pinned import pin
+from inferway.twin.kernel.rng import streams
+from inferway.twin.kernel.service_times import laws
 from inferway.twin.scenario import Scenario
 
 Floats = NDArray[np.float64]
@@ -134,14 +135,7 @@ class Control:
 class SlottedSites:
     """E sites in lockstep, one decision per site and slot.
 
-    Parameters
-    ----------
-    control
-        What they are.
-    count
-        E.
-    seed
-        Site e draws from streams of its own, the same whatever E is.
+    Site e draws from streams of its own, the same whatever E is.
     """
 
     def __init__(self, control: Control, *, count: int = 1, seed: int = 0) -> None:
@@ -150,8 +144,10 @@ class SlottedSites:
         self.control = control
         self.count = count
         self._sites = _sites(control, count)
-        bind, self._advance, self._look = _entries()
-        self._bound = bind(self._sites)
+        # A slot takes a microsecond; to unpack forty arrays at each call would take twenty.
+        self._pinned = pin(self._sites)
+        self._advance = call_of(_ADVANCE, self._pinned.kind, *_DECISION)
+        self._look = call_of(_LOOK, self._pinned.kind)
         self._own_batches = np.array(
             [
                 [(1, 1) if batch is None else (batch.min, batch.max) for batch in self._offers]
@@ -194,7 +190,7 @@ class SlottedSites:
         """Empty all sites, or one, at time 0, the workload somewhere in its long run."""
         for e in range(self.count) if site is None else (site,):
             self._restart(e, seed)
-        self._look(self._bound)
+        self._look(self._pinned.handle)
 
     def _restart(self, e: int, seed: int) -> None:
         sites = self._sites
@@ -209,21 +205,14 @@ class SlottedSites:
         begin(sites.flow, e, self.control.scenario.arrivals, chance)
 
     def step(self, probabilities: Floats, batches: Ints | None = None) -> Floats:
-        """Run all sites for a slot.
+        """Run all sites for a slot; the (E,) rewards, in place as `rewards`.
 
-        Parameters
-        ----------
-        probabilities
-            (E, n) float64 by server, at least 0, each row with a sum above 0.
-        batches
-            (E, K, 2) int64 smallest and largest batch; None for the scenario's own.
-
-        Returns
-        -------
-        (E,) rewards, in place as `rewards`.
+        (E, n) probabilities by server are float64 at least 0, each row with a sum above 0; (E, K,
+        2) are int64 smallest and largest batches, None for the scenario's own.
         """
         rules = self._own_batches if batches is None else batches
-        self._advance(self._bound, probabilities, rules, self.control.slot_s)
+        given = np.ascontiguousarray(probabilities), np.ascontiguousarray(rules)
+        self._advance(self._pinned.handle, *given, self.control.slot_s)
         return self.rewards
 
     def clear(self) -> None:
@@ -257,9 +246,9 @@ class SlottedSites:
         return found
 
 
-@cache
-def _entries() -> tuple[Any, Any, Any]:
-    return entry(arrays.bind), entry(routed.advance), entry(routed.look)
+_ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
+_DECISION = (numba.float64[:, ::1], numba.int64[:, :, ::1], numba.float64)
+"""Types of what `routed.advance` takes besides the sites."""
 
 
 def _sites(control: Control, count: int) -> arrays.SiteArrays:

@@ -91,17 +91,10 @@ class Trained:
 
 
 class LearningCurve:
-    """``curve.csv`` in a folder, and ``tensorboard`` beside it.
+    """``curve.csv`` in a folder that exists, and ``tensorboard`` beside it.
 
-    Parameters
-    ----------
-    folder
-        Exists.
-    slots
-        Lines after so many are of a run that was cut off after its last checkpoint: they are
-        dropped, as what they tell is computed again.
-    tensorboard
-        Whether to log for TensorBoard, too.
+    Lines after so many slots are of a run that was cut off after its last checkpoint: they are
+    dropped, as what they tell is computed again.
     """
 
     def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:

@@ -246,7 +246,7 @@ def profile_accuracy(record: NetworkRecord, deployment: Deployment) -> Float:
 
 def _alone(network: DeliveryNetwork, record: NetworkRecord, slot: Count, slots: int) -> Float:
     """(slots, R) mean cost of a request of each type if the repositories alone serve the slot."""
-    from inferway.placement.gain import minimal
+    from inferway.placement.objective import minimal
     from inferway.placement.serving import serve
 
     least = minimal(network).astype(np.uint8)

@@ -100,7 +100,7 @@ def _stream(
     duration_s: float,
     seed: tuple[int, int],
 ) -> Stream | None:
-    from inferway.dispatch.bound import max_rate
+    from inferway.dispatch.bounds import max_rate
     from inferway.site.fleet import fleet_of
     from inferway.workload.arrivals import times
 

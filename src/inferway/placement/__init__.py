@@ -6,8 +6,8 @@ what the slot brought (`inferway.placement.contract`). The files are named as [S
 """
 
 from inferway.placement.contract import Observation, Policy
-from inferway.placement.exact import Optimum, best_static, relaxation
-from inferway.placement.gain import cost, gain, minimal, potential, subgradient
+from inferway.placement.exact import StaticOptimum, best_static, relaxation
+from inferway.placement.objective import cost, gain, minimal, potential, subgradient
 from inferway.placement.projection import project, project_sorted
 from inferway.placement.rounding import dep_round
 from inferway.placement.serving import instances, serve
@@ -16,8 +16,8 @@ from inferway.placement.table import POLICIES, build_policy, policy_class
 __all__ = [
     "POLICIES",
     "Observation",
-    "Optimum",
     "Policy",
+    "StaticOptimum",
     "best_static",
     "build_policy",
     "cost",

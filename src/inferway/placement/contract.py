@@ -8,7 +8,7 @@ the same. `network.options` fixes the meaning of every array.
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -113,6 +113,11 @@ class Static:
 
     allocation: Allocation
     fractional: Float | None = None
+
+    @classmethod
+    def build(cls, network: DeliveryNetwork, **options: Any) -> Self:
+        """Make the policy."""
+        return cls(network, **options)  # type: ignore[call-arg]
 
     def step(self, observation: Observation) -> Allocation:
         """Return the same allocation, whatever happened."""

@@ -37,15 +37,7 @@ class Counters(NamedTuple):
 
 
 class Counted:
-    """OLAG or greedy at one node: the whole network's rule (`Counting`) on the node's own counters.
-
-    Parameters
-    ----------
-    whole
-        The policy of the whole network, of which only settings and gains are taken.
-    data
-        The node's own data.
-    """
+    """OLAG or greedy at one node: `Counting` on the node's own counters."""
 
     needs_letters = False
     agent = None

@@ -28,7 +28,7 @@ from inferway.placement.program import Program, program_of
 
 
 @dataclass(frozen=True)
-class Optimum:
+class StaticOptimum:
     """What the solver found and proved.
 
     Attributes
@@ -64,7 +64,7 @@ def best_static(
     time_limit_s: float = 60.0,
     gap: float = 1e-6,
     capacity: ArrayLike | None = None,
-) -> Optimum:
+) -> StaticOptimum:
     """Find the best static allocation.
 
     Parameters
@@ -104,7 +104,7 @@ def best_static(
     if found.x is None:
         raise RuntimeError(f"the solver found no allocation in {time_limit_s} s: {found.message}")
     counts = np.rint(found.x[: program.groups]).astype(np.int64)
-    return Optimum(
+    return StaticOptimum(
         allocation=_allocation(network, program, counts),
         gain=program.gain(-float(found.fun)),
         bound=program.gain(-float(found.mip_dual_bound)),
@@ -152,19 +152,13 @@ class Exact(Static):
     """The best static allocation, as a policy; errors as for `best_static`."""
 
     def __init__(
-        self, network: DeliveryNetwork, batches: Float, *, time_limit_s: float = 60.0
-    ) -> None:
-        self.optimum = best_static(network, batches, time_limit_s=time_limit_s)
-        self.allocation = self.optimum.allocation
-
-    @classmethod
-    def build(
-        cls,
+        self,
         network: DeliveryNetwork,
         *,
         seed: int = 0,
         batches: Float | None = None,
         time_limit_s: float = 60.0,
-    ) -> Exact:
-        """Make the policy, which draws nothing; ValueError without `batches`."""
-        return cls(network, needed(batches, "exact"), time_limit_s=time_limit_s)
+    ) -> None:
+        rows = needed(batches, "exact")
+        self.optimum = best_static(network, rows, time_limit_s=time_limit_s)
+        self.allocation = self.optimum.allocation

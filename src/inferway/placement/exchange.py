@@ -68,7 +68,6 @@ class Exchange:
         **options: Any,
     ) -> Exchange:
         """Make the policy; it needs no `batches`."""
-        del batches
         return cls(network, seed=seed, **options)
 
     @property

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Allocation, Float, batches_of
-from inferway.placement.gain import minimal
+from inferway.placement.objective import minimal
 from inferway.placement.serving import serve
 
 

@@ -18,8 +18,8 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
 from inferway.placement.coupling import Scratch, couple_node, scratch_for
-from inferway.placement.gain import contribution
 from inferway.placement.layout import Layout, layout_of
+from inferway.placement.objective import contribution
 from inferway.placement.rounding import fill_node, round_node, word
 from inferway.site.compiled import entry, jit
 
@@ -82,27 +82,11 @@ class InfidaState(NamedTuple):
 class Infida:
     """INFIDA on a whole network.
 
-    Parameters
-    ----------
-    network
-        The inference delivery network.
-    seed
-        Of the rounding.
-    learning_rate
-        The paper's constant eta, in size per cost and request; tunes itself if not given.
-    refresh
-        Slots between two changes of the integral allocation, or how that number grows.
-    rounding
-        ``coupled`` keeps the random numbers from slot to slot; ``fresh`` is the paper's DepRound.
-    residual
-        What `fresh` does with the one model that does not fit wholly: ``elastic`` budgets may be
-        exceeded by less than it, ``strict`` ones are filled with what gains most and still fits.
-        Coupled rounding always keeps the budgets.
-
-    Raises
-    ------
-    ValueError
-        For an unknown or impossible option.
+    The learning rate is the paper's constant eta, in size per cost and request, or tunes itself.
+    ``coupled`` rounding keeps the random numbers from slot to slot and always keeps the budgets;
+    ``fresh`` is the paper's DepRound, where `residual` says what becomes of the one model that does
+    not fit wholly: ``elastic`` budgets may be exceeded by less than it, ``strict`` ones are filled
+    with what gains most and still fits. ValueError for an unknown or impossible option.
     """
 
     def __init__(

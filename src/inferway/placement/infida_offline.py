@@ -33,9 +33,9 @@ class InfidaOffline(Static):
     def __init__(
         self,
         network: DeliveryNetwork,
-        batches: Float,
         *,
         seed: int = 0,
+        batches: Float | None = None,
         iterations: int = 400,
         learning_rate: float | None = None,
         draws: int = 8,
@@ -44,33 +44,12 @@ class InfidaOffline(Static):
             raise ValueError(f"{iterations} iterations and {draws} draws: both must be positive")
         if learning_rate is not None and not learning_rate > 0:
             raise ValueError(f"the learning rate must be positive, not {learning_rate}")
-        horizon = horizon_of(network, batches)
+        horizon = horizon_of(network, needed(batches, "infida-offline"))
         layout = layout_of(network)
         self.fractional = average = np.zeros(len(network.pairs.node))
         rate = 0.0 if learning_rate is None else float(learning_rate)
         _climb(layout, horizon, rate, seed, iterations, average)
         self.allocation = _best(network, layout, horizon, average, seed, draws)
-
-    @classmethod
-    def build(
-        cls,
-        network: DeliveryNetwork,
-        *,
-        seed: int = 0,
-        batches: Float | None = None,
-        iterations: int = 400,
-        learning_rate: float | None = None,
-        draws: int = 8,
-    ) -> InfidaOffline:
-        """Make the policy; ValueError without `batches`."""
-        return cls(
-            network,
-            needed(batches, "infida-offline"),
-            seed=seed,
-            iterations=iterations,
-            learning_rate=learning_rate,
-            draws=draws,
-        )
 
 
 def _best(

@@ -19,8 +19,8 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import deployed
 from inferway.placement.contract import Allocation, Float, Observation, Policy
 from inferway.placement.exact import Exact, relaxation
-from inferway.placement.gain import minimal
 from inferway.placement.hindsight import Horizon, average_gain, horizon_of
+from inferway.placement.objective import minimal
 from inferway.placement.serving import serve
 from inferway.placement.table import build_policy
 

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.contract import Float, Offset, load_of
-from inferway.placement.gain import cost, minimal, room
 from inferway.placement.hindsight import Horizon
 from inferway.placement.layout import layout_of
+from inferway.placement.objective import cost, minimal, room
 from inferway.placement.serving import serve
 
 if TYPE_CHECKING:
@@ -102,21 +102,9 @@ class _Rows:
 
 
 def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike | None) -> Program:
-    """Write the program down.
+    """Write the program down; without (O,) potential available capacities l, types share instances.
 
-    Parameters
-    ----------
-    network
-        The inference delivery network.
-    horizon
-        Its batches.
-    capacity
-        (O,) potential available capacities l of a single batch, or None: types share instances.
-
-    Raises
-    ------
-    ValueError
-        For `capacity` of another shape, or with batches that differ.
+    ValueError for capacities of another shape, or with batches that differ.
     """
     if capacity is not None and len(horizon.weight) != 1:
         raise ValueError("potential capacities belong to one slot, but the slots differ")

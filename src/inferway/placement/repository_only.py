@@ -11,12 +11,7 @@ from inferway.placement.contract import Float, Static
 class RepositoryOnly(Static):
     """The minimal allocation, always."""
 
-    def __init__(self, network: DeliveryNetwork) -> None:
+    def __init__(
+        self, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
+    ) -> None:
         self.allocation = (network.pairs.pinned > 0).astype(np.uint8)
-
-    @classmethod
-    def build(
-        cls, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
-    ) -> RepositoryOnly:
-        """Make the policy, which needs neither."""
-        return cls(network)

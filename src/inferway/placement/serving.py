@@ -213,11 +213,8 @@ class _Facts(NamedTuple):
 def tally(network: DeliveryNetwork, load: Float) -> tuple[Float, Float]:
     """Sum up (O,) loads by the tier that served them, and by the task that they were for.
 
-    Returns
-    -------
-    tiers, tasks
-        (K, 3) and (N, 3): requests, the seconds that they took together, and their summed
-        inaccuracy in 0..1.
+    Each is (parts, 3): requests, the seconds that they took together, and their summed inaccuracy
+    in 0..1.
     """
     facts = _Facts(
         network.options,

@@ -26,32 +26,21 @@ from inferway.site.compiled import entry, jit
 class StaticGreedy(Static):
     """A static allocation by cost-benefit greedy, for (T, R) requests of each type and slot.
 
-    ValueError for batches of another shape or an unknown `stop`.
+    It draws nothing. ValueError without batches, for such of another shape or an unknown `stop`.
     """
 
     def __init__(
         self,
         network: DeliveryNetwork,
-        batches: Float,
-        *,
-        stop: Literal["no-gain", "all-served"] = "no-gain",
-    ) -> None:
-        if stop not in ("no-gain", "all-served"):
-            raise ValueError(f"static greedy stops at no-gain or all-served, not at {stop!r}")
-        horizon = horizon_of(network, batches)
-        self.allocation = _greedy(network, horizon, stop == "all-served")
-
-    @classmethod
-    def build(
-        cls,
-        network: DeliveryNetwork,
         *,
         seed: int = 0,
         batches: Float | None = None,
         stop: Literal["no-gain", "all-served"] = "no-gain",
-    ) -> StaticGreedy:
-        """Make the policy, which draws nothing; ValueError without `batches`."""
-        return cls(network, needed(batches, "static-greedy"), stop=stop)
+    ) -> None:
+        if stop not in ("no-gain", "all-served"):
+            raise ValueError(f"static greedy stops at no-gain or all-served, not at {stop!r}")
+        horizon = horizon_of(network, needed(batches, "static-greedy"))
+        self.allocation = _greedy(network, horizon, stop == "all-served")
 
 
 def _greedy(network: DeliveryNetwork, horizon: Horizon, until_served: bool) -> Allocation:

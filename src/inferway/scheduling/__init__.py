@@ -5,8 +5,16 @@
 - `steer`: writes what a controller says into the memory of the dispatch policy.
 """
 
-from inferway.scheduling.contract import UNKNOWN, Conditions, Controller, Routing, Signal
-from inferway.scheduling.table import SCHEDULERS, controller_of, steer
+from inferway.scheduling.contract import (
+    SCHEDULERS,
+    UNKNOWN,
+    Conditions,
+    Controller,
+    Routing,
+    Signal,
+    controller_of,
+    steer,
+)
 
 __all__ = [
     "SCHEDULERS",

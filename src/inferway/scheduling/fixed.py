@@ -7,6 +7,7 @@ that the site has.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,34 +16,28 @@ from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Site
 
 
-class Fixed:
-    """The same routing for ever.
+@dataclass(frozen=True)
+class FixedRouting:
+    """The same routing for ever."""
 
-    Parameters
-    ----------
-    share
-        (K,) probability of each class of the fleet.
-    """
-
+    routing: Routing
     slot_s = math.inf
     sees_phase = False
     on_rejection = False
 
-    def __init__(self, fleet: Fleet, share: Floats) -> None:
-        self._routing = even(fleet, share)
-
     @classmethod
-    def build(cls, conditions: Conditions) -> Fixed:
+    def build(cls, conditions: Conditions) -> FixedRouting:
         """Send all to the least accurate class for `lw`, to the most accurate one else."""
         fleet = conditions.fleet
-        return cls(fleet, only(fleet, (lightest if conditions.policy == "lw" else heaviest)(fleet)))
+        k = lightest(fleet) if conditions.policy == "lw" else heaviest(fleet)
+        return cls(even(fleet, only(fleet, k)))
 
     def observe(self, site: Site, signal: Signal) -> None:
         """Nothing."""
 
     def act(self, observation: None) -> Routing:
         """What it was made with."""
-        return self._routing
+        return self.routing
 
 
 def even(fleet: Fleet, share: Floats) -> Routing:

@@ -7,6 +7,7 @@ else all go to the most accurate. It shows how much of a learned policy one comp
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -15,23 +16,24 @@ from pydantic import Field
 from inferway.deployment.units import Count, Ratio
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
 from inferway.scheduling.fixed import even, heaviest, lightest, only
-from inferway.site.fleet import Fleet
 from inferway.site.view import Site
 
 
+@dataclass(frozen=True)
 class HandRule:
-    """Two routings, and when which holds.
+    """Two routings, and when which holds."""
 
-    Parameters
-    ----------
-    slot_s
-        Time between two decisions, s.
-    share
-        Of the most accurate class while load is high.
-    waiting
-        Requests waiting at it from which on load is high.
-    """
-
+    slot_s: float
+    on_rejection: bool
+    waiting: int
+    """Requests waiting at the most accurate class from which on load is high."""
+    light: slice
+    """Servers of the least accurate class,"""
+    heavy: slice
+    """and of the most accurate one."""
+    calm: Routing
+    busy: Routing
+    """While load is high."""
     sees_phase = False
 
     @classmethod
@@ -49,32 +51,24 @@ class HandRule:
         ] = 3,
     ) -> HandRule:
         """Make the rule for a fleet."""
+        fleet = conditions.fleet
+        least, most = lightest(fleet), heaviest(fleet)
+        light, heavy = only(fleet, least), only(fleet, most)
         return cls(
-            conditions.fleet,
             slot_s=slot,
-            share=share,
-            waiting=waiting,
             on_rejection=event == "rejection",
+            waiting=waiting,
+            light=slice(int(fleet.first[least]), int(fleet.first[least + 1])),
+            heavy=slice(int(fleet.first[most]), int(fleet.first[most + 1])),
+            calm=even(fleet, heavy),
+            busy=even(fleet, share * heavy + (1 - share) * light),
         )
-
-    def __init__(
-        self, fleet: Fleet, *, slot_s: float, share: float, waiting: int, on_rejection: bool
-    ) -> None:
-        self.slot_s = slot_s
-        self.on_rejection = on_rejection
-        light, heavy = lightest(fleet), heaviest(fleet)
-        first = fleet.first
-        self._light = slice(int(first[light]), int(first[light + 1]))
-        self._heavy = slice(int(first[heavy]), int(first[heavy + 1]))
-        self._waiting = waiting
-        self._calm = even(fleet, only(fleet, heavy))
-        self._busy = even(fleet, share * only(fleet, heavy) + (1 - share) * only(fleet, light))
 
     def observe(self, site: Site, signal: Signal) -> bool:
         """Whether load is high."""
-        waiting = int(np.maximum(site.queue[self._heavy] - 1, 0).sum())
-        return bool(site.queue[self._light].any()) or waiting >= self._waiting
+        waiting = int(np.maximum(site.queue[self.heavy] - 1, 0).sum())
+        return bool(site.queue[self.light].any()) or waiting >= self.waiting
 
     def act(self, observation: bool) -> Routing:
         """The routing for a high or a low load."""
-        return self._busy if observation else self._calm
+        return self.busy if observation else self.calm

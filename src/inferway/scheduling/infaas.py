@@ -11,6 +11,7 @@ servers then count as overloaded too, and whatever the threshold, late requests 
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,23 +19,19 @@ from pydantic import Field
 
 from inferway.deployment.units import Ratio
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
-from inferway.site.fleet import Fleet
-from inferway.site.view import Flags, Site
+from inferway.site.view import Flags, Ints, Site
 
 
+@dataclass(frozen=True)
 class Infaas:
-    """Evenly over those that are not overloaded.
+    """Evenly over those that are not overloaded."""
 
-    Parameters
-    ----------
-    deadline_s
-        From arrival, s.
-    slot_s
-        Time between two decisions, s.
-    overloaded
-        Share of the deadline that serving what a server has takes where it is overloaded.
-    """
-
+    slot_s: float
+    on_rejection: bool
+    most_s: float
+    """For how long a server has work from which on it is overloaded, s."""
+    ones: Ints
+    """(K,) batch sizes."""
     sees_phase = False
 
     @classmethod
@@ -54,34 +51,15 @@ class Infaas:
         ] = 0.5,
     ) -> Infaas:
         """Make it for a fleet; ValueError without a deadline."""
-        return cls(
-            conditions.fleet,
-            deadline_s=conditions.deadline(),
-            slot_s=slot,
-            overloaded=overloaded,
-            on_rejection=event == "rejection",
-        )
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        *,
-        deadline_s: float,
-        slot_s: float,
-        overloaded: float,
-        on_rejection: bool,
-    ) -> None:
-        self.slot_s = slot_s
-        self.on_rejection = on_rejection
-        self._most_s = overloaded * deadline_s
-        self._ones = np.ones(len(fleet.rate), np.int64)
+        ones = np.ones(len(conditions.fleet.rate), np.int64)
+        return cls(slot, event == "rejection", overloaded * conditions.deadline(), ones)
 
     def observe(self, site: Site, signal: Signal) -> Flags:
         """(n,) which servers are not overloaded."""
         work_s = site.queue / site.rate[site.server_class]
-        return np.asarray((work_s < self._most_s) & site.healthy)
+        return np.asarray((work_s < self.most_s) & site.healthy)
 
     def act(self, observation: Flags) -> Routing:
         """Evenly over these."""
         chosen: Any = observation if observation.any() else np.ones(len(observation))
-        return Routing(chosen / chosen.sum(), self._ones, self._ones)
+        return Routing(chosen / chosen.sum(), self.ones, self.ones)

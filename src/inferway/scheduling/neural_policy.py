@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.scheduling.observation import Layout, Vector, layout_of
+from inferway.scheduling.observation import ObservationLayout, Vector, layout_of
 from inferway.site.fleet import Fleet
 from inferway.unreadable import UNREADABLE, fault
 
@@ -66,7 +66,7 @@ class About:
         return json.dumps(asdict(self))
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> ObservationLayout:
         """How its observations are laid out."""
         return layout_of(
             counts=self.counts,

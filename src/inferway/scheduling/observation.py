@@ -25,7 +25,7 @@ from inferway.site.view import Floats, Ints, Site
 Vector = NDArray[np.float32]
 
 
-class Layout(NamedTuple):
+class ObservationLayout(NamedTuple):
     """How the vector is laid out, for n servers of K classes."""
 
     buffer: int
@@ -63,24 +63,12 @@ def layout_of(
     batch_service_s: Sequence[Sequence[float]] | None = None,
     phases: int = 0,
     longest_phase_s: float = 0.0,
-) -> Layout:
-    """The layout for a fleet.
+) -> ObservationLayout:
+    """The layout for a fleet of (K,) servers by class and mean service times of one request, s.
 
-    Parameters
-    ----------
-    counts
-        (K,) servers of each class, in the fleet's order.
-    service_s
-        (K,) mean service time of one request, s.
-    buffer
-        Places at a server.
-    batch_sizes, batch_service_s
-        By class, the sizes offered and the service times of whole batches of them, s; None without
-        batches. Where no times are given, the longest service is that of one request.
-    phases
-        Phases of the workload, where they are seen.
-    longest_phase_s
-        Of a periodic workload, s.
+    With batches, by class, the sizes offered and the service times of whole batches of them, s;
+    where no times are given, the longest service is that of one request. Phases of the workload
+    where they are seen, and the longest of a periodic one, s.
     """
     mean_s = np.asarray(service_s, np.float64)
     longest_s = mean_s
@@ -88,7 +76,7 @@ def layout_of(
         longest_s = np.array(
             [max(one, *times) for one, times in zip(mean_s, batch_service_s, strict=True)]
         )
-    return Layout(
+    return ObservationLayout(
         buffer=buffer,
         elapsed_s=np.repeat(longest_s, np.asarray(counts, np.int64)),
         age_s=float(buffer * mean_s.max()),
@@ -98,18 +86,10 @@ def layout_of(
     )
 
 
-def observe(layout: Layout, site: Site, signal: Signal, servers: Ints | None = None) -> Vector:
-    """Write down what a site looks like now.
-
-    Parameters
-    ----------
-    servers
-        (n,) those that the layout is of; all of the site by default.
-
-    Returns
-    -------
-    ndarray, shape (layout.size,)
-    """
+def observe(
+    layout: ObservationLayout, site: Site, signal: Signal, servers: Ints | None = None
+) -> Vector:
+    """Write down what a site looks like now, (layout.size,), for (n,) of its servers or for all."""
     found = np.zeros(layout.size, np.float32)
     pick: Any = slice(None) if servers is None else servers
     count, places, width = len(layout.elapsed_s), layout.buffer, layout.width

@@ -28,25 +28,9 @@ _HALVINGS = 40
 
 
 class StationaryApproximation:
-    """One routing per phase of the workload.
+    """One routing per phase of the workload, for (m,) arrival rates, 1/s.
 
-    Parameters
-    ----------
-    fleet
-        Of two classes at least; the least and the most accurate are used.
-    rates_per_s
-        (m,) arrival rate in each phase.
-    deadline_s
-        From arrival, s.
-    slot_s
-        Time between two looks at the phase, s.
-    violations
-        Greatest share of late requests in a phase.
-
-    Raises
-    ------
-    ValueError
-        For a fleet of one class.
+    ValueError for a fleet of one class; of others the least and the most accurate are used.
     """
 
     sees_phase = True

@@ -8,43 +8,68 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from pydantic import Field
 
 from inferway.deployment.section import FuturePath
 from inferway.scheduling.contract import Conditions, Event, Routing, Signal, Slot
-from inferway.scheduling.learned import Learned
-from inferway.scheduling.neural_policy import NeuralPolicy, fits, read
-from inferway.scheduling.observation import Vector
+from inferway.scheduling.neural_policy import NeuralPolicy, fits, pairs_of, read
+from inferway.scheduling.observation import Vector, observe
 from inferway.site.fleet import Fleet
-from inferway.site.view import Ints, Site
+from inferway.site.view import Floats, Ints, Site
+
+
+class LearnedController:
+    """A trained network that observes and acts."""
+
+    def __init__(self, network: NeuralPolicy) -> None:
+        self.network = network
+        self._layout = network.about.layout
+
+    def observe(self, site: Site, signal: Signal, servers: Ints | None = None) -> Vector:
+        """The vector of `inferway.scheduling.observation`, of these servers or of all."""
+        return observe(self._layout, site, signal, servers)
+
+    def act(self, observation: Vector) -> Routing:
+        """Routing over the servers, and batch sizes of the classes, that it was trained for."""
+        return routing_of(self.network, self.network.forward(observation))
+
+
+def routing_of(network: NeuralPolicy, outputs: Any) -> Routing:
+    """What (outputs,) numbers of a network mean."""
+    about = network.about
+    servers, classes = sum(about.counts), len(about.counts)
+    smallest, largest = np.ones(classes, np.int64), np.ones(classes, np.int64)
+    at = servers
+    for k, sizes in enumerate(about.batch_sizes or ()):
+        pairs = pairs_of(sizes)
+        smallest[k], largest[k] = pairs[int(np.argmax(outputs[at : at + len(pairs)]))]
+        at += len(pairs)
+    return Routing(softmax(outputs[:servers]), smallest, largest)
+
+
+def softmax(values: Any) -> Floats:
+    """(n,) probabilities in proportion to the exponentials of (n,) numbers."""
+    scaled = np.exp(np.asarray(values, np.float64) - np.max(values))
+    return np.asarray(scaled / scaled.sum())
 
 
 class Seen(NamedTuple):
     """What a store observes."""
 
-    policy: Learned | None
+    policy: LearnedController | None
     """The policy for the present servers."""
     vector: Vector
     servers: Ints
     """The present servers."""
 
 
-class Store:
+class PolicyStore:
     """Trained policies by the number of healthy servers of each class.
 
-    Parameters
-    ----------
-    networks
-        Checked for the fleet but for the counts of servers; see `networks_of`.
-    fleet
-        All servers.
-    slot_s
-        Time between two decisions, s.
-    on_rejection
-        Whether it decides also after a rejection.
+    They are checked for the fleet but for the counts of servers; see `networks_of`.
     """
 
     def __init__(
@@ -60,11 +85,11 @@ class Store:
         self._classes = len(fleet.variants)
         self._servers = fleet.servers
         self._place = {variant: k for k, variant in enumerate(fleet.variants)}
-        self._by_counts: dict[tuple[int, ...], Learned] = {}
+        self._by_counts: dict[tuple[int, ...], LearnedController] = {}
         for network in networks:
             counts = dict(zip(network.about.variants, network.about.counts, strict=True))
             key = tuple(counts.get(variant, 0) for variant in fleet.variants)
-            self._by_counts[key] = Learned(network)
+            self._by_counts[key] = LearnedController(network)
 
     @classmethod
     def build(
@@ -81,7 +106,7 @@ class Store:
                 "while there is none."
             ),
         ],
-    ) -> Store:
+    ) -> PolicyStore:
         """Read the trained policies.
 
         Raises

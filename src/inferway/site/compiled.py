@@ -48,15 +48,7 @@ def jit(function: F) -> F:
 def entry(function: F) -> F:
     """Compile a function that Python calls, with a cache keyed by its code.
 
-    Parameters
-    ----------
-    function
-        Plain function; its arguments' types choose the policy.
-
-    Returns
-    -------
-    callable
-        The compiled function, without a disk cache where no folder can be written.
+    Its arguments' types choose the policy. Without a disk cache where no folder can be written.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -67,14 +59,9 @@ def entry(function: F) -> F:
 
 
 def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
-    """The compiled form of an entry for such arguments; a call looks at no types any more.
+    """The compiled form of an `entry` for arguments of these types of Numba.
 
-    Parameters
-    ----------
-    function
-        An `entry`.
-    kinds
-        Numba's types of the arguments; a call's have to be of these.
+    A call looks at no types any more: its arguments have to be of these.
     """
     if numba.config.DISABLE_JIT:
         return function
@@ -83,15 +70,7 @@ def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
 
 
 def fingerprint(module: str, *classes: type) -> str:
-    """Hash of the code of a module, of classes and of all that they import, 16 digits.
-
-    Parameters
-    ----------
-    module
-        Its name.
-    classes
-        Such as a policy's.
-    """
+    """Hash of the code of a module, of classes and of all that they import, 16 digits."""
     names = {module, *(found.__module__ for found in classes)}
     return sources.digest_of(names, cache_root())[:16]
 
@@ -237,10 +216,6 @@ def _homes(kind: Any) -> Iterator[str | None]:
         yield None
     elif isinstance(kind, Handle):
         yield from _homes(kind.content)
-    elif isinstance(kind, types.StructRef):  # type: ignore[attr-defined]
-        yield type(kind).__module__
-        for part in kind.field_dict.values():
-            yield from _homes(part)
     elif isinstance(kind, types.BaseTuple):  # type: ignore[attr-defined]
         if isinstance(kind, types.BaseNamedTuple):  # type: ignore[attr-defined]
             yield kind.instance_class.__module__

@@ -49,13 +49,8 @@ class ModuleSource(NamedTuple):
 def digest_of(modules: Iterable[str], memory: Path | None = None) -> str:
     """Hash of all code that a function may contain, 64 hexadecimal digits.
 
-    Parameters
-    ----------
-    modules
-        Names of the function's module, and of the modules of its arguments' classes; those outside
-        this package are loaded.
-    memory
-        Folder in which the digests of files are remembered; none where it cannot be written.
+    The modules are the function's own and those of its arguments' classes; those outside this
+    package are loaded. The digests of files are remembered in the folder, if it can be written.
     """
     digest = hashlib.sha256()
     for name, source in sorted(reachable(modules, memory).items()):

@@ -25,12 +25,7 @@ def narrow(
     """Mark in `allowed` the open servers of these classes that are predicted to be in time.
 
     Those too are left out where a request is predicted to wait for more than `max_wait_s`, unless
-    their class is in the bit mask `lasting`.
-
-    Returns
-    -------
-    bool
-        Whether there is any.
+    their class is in the bit mask `lasting`. Returns whether there is any.
     """
     now_s = site.clock_s[0]
     found = False
@@ -72,14 +67,9 @@ def admit(site: Site, server: int, rows: int) -> None:
 
 @jit
 def join(site: Site, server: int, places: int) -> int:
-    """Count one more request at the server, which has so many places, and who is idle by it.
+    """Count one more request at the server, which has so many places; the server's class.
 
     All that policies see of a site but times; `admit` is this and the times.
-
-    Returns
-    -------
-    int
-        The server's class.
     """
     k = site.server_class[server]
     queue = site.queue[server] + 1
@@ -95,13 +85,7 @@ def join(site: Site, server: int, places: int) -> int:
 
 @jit
 def leave(site: Site, server: int, k: int) -> int:
-    """Count one request less at the server, of class k, and who is idle by it.
-
-    Returns
-    -------
-    int
-        How many are left.
-    """
+    """Count one request less at the server, of class k; how many are left."""
     queue = site.queue[server] - 1
     site.queue[server] = queue
     site.open[server] = site.healthy[server]
@@ -228,19 +212,13 @@ def measure(site: Site, server: int, rows: int, service_s: float) -> None:
 
 @jit
 def shift_services(site: Site, low: int, high: int, by_s: float, least_s: float) -> None:
-    """Every service at servers low .. high - 1 is predicted to take so much longer, or less.
+    """Every service at servers low .. high - 1 is predicted to take `by_s` longer, or less below 0.
 
     What has changed lies before and behind the services themselves, as the way to another node
     does: the time moves by the same for requests of all rows. Of a size that stands for several
     numbers of rows, it is the largest whose time moves by just that. What is in service and in the
-    queues is predicted anew, too; nothing counts as measured.
-
-    Parameters
-    ----------
-    by_s
-        The difference, s; below 0 for less.
-    least_s
-        Above 0. No time falls below it that has not been there, s.
+    queues is predicted anew, too; nothing counts as measured. No time falls below `least_s`, above
+    0, that has not been there.
     """
     places = site.arrived_s.shape[1]
     for server in range(low, high):

@@ -17,7 +17,7 @@ import numpy as np
 
 from inferway.deployment.units import TIME
 from inferway.deployment.workloads import Workload, poisson
-from inferway.dispatch.bound import max_rate, relaxed
+from inferway.dispatch.bounds import max_rate, relaxed
 from inferway.dispatch.sizing import Need, cheapest, roomiest
 from inferway.site.fleet import Fleet
 from inferway.site.view import Ints

@@ -14,8 +14,8 @@ import numpy as np
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
 from inferway.site.view import Floats, Ints
 from inferway.twin.engine import CrowdedError, Engine, Kind, engine_of
+from inferway.twin.kernel.counters import Tally
 from inferway.twin.kernel.state import Records
-from inferway.twin.kernel.tally import Tally
 from inferway.twin.scenario import Scenario
 
 BLOCKS = 64
@@ -33,7 +33,7 @@ class ConservationError(RuntimeError):
 
 
 @dataclass
-class Series:
+class Samples:
     """The site over time, sampled at equal distances."""
 
     time_s: list[float] = field(default_factory=list)
@@ -43,7 +43,7 @@ class Series:
 
 
 @dataclass
-class Outcome:
+class Replicated:
     """What one replication gave."""
 
     tally: Tally
@@ -65,7 +65,7 @@ class Outcome:
     """Why it ended early; empty if it did not."""
     complete: bool
     kind: Kind
-    series: Series
+    series: Samples
     lengths: Floats
     """(K, L) share of server time by queue length."""
 
@@ -82,25 +82,14 @@ def replicate(
     sample_s: float | None = None,
     stop: Event | None = None,
     progress: Callable[[int], None] | None = None,
-) -> Outcome:
+) -> Replicated:
     """Run a scenario once.
 
-    Parameters
-    ----------
-    queries
-        Requests that count; fewer where a trace ends before.
-    warmup
-        Requests before them; None finds the end of the warm-up, and takes none for phases and
-        traces, whose beginning is meant.
-    sink
-        Given the replication and the records of requests that have left, now and then.
-    progress
-        Told how many more queries are done, now and then.
-
-    Raises
-    ------
-    ConservationError
-        Where Little's law or the balance of flows does not hold.
+    The requests that count are fewer where a trace ends before. Without a number of them, the end
+    of the warm-up is found, and there is none for phases and traces, whose beginning is meant. The
+    sink is given the replication and the records of requests that have left, and progress how many
+    more queries are done, now and then. ConservationError where Little's law or the balance of
+    flows does not hold.
     """
     stop = stop or Event()
     engine = engine_of(
@@ -119,7 +108,7 @@ def replicate(
         warmed = _warm_up(clock, scenario, warmup, stop)
         start_s, start_present = engine.now_s, engine.present
         engine.count_anew()
-        clock.series = Series()
+        clock.series = Samples()
         engine.cpu_s = 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
         before = _sums(engine, scenario)
@@ -146,7 +135,7 @@ def replicate(
             blocks[-1] = tuple(np.add(blocks[-1], _sums(engine, scenario) - before))
         _check(engine)
     engine.hand_over()
-    return Outcome(
+    return Replicated(
         tally=engine.tally,
         queries=done,
         warmup=warmed,
@@ -172,7 +161,7 @@ class _Clock:
 
     def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
         self.engine = engine
-        self.series = Series()
+        self.series = Samples()
         self._scenario = scenario
         self._sample_s = sample_s
         self._window_s = scenario.window_s if hasattr(engine.policy, "retune") else None

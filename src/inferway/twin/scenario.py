@@ -13,8 +13,8 @@ from inferway.deployment import Batch, PolicySpec, ServiceTime
 from inferway.deployment.policies import scheduled_dispatch, spec_of
 from inferway.deployment.workloads import Arrivals, PhasedArrivals
 from inferway.dispatch.batching import column_of, foresee
-from inferway.dispatch.bound import max_rate
-from inferway.dispatch.table import takes
+from inferway.dispatch.bounds import max_rate
+from inferway.dispatch.contract import takes
 from inferway.scheduling import Conditions, Controller, controller_of
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.site.view import SIZES, Site, empty_site

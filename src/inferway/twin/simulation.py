@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
-from inferway.twin.replication import Outcome, replicate
+from inferway.twin.replication import Replicated, replicate
 from inferway.twin.result import Comparison, Result, TaskResult
 from inferway.twin.scenario import Scenario, scenario_of
 from inferway.twin.summary import summarize
@@ -396,7 +396,7 @@ def run(
     return result
 
 
-def _wait(pending: list[Future[Outcome]], stop: threading.Event) -> bool:
+def _wait(pending: list[Future[Replicated]], stop: threading.Event) -> bool:
     """Wait for all; on Ctrl-C or a failure let them end early. False after Ctrl-C."""
     left = set(pending)
     try:

@@ -10,8 +10,8 @@ import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals
 from inferway.site.view import Floats
-from inferway.twin.kernel.tally import quantiles
-from inferway.twin.replication import Outcome
+from inferway.twin.kernel.counters import quantiles
+from inferway.twin.replication import Replicated
 from inferway.twin.result import ClassResult, Estimate, PhaseResult, Series, TaskResult
 from inferway.twin.scenario import Scenario
 from inferway.workload import Span, phases_of
@@ -26,7 +26,7 @@ second half of a run takes to answer where a growth of one such root is none of 
 _PERCENTILES = (0.5, 0.95, 0.99)
 
 
-def summarize(scenario: Scenario, outcomes: Sequence[Outcome]) -> TaskResult:
+def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
     """Put the replications of a scenario together."""
     names, accuracy = scenario.fleet.variants, scenario.fleet.accuracy
     tallies = [outcome.tally for outcome in outcomes]
@@ -109,7 +109,7 @@ def _over(names: Sequence[str], counts: Any, total: float) -> dict[str, float]:
     return {name: _ratio(one, total) for name, one in zip(names, counts, strict=True)}
 
 
-def _estimate(outcomes: Sequence[Outcome], column: int) -> Estimate:
+def _estimate(outcomes: Sequence[Replicated], column: int) -> Estimate:
     """A mean over answers, with an error by replications or, where they are few, by batch means.
 
     Both are ratios of sums over batches of unequal numbers of answers.
@@ -135,7 +135,11 @@ def _joined(blocks: Floats) -> Floats:
 
 
 def _classes(
-    scenario: Scenario, outcomes: Sequence[Outcome], answered: Any, histogram: Any, response_s: Any
+    scenario: Scenario,
+    outcomes: Sequence[Replicated],
+    answered: Any,
+    histogram: Any,
+    response_s: Any,
 ) -> dict[str, ClassResult]:
     found = {}
     total = answered.sum()
@@ -185,7 +189,7 @@ def _phase(
     )
 
 
-def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tuple[str, ...]]:
+def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, tuple[str, ...]]:
     """Whether the site was stable, and what a reader should know."""
     notes = []
     crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
@@ -211,7 +215,7 @@ def _verdict(scenario: Scenario, outcomes: Sequence[Outcome]) -> tuple[bool, tup
     return not (crowded or grows), tuple(notes)
 
 
-def _rise(outcomes: Sequence[Outcome]) -> float:
+def _rise(outcomes: Sequence[Replicated]) -> float:
     """Mean response time of the second halves of the runs over that of the first halves."""
     halves = np.zeros((2, 2))
     for outcome in outcomes:
@@ -222,7 +226,7 @@ def _rise(outcomes: Sequence[Outcome]) -> float:
     return _ratio(second_s * first, first_s * second)
 
 
-def _series(accuracy: Floats, outcomes: Sequence[Outcome]) -> Series | None:
+def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
     samples = min(len(outcome.series.time_s) for outcome in outcomes)
     if samples == 0:
         return None

@@ -150,14 +150,9 @@ def _read(folder: Path, head: dict[str, Any]) -> Trace:
 
 
 def traces(folder: Path) -> dict[str, Trace]:
-    """Read the recordings at a folder, by task.
+    """Read the recordings at a folder, by task; ValueError as `read`, and where there is none.
 
     Where a task has several, since another file was applied to the server, the longest counts.
-
-    Raises
-    ------
-    ValueError
-        As `read`, and where there is none.
     """
     found: dict[str, Trace] = {}
     for one in map(read, recordings(folder)):

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import inferway
-from inferway.dispatch import feasibility
-from inferway.dispatch.deployed import dispatcher_of, dispatcher_on
+from inferway.dispatch.deployed import dispatcher_of, dispatcher_on, unreachable_rates
 from inferway.site import Fleet
 from inferway.site.fleet import fleet_of
 
@@ -90,7 +89,7 @@ def test_rates_above_the_bound_are_said(tmp_path: Path) -> None:
     phases = "{process: phases, phases: [{for: 1 s, rate: 5/s}, {for: 1 s, rate: 7/s}]}"
     text = ENERGY.replace("POLICY", "priced")
     file.write_text(text.replace("{process: poisson, load: 0.5}", phases))
-    (said,) = feasibility.check(inferway.load(file))
+    (said,) = unreachable_rates(inferway.load(file))
     assert (said.kind, said.field, said.line) == (
         "above-the-bound",
         "workload.t.arrivals.phases[1]",
@@ -103,7 +102,7 @@ def test_rates_above_the_bound_are_said(tmp_path: Path) -> None:
     # More than all instances serve together is said elsewhere.
     file.write_text(text.replace("load: 0.5", "rate: 40/s"))
     deployment = inferway.load(file)
-    assert feasibility.check(deployment) == []
+    assert unreachable_rates(deployment) == []
     assert "overloaded" in [caution.kind for caution in inferway.check(deployment)]
 
 

@@ -23,8 +23,12 @@ FLEET = Fleet(
 """10 ms at 0.8, 50 ms at 0.9: at 4 ms a point they cost the same."""
 
 
-def made(fleet: Fleet = FLEET, *, alpha: float = 1.0, **options: object) -> Dispatcher:
-    return Dispatcher(fleet, "least-cost", target=None, alpha=alpha, **options)
+def made(
+    fleet: Fleet = FLEET, *, alpha: float = 1.0, lasting: int = 0, **options: object
+) -> Dispatcher:
+    dispatcher = Dispatcher(fleet, "least-cost", target=None, alpha=alpha, **options)
+    dispatcher.set_lasting(lasting)
+    return dispatcher
 
 
 @pytest.mark.parametrize(("alpha", "server"), [(0.0, 0), (3.9, 0), (4.1, 2), (1e6, 2)])
@@ -93,7 +97,8 @@ def test_lasting_classes_are_never_saturated() -> None:
 
 @pytest.mark.parametrize("policy", ["fastest-only", "jiq-accurate", "r-jsq", "priced", "deadline"])
 def test_saturation_holds_for_every_policy(policy: str) -> None:
-    site = Dispatcher(FLEET, policy, target=0.82, rate_per_s=50.0, max_wait_s=0.015, lasting=0b10)
+    site = Dispatcher(FLEET, policy, target=0.82, rate_per_s=50.0, max_wait_s=0.015)
+    site.set_lasting(0b10)
     plain = Dispatcher(FLEET, policy, target=0.82, rate_per_s=50.0)
     for step in range(12):
         server = site.arrive(0.0, 7919 * step)

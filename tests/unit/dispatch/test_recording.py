@@ -175,9 +175,8 @@ def test_recordings_below_nodes_and_tasks_are_found_in_their_order(tmp_path: Pat
 
 @pytest.mark.parametrize("rows", [1_000_000, 300])
 def test_which_classes_last_is_part_of_what_is_recorded(tmp_path: Path, rows: int) -> None:
-    dispatcher = Dispatcher(
-        FLEET, "priced", target=0.8, rate_per_s=20.0, max_wait_s=0.05, lasting=0b100
-    )
+    dispatcher = Dispatcher(FLEET, "priced", target=0.8, rate_per_s=20.0, max_wait_s=0.05)
+    dispatcher.set_lasting(0b100)
     recording = Recording(dispatcher, tmp_path / "run", rows=rows, keep=4)
     generator = np.random.default_rng(3)
     for step in range(1_000):

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.dispatch.dispatcher import Plan
+from inferway.dispatch.dispatcher import RetunedPolicy
 from inferway.live import Outcome, Pool, PoolOptions, Request, Site
 from inferway.live.errors import WarmUpError
 from inferway.protocol import Signature, Tensor
@@ -414,7 +414,7 @@ def test_a_failed_warm_up_leaves_nothing_behind(run: Any) -> None:
 
 def test_the_arrival_rate_is_estimated_for_the_policy(run: Any, patient: Any) -> None:
     class Told(Dispatcher):
-        def adopt(self, plan: Plan) -> None:
+        def adopt(self, plan: RetunedPolicy) -> None:
             rates.put(plan.rate_per_s)
 
     rates: queue.SimpleQueue[float] = queue.SimpleQueue()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.scheduling.learned import routing_of
 from inferway.scheduling.neural_policy import fits, pairs_of, read
+from inferway.scheduling.store import routing_of
 from inferway.site import Fleet
 
 Export = Callable[..., Path]

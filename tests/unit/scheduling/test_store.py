@@ -13,8 +13,8 @@ from inferway.deployment import Batch
 from inferway.deployment.policies import spec_of
 from inferway.dispatch import Dispatcher
 from inferway.scheduling import UNKNOWN, Conditions, Signal, controller_of, steer
-from inferway.scheduling.learned import Learned
 from inferway.scheduling.neural_policy import read
+from inferway.scheduling.store import LearnedController
 from inferway.site import Fleet
 from inferway.workload import Span
 
@@ -32,7 +32,7 @@ def test_a_file_decides_for_the_whole_fleet(export: Export, fleet: Fleet) -> Non
     controller, site = made(path, fleet), Dispatcher(fleet, "steered", target=None)
     site.arrive(0.0, 5)
     found = controller.act(controller.observe(site.site, UNKNOWN))
-    learned = Learned(read(path))
+    learned = LearnedController(read(path))
     expected = learned.act(learned.observe(site.site, UNKNOWN))
     assert found.probabilities.tolist() == expected.probabilities.tolist()
     assert (controller.slot_s, controller.sees_phase, controller.on_rejection) == (1, False, False)
@@ -53,7 +53,7 @@ def test_the_policy_of_the_servers_that_are_left_takes_over(export: Export, flee
     site.mark(2, False, 1.0)
     part = decide().probabilities
     assert part[2] == 0.0
-    learned = Learned(read(folder / "one-heavy.npz"))
+    learned = LearnedController(read(folder / "one-heavy.npz"))
     seen = learned.observe(site.site, UNKNOWN, np.array([0, 1, 3]))
     assert part[[0, 1, 3]].tolist() == learned.act(seen).probabilities.tolist()
     assert site.policy.steered[0] == 1

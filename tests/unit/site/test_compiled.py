@@ -17,7 +17,7 @@ from inferway.site import cache, sources
 
 PACKAGE = Path(inferway.__file__).parent
 ENTRIES = {
-    "dispatcher": ("inferway.dispatch.entries", "inferway.dispatch.tad"),
+    "dispatcher": ("inferway.dispatch.entries", "inferway.dispatch.tad_op"),
     "twin": ("inferway.twin.kernel.general", "inferway.dispatch.priced"),
     "sites": ("inferway.learning.arrays", "inferway.learning.routed"),
     "placement": ("inferway.placement.infida", "inferway.placement.serving"),
@@ -77,14 +77,16 @@ def test_a_constant_in_every_inlined_file_counts_and_prose_does_not(tmp_path: Pa
     shutil.copytree(PACKAGE, tmp_path / "inferway", ignore=shutil.ignore_patterns("__pycache__"))
     rows = json.loads(ran(EDITED, json.dumps(list(ENTRIES.values())), PYTHONPATH=str(tmp_path)))
     assert len(rows) > 40
-    assert {"inferway.site.transitions", "inferway.twin.kernel.laws"} <= {row[0] for row in rows}
+    assert {"inferway.site.transitions", "inferway.twin.kernel.service_times"} <= {
+        row[0] for row in rows
+    }
     assert [module for module, constant, _ in rows if not constant] == []
     assert [module for module, _, words in rows if not words] == []
 
 
 def test_a_policy_is_of_the_entries_that_it_is_used_with_alone() -> None:
     tad = sources.reachable(ENTRIES["dispatcher"])
-    assert "inferway.dispatch.tad" in tad
+    assert "inferway.dispatch.tad_op" in tad
     assert "inferway.dispatch.priced" not in tad
     assert "inferway.site.selection" in tad
     # What serves requests contains no code of the twin, nor of placement.

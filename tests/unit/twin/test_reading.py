@@ -9,7 +9,7 @@ import pytest
 
 from inferway.deployment import Batch, ServiceTime
 from inferway.dispatch import POLICIES
-from inferway.dispatch.table import policy_class
+from inferway.dispatch.contract import policy_class
 from inferway.site import HOLD, predicted_wait
 from inferway.twin.engine import kinds_of
 from inferway.twin.engine.kind import names_read, reads_times

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import isotonic_regression, linprog
 
 from inferway.catalog.zoo import testset
-from inferway.dispatch.bound import max_rate
+from inferway.dispatch.bounds import max_rate
 from inferway.loadgen import Stream, replay
 from inferway.loadgen.process import Progress
 from inferway.site.fleet import Fleet
@@ -106,7 +106,7 @@ def feasible_rate(fleet: Fleet, target: float, cores: float) -> float:
     x_k <= n_k mu_k, and sum(x_k / mu_k) <= cores.
 
     The fleet's service rates hold the whole work of a request. The rate is at most
-    `inferway.dispatch.bound.max_rate`.
+    `inferway.dispatch.bounds.max_rate`.
     """
     solution = linprog(
         -np.ones(len(fleet.rate)),

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 import inferway
 from inferway.catalog.zoo import testset
 from inferway.deployment.workloads import MapArrivals
-from inferway.dispatch.bound import max_rate, solve
+from inferway.dispatch.bounds import max_rate, solve
 from inferway.experiments.claim import Claim
 from inferway.experiments.machine import cores
 from inferway.loadgen import Record, summary

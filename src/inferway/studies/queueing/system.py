@@ -11,7 +11,7 @@ from inferway.experiments.curves import Look
 
 if TYPE_CHECKING:
     from inferway.deployment.workloads import Arrivals
-    from inferway.dispatch.bound import Optimum
+    from inferway.dispatch.bounds import Optimum
     from inferway.site import Fleet
     from inferway.twin.result import TaskResult
     from inferway.twin.scenario import Scenario

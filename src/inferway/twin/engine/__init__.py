@@ -30,19 +30,10 @@ def engine_of(
 ) -> Engine:
     """An engine at time 0. Nothing counts before `Engine.count_anew`.
 
-    Parameters
-    ----------
-    kind
-        Another than the first of `kinds_of`.
-    records
-        Whether requests are recorded; implied by `sink`.
-    sink
-        Given the records of requests that have left, when there are enough of them.
-
-    Raises
-    ------
-    ValueError
-        Where the policy lacks what it needs, or the kind cannot run the scenario.
+    Another kind than the first of `kinds_of` may be asked for. Requests are recorded where somebody
+    wants it or there is a sink, which is given the records of requests that have left, when there
+    are enough of them. ValueError where the policy lacks what it needs, or the kind cannot run the
+    scenario.
     """
     records = records or sink is not None
     able = kinds_of(scenario, records=records)

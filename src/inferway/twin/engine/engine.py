@@ -7,20 +7,20 @@ import time
 from abc import ABC, abstractmethod
 from typing import Any
 
-import numba
 import numpy as np
+from numba.core.types import float64, int64
 
+from inferway.dispatch.contract import build_policy
 from inferway.dispatch.dispatcher import PolicyError
-from inferway.dispatch.table import build_policy
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.compiled import call_of, entry
 from inferway.site.pinned import Pinned, pin
 from inferway.site.view import Site
 from inferway.twin.engine.kind import Kind, reads_times
 from inferway.twin.kernel import general, markov
-from inferway.twin.kernel.chance import streams
+from inferway.twin.kernel.counters import Tally, empty_tally
+from inferway.twin.kernel.rng import streams
 from inferway.twin.kernel.state import UNLIMITED
-from inferway.twin.kernel.tally import Tally, empty_tally
 from inferway.twin.scenario import Scenario
 from inferway.workload import phases_of
 
@@ -67,6 +67,7 @@ class Engine(ABC):
         self.places = scenario.fleet.buffer or UNLIMITED
         self._content: Any = None
         self._pinned = Pinned(None, None)
+        self._compiled: Any = None
 
     @property
     @abstractmethod
@@ -124,8 +125,9 @@ class Engine(ABC):
         try:
             if content is not self._content:
                 self._pinned, self._content = pin(content), content
-            compiled = call_of(_LOOPS[loop], self._pinned.kind, *map(numba.typeof, arguments))
-            return compiled(self._pinned.handle, *arguments)
+                compiled, kinds = _LOOPS[loop]
+                self._compiled = call_of(compiled, self._pinned.kind, *kinds)
+            return self._compiled(self._pinned.handle, *arguments)
         except COMPILE_ERRORS as error:
             reason = compile_reason(error, type(self.policy))
             raise ValueError(f"policy {self.scenario.policy} does not compile: {reason}") from error
@@ -161,4 +163,8 @@ class Engine(ABC):
         np.add.at(lengths, at, self.now_s - since_s)
 
 
-_LOOPS = {loop: entry(loop) for loop in (markov.run, general.run)}
+_LOOPS: dict[Any, tuple[Any, tuple[Any, ...]]] = {
+    markov.run: (entry(markov.run), (float64, int64, float64, int64, int64, float64)),
+    general.run: (entry(general.run), (float64[::1], int64[::1], int64, float64)),
+}
+"""Entries, and types of what they take besides the content."""

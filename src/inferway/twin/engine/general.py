@@ -13,8 +13,8 @@ from inferway.scheduling import UNKNOWN, Signal, steer
 from inferway.site.view import Site
 from inferway.twin.engine.engine import Engine
 from inferway.twin.engine.kind import Kind
-from inferway.twin.kernel import futures, general
-from inferway.twin.kernel.laws import laws
+from inferway.twin.kernel import event_list, general
+from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import (
     BROKEN,
     DEEP,
@@ -26,7 +26,7 @@ from inferway.twin.kernel.state import (
     TROUBLE,
     UNCOUNTED,
     UNLIMITED,
-    Counts,
+    Lengths,
     Outages,
     Records,
     Rules,
@@ -81,10 +81,10 @@ class GeneralEngine(Engine):
         )
         self.world = World(
             bound=binding,
-            upkeep=Times(0) if self.reads_times else Counts(0),
-            future=futures.rings(fleet)
+            upkeep=Times(0) if self.reads_times else Lengths(0),
+            future=event_list.rings(fleet)
             if kind == "ordered"
-            else futures.heap(4 * servers + len(changes) + 64),
+            else event_list.heap(4 * servers + len(changes) + 64),
             laws=laws(scenario.service, batches, ruled=not rules.pulls),
             serving=empty_serving(servers),
             waiting=empty_waiting(servers, 1024),
@@ -199,7 +199,8 @@ class GeneralEngine(Engine):
             if ended == ROOM:
                 self.check_room(len(self.world.waiting.next))
                 self.world = self.world._replace(
-                    waiting=enlarged(self.world.waiting), future=futures.larger(self.world.future)
+                    waiting=enlarged(self.world.waiting),
+                    future=event_list.larger(self.world.future),
                 )
                 if self.world.rules.records:
                     self._enlarge_records()
@@ -260,6 +261,6 @@ def schedule(world: World, changes: list[tuple[float, int]]) -> None:
     random = np.random.default_rng(int(world.states[2]))
     for server in np.flatnonzero(np.isfinite(world.outages.every_s)):
         at_s = float(random.exponential(world.outages.every_s[server]))
-        futures.put_in_heap(world.future, 0, servers + int(server), at_s)
+        event_list.put_in_heap(world.future, 0, servers + int(server), at_s)
     for at_s, index in changes:
-        futures.put_in_heap(world.future, 0, 2 * servers + index, at_s)
+        event_list.put_in_heap(world.future, 0, 2 * servers + index, at_s)

@@ -7,7 +7,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any, Literal
 
 from inferway.deployment.workloads import PhasedArrivals, PoissonArrivals
-from inferway.dispatch.table import policy_class
+from inferway.dispatch.contract import policy_class
 from inferway.twin.scenario import Scenario
 
 TIMES = frozenset(
@@ -62,13 +62,7 @@ KINDS: tuple[Kind, ...] = ("markov", "ordered", "general")
 
 
 def kinds_of(scenario: Scenario, *, records: bool = False) -> tuple[Kind, ...]:
-    """The kinds that can run a scenario, the fastest first.
-
-    Parameters
-    ----------
-    records
-        Whether requests are recorded.
-    """
+    """The kinds that can run a scenario, and record requests if asked to, the fastest first."""
     policy = policy_class(scenario.policy, scenario.folder)
     pulls = hasattr(policy, "pull")
     steady = not scenario.failures and not scenario.outages

@@ -26,9 +26,10 @@ from inferway.site.view import (
     WITHDRAWN,
     Event,
 )
-from inferway.twin.kernel.chance import exponential, step, word
-from inferway.twin.kernel.futures import crowded, next_s, put, take
-from inferway.twin.kernel.laws import draw
+from inferway.twin.kernel.counters import LENGTHS, bucket
+from inferway.twin.kernel.event_list import crowded, next_s, put, take
+from inferway.twin.kernel.rng import exponential, step, word
+from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
     ANSWERED,
     BROKEN,
@@ -48,25 +49,14 @@ from inferway.twin.kernel.state import (
     pop,
     push,
 )
-from inferway.twin.kernel.tally import LENGTHS, bucket
 from inferway.twin.kernel.upkeep import begin, depth, enter, exit_, foreseen
 
 
 def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tuple[int, int]:
-    """Run through these arrivals, or until a time.
+    """Run through (m,) arrivals from `at` on, or until a time, which leaves later events.
 
-    Parameters
-    ----------
-    times_s, phases
-        Arrivals, (m,); those from `at` on are still to come.
-    until_s
-        Events after it are left; inf for the last arrival, and where no times are given, for the
-        last request in the system to leave.
-
-    Returns
-    -------
-    (int, int)
-        Why it ended, and the first arrival that is still to come.
+    With inf it is the last arrival; where no times are given, the last request in the system to
+    leave. Returns why it ended, and the first arrival that is still to come.
     """
     world = handle(world)
     site, future, tally = world.bound.site, world.future, world.tally

@@ -24,9 +24,9 @@ from inferway.site.view import (
     Request,
     Site,
 )
-from inferway.twin.kernel.chance import exponential, step, unit, word
+from inferway.twin.kernel.counters import LENGTHS, Tally, bucket
+from inferway.twin.kernel.rng import exponential, step, unit, word
 from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving, Waiting, pop, push
-from inferway.twin.kernel.tally import LENGTHS, Tally, bucket
 
 
 class Chain(NamedTuple):
@@ -54,20 +54,10 @@ def run(
 ) -> tuple[int, int]:
     """Run until a time, until so many requests have arrived, or until nothing can happen.
 
-    Parameters
-    ----------
-    rate_per_s
-        Arrival rate, 1/s; with 0 the site empties.
-    phase
-        The workload's, for what arrives now; counted from the end, below 0, where it does not count
-        when it leaves.
-    counted_s
-        From when on the time that requests spend in the system counts.
-
-    Returns
-    -------
-    (int, int)
-        Why it ended, and how many of the arrivals are left.
+    With an arrival rate of 0 the site empties. The workload's phase, for what arrives now, is
+    counted from the end, below 0, where it does not count when it leaves; the time that requests
+    spend in the system counts from `counted_s` on. Returns why it ended, and how many of the
+    arrivals are left.
     """
     # A copy each: what is handed to one function stays in registers where others are.
     policy, site, serving = handle(chain.policy), handle(chain.site), handle(chain.serving)

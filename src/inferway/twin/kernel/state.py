@@ -194,7 +194,7 @@ class World(NamedTuple):
     bound: Any
     """`inferway.dispatch.steps.Binding`."""
     upkeep: Any
-    """What of the site is kept up: `Counts` or `Times`."""
+    """What of the site is kept up: `Lengths` or `Times`."""
     future: Any
     laws: Any
     serving: Serving
@@ -215,7 +215,7 @@ class World(NamedTuple):
     """(2,) from when on requests count, s, inf during the warm-up; start of the present call, s."""
 
 
-class Counts(NamedTuple):
+class Lengths(NamedTuple):
     """Queue lengths and who is idle: all that most policies read."""
 
     nothing: int

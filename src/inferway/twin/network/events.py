@@ -24,7 +24,7 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.layout import DEFAULT_ALPHA, deployed
 from inferway.placement.contract import Float, Observation, Policy
-from inferway.placement.gain import minimal
+from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
 from inferway.twin.network.exchange import LOOK_S, OfferExchange

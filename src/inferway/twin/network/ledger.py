@@ -10,10 +10,10 @@ import numpy as np
 from inferway.placement.contract import Float
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.local import loads_of, variants_of
+from inferway.twin.ledger import SlotSums
 from inferway.twin.network.pools import NetworkRequest
 from inferway.twin.network.result import EventResult
 from inferway.twin.network.terrain import Terrain
-from inferway.twin.result import PartResult
 
 
 class Quantiles:
@@ -41,7 +41,7 @@ class Quantiles:
         return float(self._LEAST_S * np.exp((place + 0.5) * self._WIDTH))
 
 
-class Ledger:
+class Ledger(SlotSums):
     """Sums of a run.
 
     Parameters
@@ -55,10 +55,10 @@ class Ledger:
     """
 
     def __init__(self, terrain: Terrain, slots: int, alpha: float) -> None:
-        self._terrain = terrain
         network = terrain.network
-        types = len(network.requests.task)
-        self._alone = np.zeros((slots, types))
+        super().__init__(network, slots)
+        self._terrain = terrain
+        self._alone = np.zeros((slots, len(network.requests.task)))
         self._own_ms = [100.0 * alpha * (1.0 - model.accuracy) for model in terrain.models]
         self._entry = [
             int(network.paths.node[network.paths.first[path]]) for path in network.requests.path
@@ -70,18 +70,10 @@ class Ledger:
         self._times = array("d")
         self._quantiles = Quantiles()
         self._load: Float = np.zeros(len(network.options.pair))
-        self._present: Float = np.zeros(len(network.pairs.node))
-        self._used: Float = np.zeros(len(network.nodes))
-        self._fetched_by_tier: Float = np.zeros(len(network.tiers))
-        self._fetched_by_task: Float = np.zeros(len(network.tasks))
-        self._saved: Float = np.zeros(types)
         self.gain = [0.0] * slots
         self.time_s = [0.0] * slots
         self.done = [0] * slots
         self.lost_in = [0] * slots
-        self.requests: Float = np.zeros(slots)
-        self.moved: Float = np.zeros(slots)
-        self.cpu: Float = np.zeros(slots)
         self.entered = self.answered = self.lost = self.late = self.retried = 0
         self.sojourn_s = 0.0
         self.area = 0.0
@@ -91,21 +83,14 @@ class Ledger:
 
     def begin(self, slot: int, alone_ms: Float, present: Float) -> None:
         """Begin a slot: (R,) what repositories alone cost per request, (P,) which copies run."""
-        network, pairs = self._terrain.network, self._terrain.network.pairs
         self.slot = slot
         self._alone[slot] = alone_ms
         self._row = alone_ms.tolist()
-        self._present += present
-        here = np.flatnonzero(present)
-        self._used += np.bincount(pairs.node[here], pairs.size[here], len(network.nodes))
+        self.hold(present)
 
     def fetched(self, p: int) -> None:
         """A pair's copy begins to load."""
-        network, pairs = self._terrain.network, self._terrain.network.pairs
-        size = float(pairs.size[p])
-        self.moved[self.slot] += size
-        self._fetched_by_tier[network.tier[pairs.node[p]]] += size
-        self._fetched_by_task[network.models.task[pairs.model[p]]] += size
+        self.fetch(self.slot, [p])
 
     def answer(self, request: NetworkRequest, model: int, now_s: float) -> None:
         """A request has its answer."""
@@ -153,7 +138,7 @@ class Ledger:
             total[0] += count
             total[1] += time_s
             alone = self._alone[self.slot, kind]
-            self._saved[kind] += count * (alone - self._own_ms[i]) - 1000.0 * time_s
+            self.saved[kind] += count * (alone - self._own_ms[i]) - 1000.0 * time_s
         self._now.clear()
         self._quantiles.add(np.frombuffer(self._times))
         self._times = array("d")
@@ -191,15 +176,15 @@ class Ledger:
             mu_bytes_per_slot=float(self.moved[:slots].sum() / slots),
             latency_s=float(whole[1]) / done,
             inaccuracy=float(whole[2]) / done,
-            cpu_s_per_slot=float(self.cpu[1:slots].mean() if slots > 1 else self.cpu[0]),
-            tiers=self._tiers(tiers, slots),
-            tasks=self._tasks(tasks, slots),
+            cpu_s_per_slot=self.cpu_s_per_slot(slots),
+            tiers=self.tiers(tiers, slots),
+            tasks=self.tasks(tasks, slots),
             requests=requests,
             gain=gain,
             moved=self.moved[:slots],
             network=network,
             served=self._load,
-            presence=self._present / slots,
+            presence=self.present / slots,
             fractional=fractional,
             p50_s=self._quantiles.at(0.5),
             p95_s=self._quantiles.at(0.95),
@@ -245,36 +230,4 @@ class Ledger:
             )
             row = found.setdefault(f"{terrain.kinds[model.task].name}/{model.variant}", {})
             row[where] = row.get(where, 0.0) + count / done
-        return found
-
-    def _parts(self, sums: Float, fetched: Float, slots: int) -> list[dict[str, float]]:
-        with np.errstate(invalid="ignore"):  # parts that served nothing have no mean
-            share = sums[:, 0] / sums[:, 0].sum()
-            means = sums[:, 1:] / sums[:, :1]
-        names = ("share", "latency_s", "inaccuracy", "mu_bytes_per_slot")
-        rows = np.column_stack([share, means, fetched / slots]).tolist()
-        return [dict(zip(names, row, strict=True)) for row in rows]
-
-    def _tasks(self, sums: Float, slots: int) -> dict[str, PartResult]:
-        network = self._terrain.network
-        saved = np.bincount(network.requests.task, self._saved, len(sums))
-        with np.errstate(invalid="ignore"):
-            ntag = (saved / sums[:, 0]).tolist()
-        parts = self._parts(sums, self._fetched_by_task, slots)
-        return {
-            name: PartResult(**part, ntag_ms=gain, used=None)
-            for name, part, gain in zip(network.tasks, parts, ntag, strict=True)
-        }
-
-    def _tiers(self, sums: Float, slots: int) -> dict[str, PartResult]:
-        network = self._terrain.network
-        parts = self._parts(sums, self._fetched_by_tier, slots)
-        limited = np.isfinite(network.budget) & (network.budget > 0) & ~network.repository
-        found = {}
-        for k, (name, part) in enumerate(zip(network.tiers, parts, strict=True)):
-            own = limited & (network.tier == k)
-            used = (
-                float((self._used[own] / network.budget[own]).mean() / slots) if own.any() else None
-            )
-            found[name or "network"] = PartResult(**part, ntag_ms=None, used=used)
         return found

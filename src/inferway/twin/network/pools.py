@@ -20,8 +20,8 @@ from inferway.network.node import Capability, FleetTerms, NodeFleet, TaskFleets,
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
 from inferway.site.view import Floats
-from inferway.twin.kernel.chance import streams
-from inferway.twin.kernel.laws import Laws, draw, laws
+from inferway.twin.kernel.rng import streams
+from inferway.twin.kernel.service_times import Laws, draw, laws
 from inferway.twin.network.terrain import Terrain
 
 if TYPE_CHECKING:

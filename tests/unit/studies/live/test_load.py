@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from inferway.dispatch.bound import max_rate
+from inferway.dispatch.bounds import max_rate
 from inferway.experiments.machine import cores
 from inferway.site.fleet import Fleet
 from inferway.studies.live.calibration import as_measured, feasible_rate

@@ -8,7 +8,7 @@ import pytest
 from inferway.deployment.policies import spec_of
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Conditions, Signal, controller_of
-from inferway.scheduling.learned import Learned
+from inferway.scheduling.store import LearnedController
 from inferway.site.view import empty_site
 from inferway.studies.scheduling.burst import RATE_PER_S, control, scenario
 from inferway.studies.scheduling.deciders import decider_of, learned, queues
@@ -49,7 +49,7 @@ def test_as_for_one_site(policy):
 
 @pytest.mark.parametrize("name", ["rl-po", "rl-fo-b"])
 def test_a_network_as_for_one_site(name):
-    policy = Learned(network(name))
+    policy = LearnedController(network(name))
     decide = learned(network(name))
     for observation in seen_by(SlottedSites(control(name), count=8, seed=2), slots=5):
         found, rules = decide(observation)

@@ -11,7 +11,7 @@ import numpy as np
 from inferway.dispatch.batching import rule_of
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.chance import exponential, step, unit
+from inferway.twin.kernel.rng import exponential, step, unit
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, ServiceTime
@@ -44,10 +44,7 @@ def laws(
 ) -> Laws:
     """The laws of the classes of a fleet, in its order.
 
-    Parameters
-    ----------
-    ruled
-        Whether batches are formed by the file's rule, and not by who says how many are taken.
+    With `ruled`, batches are formed by the file's rule, and not by who says how many are taken.
     """
     largest = max((batch.sizes[-1] for batch in batches if batch is not None), default=1)
     size = np.zeros((len(service), largest + 1), np.int64)

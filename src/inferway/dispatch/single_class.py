@@ -1,8 +1,8 @@
-"""Every request to the most accurate class, whatever the latency."""
+"""Every request to one class: the most accurate, whatever the latency, or the fastest."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 
@@ -14,13 +14,11 @@ class MostAccurateOnly(NamedTuple):
     """To the shortest queue of the most accurate class that the request may use."""
 
     order: Ints
-    """(K,) classes, most accurate first."""
+    """(K,) classes, as they are preferred; equal accuracies by speed."""
 
     @classmethod
-    def build(
-        cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None
-    ) -> MostAccurateOnly:
-        """By the fleet's accuracies; equal ones by speed."""
+    def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Self:
+        """By the fleet's accuracies."""
         return cls(np.argsort(-fleet.accuracy, kind="stable"))
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
@@ -29,3 +27,14 @@ class MostAccurateOnly(NamedTuple):
             if has_class(request.classes, k):
                 return shortest_in(site, request, k, uniform(draw, 0))
         return REJECT
+
+
+class FastestOnly(MostAccurateOnly):
+    """To the shortest queue of the fastest class: the least latency, whatever the accuracy."""
+
+    __slots__ = ()
+
+    @classmethod
+    def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Self:
+        """By the fleet's rates, in whose order it is."""
+        return cls(np.arange(len(fleet.rate)))

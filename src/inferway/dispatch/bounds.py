@@ -1,7 +1,8 @@
 """The bound: the greatest rate and the least response time of any policy that keeps the target.
 
 [Anonymous]: Definition 1 (greatest rate), Lemma 1 and eq. 3 (the LP), Lemma 3 (its closed form at
-low load); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open.
+low load), Definition 2 and Algorithm 1 (routing tuples, and the LP solved by them in order of
+cost); and with a mean energy to keep besides, the constraint that its Sec. 8.1 leaves open.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from inferway.dispatch.tuples import RoutingTuple, routing_tuples
 from inferway.site.fleet import Fleet
 from inferway.site.view import Floats
 
@@ -25,6 +25,56 @@ _OPTIONS: Any = {
 
 class UnreachableError(ValueError):
     """A fleet of which no mix keeps what was promised."""
+
+
+class RoutingTuple(NamedTuple):
+    """[Anonymous], Definition 2."""
+
+    classes: tuple[int, ...]
+    """One class or two, faster first."""
+    routing: Floats
+    """(K,) sums to 1; a pair that shuffles traffic between its classes has a negative entry."""
+    cost_s: float
+    """Mean service time that it adds per request, s."""
+
+    @property
+    def proper(self) -> bool:
+        """Whether no entry is negative: a singleton, or a pair on both sides of the target."""
+        return bool((self.routing >= 0).all())
+
+
+def routing_tuples(fleet: Fleet, target: float | None) -> list[RoutingTuple]:
+    """The optimal set of routing tuples, by rising cost ([Anonymous], eq. 11).
+
+    Pairs of equal accuracy have no routing vector and are left out; pairs whose cost is not above
+    0 are left out as in the paper. Equal costs keep the order singletons, then pairs.
+
+    Parameters
+    ----------
+    fleet
+        K server classes.
+    target
+        Accuracy target in 0..1; None counts as 0.
+    """
+    goal = target or 0.0
+    service_s, accuracy = 1.0 / fleet.rate, fleet.accuracy
+    found = [
+        RoutingTuple((k,), unit, float(service_s[k]))
+        for k, unit in enumerate(np.eye(len(accuracy)))
+        if accuracy[k] >= goal
+    ]
+    for i in range(len(accuracy)):
+        for j in range(i + 1, len(accuracy)):
+            gap = accuracy[j] - accuracy[i]
+            if gap == 0:
+                continue
+            routing = np.zeros(len(accuracy))
+            routing[i] = (accuracy[j] - goal) / gap
+            routing[j] = (goal - accuracy[i]) / gap
+            cost_s = float(routing @ service_s)
+            if cost_s > 0:
+                found.append(RoutingTuple((i, j), routing, cost_s))
+    return sorted(found, key=lambda found: found.cost_s)
 
 
 class Optimum(NamedTuple):
@@ -321,3 +371,64 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
         level_s=best.cost_s,
         room=np.ones(len(fleet.rate)),
     )
+
+
+class Filling(NamedTuple):
+    """Result of waterfilling."""
+
+    shares: Floats
+    """(K,) fraction of requests per class."""
+    weights: Floats
+    """Traffic that each routing tuple carries, 1/s, in the tuples' order."""
+    tuples: list[RoutingTuple]
+    response_time_s: float
+    """Mean service time of the shares, s."""
+
+
+def waterfill(fleet: Fleet, target: float | None, rate_per_s: float) -> Filling:
+    """Fill the classes by routing tuples, cheapest first, until all traffic is placed.
+
+    Equals the LP on fleets ordered as in Sec. 2.1 (Theorem 1). With dominated classes it can be
+    wrong or fail where the LP is feasible: nothing here relies on it.
+
+    Parameters
+    ----------
+    fleet
+        K server classes.
+    target
+        Accuracy target in 0..1, or None.
+    rate_per_s
+        Arrival rate of the whole site, 1/s, above 0.
+
+    Raises
+    ------
+    ValueError
+        Where traffic is left that no tuple can carry.
+    """
+    capacity = fleet.capacity.astype(float)
+    tuples = routing_tuples(fleet, target)
+    weights = np.zeros(len(tuples))
+    traffic = np.zeros(len(capacity))
+    left = rate_per_s
+    # Capacities are used up to rounding; what is within it counts as full or empty.
+    slack = 1e-12 * max(capacity.max(), rate_per_s)
+    for index, (_, routing, _) in enumerate(tuples):
+        grows, shrinks = routing > 0, routing < 0
+        room = np.concatenate(
+            [
+                (capacity[grows] - traffic[grows]) / routing[grows],
+                traffic[shrinks] / -routing[shrinks],
+            ]
+        )
+        weight = max(0.0, min(float(room.min()), left))
+        traffic = np.clip(traffic + weight * routing, 0.0, capacity)
+        weights[index] = weight
+        left -= weight
+        if left <= slack:
+            break
+    if left > max(slack, 1e-9 * rate_per_s):
+        raise UnreachableError(
+            f"no routing tuple carries the last {left:g} of {rate_per_s:g} requests per second"
+        )
+    shares = traffic / traffic.sum()
+    return Filling(shares, weights, tuples, float(shares @ (1.0 / fleet.rate)))

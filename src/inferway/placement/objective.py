@@ -97,20 +97,6 @@ def gain(
     return float(_gain(options.first, options.cost, requests, effective, least))
 
 
-def saving(network: DeliveryNetwork, requests: ArrayLike, load: ArrayLike) -> float:
-    """Gain of a slot from its loads: what the repositories alone would cost, less what it did.
-
-    It equals `gain` with the capacities that belong to the loads, without forming them, except
-    that the minimal allocation is served as if nothing else were there.
-    """
-    from inferway.placement.serving import serve
-
-    options = network.options
-    requests, load = batch_of(network, requests), load_of(network, load)
-    least = serve(network, requests, minimal(network).astype(np.uint8))
-    return float(options.cost @ (least - load))
-
-
 def subgradient(
     network: DeliveryNetwork, requests: ArrayLike, capacity: ArrayLike, allocation: ArrayLike
 ) -> Float:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from inferway.site import Fleet
-from inferway.twin.kernel.futures import crowded, heap, larger, next_s, put, rings, take
+from inferway.twin.kernel.event_list import crowded, heap, larger, next_s, put, rings, take
 
 times = st.sampled_from([0.0, 0.5, 1.0, 1.5, 2.5])
 
