@@ -57,12 +57,8 @@ def dispatcher_of(
 ) -> Dispatcher:
     """The dispatcher of a task, with the policy that the file names for it.
 
-    With `measure`, its predictions start from the profiles and follow what is measured.
-
-    Raises
-    ------
-    ValueError
-        Where the policy lacks what it needs, or no instance of the task runs on the node.
+    With `measure`, its predictions start from the profiles and follow what is measured. ValueError
+    where the policy lacks what it needs, or no instance of the task runs on the node.
     """
     fleet = fleet_of(deployment, task, node)
     place = deployment.nodes[fleet.node]

@@ -132,12 +132,8 @@ class Dispatcher:
     def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
         """Compile now what not every world asks for; else its first call takes a moment.
 
-        Parameters
-        ----------
-        batches
-            `pull` and `begin`, for servers that take several requests at once.
-        shifts
-            `shift`, for times that change from outside.
+        Batches are `pull` and `begin`, for servers that take several requests at once; shifts are
+        `shift`, for times that change from outside.
         """
         if batches and isinstance(self._begin, RareStep):
             self._begin, self._pull = self._begin.compiled(), self._pull.compiled()
@@ -274,12 +270,9 @@ class Dispatcher:
         counted: bool,
         taken: int,
     ) -> int:
-        """As `arrive`, but what happens is `taken`: how a decision is compared with a recorded one.
+        """As `arrive`, but what happens is `taken`; what this policy would have decided.
 
-        Returns
-        -------
-        int
-            What this policy would have decided.
+        So a decision is compared with a recorded one.
         """
         return self._arrive(
             self._bound, now_s, draw, deadline_s, floor, priority, classes, rows, counted, taken
@@ -295,13 +288,8 @@ class Dispatcher:
     def finish(self, server: int, now_s: float, service_s: float, measured: int = 0) -> None:
         """The first request at the server is answered after `service_s`; the next one starts.
 
-        Parameters
-        ----------
-        server, now_s, service_s
-            Where, when, and how long the service took, s.
-        measured
-            For how many rows the service time is learned: those of the whole batch, for its first
-            answer; 0 for the request's own; below 0 where it has been learned already.
+        The service time is learned for so many measured rows: those of the whole batch, for its
+        first answer; 0 for the request's own; below 0 where it has been learned already.
         """
         try:
             self._finish(self._learning, server, now_s, service_s, measured)
@@ -347,17 +335,9 @@ class Dispatcher:
     ) -> None:
         """Have a policy that a scheduler steers route so from now on.
 
-        Parameters
-        ----------
-        probabilities
-            (n,) by server; None leaves the decisions to the policy that `steered` falls back to.
-        smallest, largest
-            (K,) batch sizes by class; as they are by default.
-
-        Raises
-        ------
-        ValueError
-            Where these are no probabilities or no batch sizes; nothing has happened then.
+        (n,) probabilities are by server; None leaves the decisions to the policy that `steered`
+        falls back to. (K,) batch sizes by class stay as they are by default. ValueError where these
+        are no probabilities or no batch sizes; nothing has happened then.
         """
         if probabilities is not None:
             set_routing(self.policy, probabilities, smallest, largest)

@@ -53,10 +53,7 @@ class UnsoundError(ValueError):
 def check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
     """Check what a file says of its begin, before a dispatcher is set to it.
 
-    Raises
-    ------
-    UnsoundError
-        Where it is no state of such a dispatcher.
+    UnsoundError where it is no state of such a dispatcher.
     """
     for name, array in state.items():
         owner, _, field = name.partition(".")
@@ -116,13 +113,7 @@ def _check_site(own: Site, said: dict[str, np.ndarray]) -> None:
 
 
 def check_event(site: Site, row: tuple[Any, ...]) -> None:
-    """Check that an event could happen at the site as it is now.
-
-    Raises
-    ------
-    UnsoundError
-        Where it could not.
-    """
+    """Check that an event could happen at the site as it is; UnsoundError where it could not."""
     kind, _, _, rows, server, floor, time_s, _, value, _ = row
     if not math.isfinite(time_s):
         raise UnsoundError(f"an event is at {time_s} s")
@@ -213,15 +204,10 @@ class Replay:
 
 
 def recordings(folder: Path) -> list[Path]:
-    """The recordings at a folder, by name.
+    """The recordings at a folder, by name; ValueError where there is none.
 
     Itself; one per task below it, or several where the task's fleet has changed, in their order;
     and the same below a folder per node.
-
-    Raises
-    ------
-    ValueError
-        Where there is none.
     """
     found: list[Path] = []
     for below in ("", "*/", "*/*/"):
@@ -471,10 +457,7 @@ def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
 def header(folder: Path) -> dict[str, Any]:
     """What a recording says of itself: fleet, policy, options, target, versions.
 
-    Raises
-    ------
-    ValueError
-        Where the folder holds no recording that this version reads.
+    ValueError where the folder holds no recording that this version reads.
     """
     file = folder / "recording.json"
     try:
@@ -498,10 +481,7 @@ def _number(digits: str) -> int | float:
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     """Make the dispatcher that a recording says it is of.
 
-    Raises
-    ------
-    ValueError
-        Where it says it of none, or of one that is too large.
+    ValueError where it says it of none, or of one that is too large.
     """
     try:
         fleet = head["fleet"]

@@ -109,13 +109,7 @@ def _change(
 
 
 def flow_of(arrivals: Arrivals, capacity_per_s: float, count: int) -> Flow:
-    """The arrivals of so many sites; they begin with `begin`.
-
-    Raises
-    ------
-    ValueError
-        For a trace that is none.
-    """
+    """The arrivals of so many sites; `begin` begins them. ValueError for a trace without a rate."""
     kind, mean_s, lasts_s = MAP, np.ones(1), np.full(1, np.inf)
     after, along, times_s = np.full((1, 1), np.inf), np.empty((1, 0)), np.zeros(1)
     match arrivals:

@@ -42,10 +42,7 @@ class Checkpoint:
     def read(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]] | None:
         """Read what was written last; None where nothing was.
 
-        Raises
-        ------
-        ValueError
-            Where the file is none of ours, or of another version.
+        ValueError where the file is none of ours, or of another version.
         """
         if not self.path.exists():
             return None

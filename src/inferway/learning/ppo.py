@@ -344,10 +344,8 @@ class Learner:
     def update(self) -> Update:
         """Collect trajectories and learn from them.
 
-        Raises
-        ------
-        DivergenceError
-            Where a loss or a weight is not finite any more; this object is then of no use.
+        DivergenceError where a loss or a weight is not finite any more; this object is then of no
+        use.
         """
         settings = self.settings
         sigma, rates = settings.sigma_at(self.slots), settings.rates_at(self.slots)

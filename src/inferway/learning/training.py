@@ -169,46 +169,21 @@ def train(
 ) -> Trained:
     """Train, or go on with a training.
 
-    Parameters
-    ----------
-    control
-        The sites, as the policy will see them.
-    settings
-        How to train.
-    out
-        Folder: ``checkpoint.npz``, ``policy.npz``, ``curve.csv``, ``tensorboard``. With a
-        checkpoint of the same training in it, that is gone on with; only `Settings.slots` may have
-        changed, and that only where nothing depends on it.
-    task
-        Named in the policy's file, as is `command`.
-    seed
-        Of everything.
-    threads
-        Of PyTorch. NumPy's matrix products take theirs from ``OMP_NUM_THREADS`` at its import.
-    tensorboard
-        Whether to log for TensorBoard.
-    start
-        A policy to begin with in place of random weights, ``policy.npz`` of another training.
-    evaluation_slots
-        For the figures in the result and in the policy's file.
-    evaluate_every
-        Updates between two evaluations without noise in the learning curve; 0 for none.
-    checkpoint_every_s
-        At least so many seconds lie between two checkpoints; the last update always has one.
-    progress
-        Called after each update.
+    The folder gets ``checkpoint.npz``, ``policy.npz``, ``curve.csv`` and ``tensorboard``. With a
+    checkpoint of the same training in it, that is gone on with; only `Settings.slots` may have
+    changed, and that only where nothing depends on it. Task and command are named in the policy's
+    file; the seed is that of everything. The threads are PyTorch's: NumPy's matrix products take
+    theirs from ``OMP_NUM_THREADS`` at its import. A policy to begin with, ``policy.npz`` of another
+    training, takes the place of random weights.
 
-    Returns
-    -------
-    Trained
+    `evaluation_slots` are for the figures in the result and in the policy's file; in the learning
+    curve, `evaluate_every` so many updates there is an evaluation without noise, and none with 0.
+    At least so many seconds lie between two checkpoints; the last update always has one. Progress
+    is told after each update.
 
-    Raises
-    ------
-    ValueError
-        Where the folder holds another training.
-    RuntimeError
-        Where another process trains in the folder; a `inferway.learning.ppo.DivergenceError` where
-        a number of the training is none any more: the last checkpoint, from before, is kept.
+    ValueError where the folder holds another training. RuntimeError where another process trains in
+    it; a `inferway.learning.ppo.DivergenceError` where a number of the training is none any more:
+    the last checkpoint, from before, is kept.
     """
     import torch
 

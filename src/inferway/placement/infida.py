@@ -44,10 +44,7 @@ class Refresh(NamedTuple):
 def refresh_of(value: int | Refresh | tuple[float, float, float]) -> Refresh:
     """Read a refresh period: slots, or (first period, last one, slots that the change takes).
 
-    Raises
-    ------
-    ValueError
-        For a period below one slot.
+    ValueError for a period below one slot.
     """
     found = Refresh(value, value) if isinstance(value, int) else Refresh(*value)
     if min(found.start, found.target) < 1 or found.stretch < 0:
@@ -173,10 +170,7 @@ class Infida:
     def step(self, observation: Observation) -> Allocation:
         """Take in a slot, learn from it, and round if a refresh is due.
 
-        Raises
-        ------
-        ValueError
-            For arrays of another shape or with impossible numbers.
+        ValueError for arrays of another shape or with impossible numbers.
         """
         requests = batch_of(self.network, observation.requests)
         load = load_of(self.network, observation.load)

@@ -112,10 +112,8 @@ def pairs_of(sizes: Sequence[int]) -> list[tuple[int, int]]:
 def read(path: Path) -> NeuralPolicy:
     """Read an exported policy.
 
-    Raises
-    ------
-    ValueError
-        Where there is no such file, it is no exported policy, or a number in it is not finite.
+    ValueError where there is no such file, it is no exported policy, or a number in it is not
+    finite.
     """
     try:
         loaded = np.load(path, allow_pickle=False)
@@ -187,12 +185,8 @@ def fits(
 ) -> None:
     """Refuse a policy that was trained for something else than what it is to run.
 
-    Service times and accuracies may differ: those of training are estimates.
-
-    Raises
-    ------
-    ValueError
-        For another kind of policy, fleet, buffer, deadline or slot.
+    Service times and accuracies may differ: those of training are estimates. ValueError for another
+    kind of policy, fleet, buffer, deadline or slot.
     """
     about = network.about
     trained = f"{network.path} was trained"

@@ -158,11 +158,8 @@ def networks_of(
 ) -> list[NeuralPolicy]:
     """The policies at a path: one file, or all ``.npz`` files of a folder.
 
-    Raises
-    ------
-    ValueError
-        Where there is none, or one was trained for something else: another kind of policy, buffer,
-        deadline or slot, or servers that the fleet has not.
+    ValueError where there is none, or one was trained for something else: another kind of policy,
+    buffer, deadline or slot, or servers that the fleet has not.
     """
     if not place.is_dir():
         network = read(place)

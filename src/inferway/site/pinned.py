@@ -48,12 +48,8 @@ class Pinned(NamedTuple):
 def pin(value: Any) -> Pinned:
     """Lay out a NamedTuple of numbers, arrays and tuples of these.
 
-    What is written to its arrays is seen on both sides; its numbers are those of now.
-
-    Raises
-    ------
-    numba.core.errors.TypingError
-        Where compiled code has no type for one of its fields.
+    What is written to its arrays is seen on both sides; its numbers are those of now. TypingError
+    of Numba where compiled code has no type for one of its fields.
     """
     if numba.config.DISABLE_JIT:
         return Pinned(value, None)

@@ -103,10 +103,7 @@ def run_slots(
 ) -> NetworkResult:
     """Run a policy; see `simulate_slots` and `NetworkResult`.
 
-    Raises
-    ------
-    KeyboardInterrupt
-        Where `stop` was set before the first slot.
+    KeyboardInterrupt where `stop` was set before the first slot.
     """
     sums = SlotSums(network, slots)
     gain: Float = np.zeros(slots)
@@ -167,10 +164,7 @@ def regret_of(
 ) -> Regret:
     """Compare a run with the best static allocation for the mean requests, served as the run was.
 
-    Raises
-    ------
-    RuntimeError
-        Where the solver finds no allocation within the time.
+    RuntimeError where the solver finds no allocation within the time.
     """
     optimum = best_static(
         network, expected_batches(demand, result.slots), time_limit_s=time_limit_s

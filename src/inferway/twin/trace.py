@@ -94,11 +94,8 @@ class Trace:
 def read(folder: Path) -> Trace:
     """Read one recording, of `inferway serve --record`.
 
-    Raises
-    ------
-    ValueError
-        Where it cannot be read, holds no request, or holds some that waited in a central queue:
-        when those arrived is not recorded.
+    ValueError where it cannot be read, holds no request, or holds some that waited in a central
+    queue: when those arrived is not recorded.
     """
     head = header(folder)
     try:
@@ -162,13 +159,7 @@ def traces(folder: Path) -> dict[str, Trace]:
 
 
 def measured(trace: Trace) -> Numbers:
-    """What the live server did.
-
-    Raises
-    ------
-    ValueError
-        Where it answered nothing.
-    """
+    """What the live server did; ValueError where it answered nothing."""
     answered, taken_by = trace.answered, trace.taken_by
     if not answered.any():
         raise ValueError(
@@ -209,12 +200,7 @@ def simulated(result: TaskResult) -> Numbers:
 def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> Iterator[Scenario]:
     """The file's fleet and policy under the requests of a trace, while the block runs.
 
-    Their times go through a file of their own, as any trace's do.
-
-    Raises
-    ------
-    ValueError
-        As `scenario_of`.
+    Their times go through a file of their own, as any trace's do. ValueError as `scenario_of`.
     """
     with TemporaryDirectory(prefix="inferway-trace-") as name:
         file = Path(name, "arrivals.csv")
