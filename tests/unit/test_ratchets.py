@@ -18,29 +18,22 @@ MOST_PARAMETERS = 8
 NAMED_TWICE = {
     "Batch": 2,
     "Clock": 2,
-    "Counts": 2,
     "Engine": 2,
     "Estimate": 2,
     "Exchange": 2,
-    "Fixed": 2,
     "Keys": 2,
-    "Layout": 2,
-    "Learned": 2,
     "Model": 2,
     "Node": 2,
-    "Optimum": 2,
-    "Outcome": 3,
-    "Plan": 2,
+    "Outcome": 2,
     "Policy": 2,
     "Record": 2,
     "Request": 2,
     "Result": 2,
     "Scenario": 2,
     "Section": 2,
-    "Series": 2,
     "Site": 2,
     "Source": 2,
-    "Store": 3,
+    "Store": 2,
     "Stream": 2,
     "Tier": 2,
     "Trace": 2,
@@ -49,7 +42,6 @@ NAMED_TWICE = {
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
 WIDE_CONSTRUCTORS = {
-    "inferway.dispatch.dispatcher.Dispatcher": 9,
 }
 
 # Modules that import each other in a circle, lazily or for types only as well.
