@@ -41,8 +41,7 @@ NAMED_TWICE = {
 }
 
 # Constructors of more than so many parameters besides `self`, and how many they have.
-WIDE_CONSTRUCTORS = {
-}
+WIDE_CONSTRUCTORS = {}
 
 # Modules that import each other in a circle, lazily or for types only as well.
 CIRCLES = (
