@@ -82,7 +82,7 @@ class World:
             self.server.sites,
             self.server.replace,
             self.models,
-            Heard(self),
+            Heard(self),  # type: ignore[arg-type]
             self.upstreams,
         )
 

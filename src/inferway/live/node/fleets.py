@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from inferway.dispatch.offers import Offer
 from inferway.dispatch.service_times import carry_over
 from inferway.live.errors import ServeError
 from inferway.live.node.models import LoadedModels, Pair
+from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.plan import NodePlan
 from inferway.live.pool import Pool, PoolOptions
 from inferway.live.site import Site
@@ -30,16 +31,6 @@ from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-
-
-class TaskOffers(Protocol):
-    """What a node goes by."""
-
-    def offers(self, task: str) -> Iterable[Offer]:
-        """List the offers of a task that hold now."""
-
-    def signature(self, task: str) -> Signature | None:
-        """Say what neighbors say that a task takes and gives; None where none says it."""
 
 
 class Fleets:
@@ -72,7 +63,7 @@ class Fleets:
         sites: Mapping[str, Site],
         replace: Callable[[str, Pool | None], Awaitable[asyncio.Task[None] | None]],
         models: LoadedModels,
-        offers: TaskOffers,
+        offers: OfferTable,
         upstreams: Mapping[str, Upstream],
         spans: Spans | None = None,
     ) -> None:

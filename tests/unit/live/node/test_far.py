@@ -45,13 +45,6 @@ LARGE = Offer("digits", "large", "metro", 0.9, 0.004, 0.005, 100.0, ("metro",), 
 _SECONDS = map(float, count(1))
 
 
-class _Log:
-    def warning(self, *args: Any, **more: Any) -> None:
-        pass
-
-    info = warning
-
-
 def hear(hop: Upstream, rtt_s: float, times: int) -> None:
     """Let the hop have answers that took so long, each asked for when the last had come."""
     for _ in range(times):
@@ -84,7 +77,7 @@ def test_what_is_known_of_a_link_counts_once(tmp_path: Path) -> None:
             server.sites,
             server.replace,
             models,
-            heard,
+            heard,  # type: ignore[arg-type]
             {"metro": hop},
         )
         await fleets.run({("digits", "mini"): 1})

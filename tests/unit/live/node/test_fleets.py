@@ -28,13 +28,6 @@ async def _never(visit: Visit) -> None:
     await visit.writer.wait_closed()
 
 
-class _Log:
-    def warning(self, *args: Any, **more: Any) -> None:
-        pass
-
-    info = warning
-
-
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., None]:
     def main(work: Callable[[World], Coroutine[Any, Any, None]], **options: Any) -> None:
