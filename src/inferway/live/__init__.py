@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from inferway.live.application import apply
-    from inferway.live.assembly import times_file
+    from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
     from inferway.live.http.limits import Limits
@@ -82,7 +82,7 @@ _MODULES: Final = {
     "WarmUpError": "errors",
     "apply": "application",
     "serve": "serving",
-    "times_file": "assembly",
+    "times_file": "build",
 }
 
 

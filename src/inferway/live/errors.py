@@ -5,6 +5,10 @@ class ServeError(ValueError):
     """A deployment that cannot be served, with a sentence for each reason."""
 
 
+class LoadError(ValueError):
+    """A model that cannot be served; the message begins with its variant."""
+
+
 class WarmUpError(RuntimeError):
     """A model that cannot answer its first request."""
 

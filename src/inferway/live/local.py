@@ -117,14 +117,18 @@ class LocalInstance:
         return None
 
     async def start(self, events: Events) -> None:
-        """Warm up and start the thread; brief runs are the loop's.
+        """Warm up, unless the model is warm, and start the thread; brief runs are the loop's.
 
         Raises
         ------
         WarmUpError
             As `warm_up`.
         """
-        await run_detached(self.warm_up)
+        warmed_s = getattr(self.runtime, "warmed_s", None)
+        if warmed_s is None:
+            await run_detached(self.warm_up)
+        else:
+            self._run_time.begin(warmed_s)
         self._events = events
         self._thread.start()
 
@@ -211,6 +215,8 @@ class LocalInstance:
             except Exception as error:
                 raise no_batches(self.name, rows, error) from error
             check_batch(self.name, rows, outputs)
+        if hasattr(self.runtime, "warmed_s"):
+            self.runtime.warmed_s = self._run_time.run_s
         return True
 
     def probe(self, told: Callable[[str], None]) -> None:

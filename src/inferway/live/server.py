@@ -15,9 +15,9 @@ import uvloop
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
-from inferway.live.assembly import check_served, pools_of
 from inferway.live.bodies import Bodies
 from inferway.live.bounds import Bounds
+from inferway.live.build import check_served, pools_of
 from inferway.live.descriptors import Descriptors
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
@@ -224,15 +224,8 @@ class Server:
         return {site.task: list(site.pool.variants) for site in self.served()}
 
     async def _made(self, deployment: Deployment) -> Sequence[Pool]:
-        options = self.options
         return await run_detached(
-            pools_of,
-            deployment,
-            options.times,
-            options.now,
-            self.headroom,
-            self._growths,
-            self.log,
+            pools_of, deployment, self.options, self.headroom, self._growths, self.log
         )
 
     def _watched(self, site: Site) -> Site:

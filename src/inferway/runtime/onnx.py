@@ -55,6 +55,8 @@ class OnnxRuntime:
         self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self.steady = True
+        self.warmed_s: float | None = None
+        """Time of a run at the end of a warm-up; None before."""
 
     def call(self) -> Any:
         """Make what stops one run between two operators; see `inferway.runtime.Stoppable`."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from inferway.dispatch.offers import Offer
 from inferway.dispatch.service_times import carry_over
+from inferway.live.build import pool_of
 from inferway.live.errors import ServeError
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.offer_table import OfferTable
@@ -27,7 +28,6 @@ from inferway.live.upstream.upstream import Upstream
 from inferway.network.node import FleetTerms, TaskFleets
 from inferway.protocol import Signature
 from inferway.runtime import Served
-from inferway.site.view import WHOLE
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -186,18 +186,8 @@ class Fleets:
                 error
             )
         dispatcher, stands_for = made.dispatcher, made.stands_for
-        fleet, view = dispatcher.fleet, dispatcher.site
+        fleet = dispatcher.fleet
         dispatcher.prepare(shifts=True)
-        demands = []
-        for k, (name, offer) in enumerate(zip(fleet.variants, stands_for, strict=True)):
-            servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
-            if offer is not None:
-                view.most_rows[servers] = WHOLE  # whoever runs it divides it
-            demands.append(
-                None
-                if offer is not None
-                else self._models.memory_need(task, name, view, servers, signature)
-            )
         before, carried = self.pool(task), list[str]()
         rtt_s: dict[str, float | None] = {}
         if before is not None:
@@ -209,38 +199,30 @@ class Fleets:
                 carried = carry_over(dispatcher, before.dispatcher, same)  # type: ignore[arg-type]
                 if rtt_s == self._round_trips_s(fleet.variants, stands_for):
                     break
-        runtimes: list[Served | Forwarding] = []
-        for name, count, offer in zip(fleet.variants, fleet.count, stands_for, strict=True):
-            runtime: Served | Forwarding = (
-                lent[name]
-                if offer is None
-                else Forwarding(
-                    self._upstreams[offer.path[0]],
-                    offer.node,
-                    offer.variant,
-                    offer.path,
-                    self._spans,
-                    rtt_s[name] if name in carried else offer.rtt_s,
-                )
+        runtimes = [
+            lent[name]
+            if offer is None
+            else Forwarding(
+                self._upstreams[offer.path[0]],
+                offer.node,
+                offer.variant,
+                offer.path,
+                self._spans,
+                rtt_s[name] if name in carried else offer.rtt_s,
             )
-            runtimes += [runtime] * int(count)
-        options = self._deployment.policy_of(kind).options
-        pool = Pool(
-            task,
-            signature,
+            for name, offer in zip(fleet.variants, stands_for, strict=True)
+        ]
+        pool = pool_of(
+            self._deployment,
+            kind,
             dispatcher,
+            signature,
             runtimes,
+            lambda variant, _: self._models.growth(task, variant),
             PoolOptions(
-                seed=self._deployment.seed,
-                target=kind.accuracy_target,
-                deadline_s=kind.deadline_s,
                 drop_late=plan.member.late == "drop",
-                rules=made.rules,
                 headroom=self._models.headroom,
-                demands=demands,
-                window_s=None if options.get("rate") else options.get("window"),
                 node=plan.node,
-                idempotent=kind.idempotent,
                 now=self.sites[task].now,
             ),
         )

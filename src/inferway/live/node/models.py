@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from numpy.typing import NDArray
 
-from inferway.live.assembly import demand_at
-from inferway.live.errors import DamagedError, StoreError, WarmUpError
+from inferway.live.build import PASSING
+from inferway.live.errors import DamagedError, LoadError, StoreError, WarmUpError
 from inferway.live.growths import Growths
-from inferway.live.headroom import Headroom, MemoryNeed, is_closed
+from inferway.live.headroom import Headroom, is_closed
 from inferway.live.local import LocalInstance
-from inferway.live.models import PASSING, LoadError
 from inferway.live.store.allowed import shown
 from inferway.live.store.store import Progress
 from inferway.live.threads import run_in_thread
@@ -45,7 +44,6 @@ from inferway.site.view import RUN_ROWS
 if TYPE_CHECKING:
     from inferway.deployment import Deployment, Model, Remote, Task, Variant
     from inferway.live.store.store import ModelStore
-    from inferway.site.view import Site as View
 
 T = TypeVar("T")
 Pair = tuple[str, str]
@@ -246,15 +244,6 @@ class LoadedModels:
         """Say what runs of a loaded variant take, and where that comes from; None if not known."""
         return self._growth.get((task, variant))
 
-    def memory_need(
-        self, task: str, variant: str, view: View, servers: slice, signature: Signature
-    ) -> MemoryNeed | None:
-        """Say what requests of a loaded variant take; divide at its servers what is too large."""
-        if self.headroom is None:
-            return None
-        described, growth = self._variant(task, variant), self.growth(task, variant)
-        return demand_at(view, servers, described, signature, self.headroom, growth)
-
     def release(self, task: str, variant: str) -> bool:
         """Free a variant's memory, at once or when the last loan comes back; whether it is free."""
         pair = task, variant
@@ -436,6 +425,7 @@ class _Loan:
 
     def __init__(self, weights: _Weights, returned: Callable[[], None]) -> None:
         self.signature = weights.runtime.signature
+        self.warmed_s = weights.runtime.warmed_s
         self.call = weights.runtime.call
         self._weights: _Weights | None = weights
         self._returned = returned

@@ -16,8 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple, NoReturn
 
-from inferway.live.errors import ServeError, WarmUpError
-from inferway.live.models import LoadError
+from inferway.live.errors import LoadError, ServeError, WarmUpError
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.placement.moves import Load, Unload, next_move
 

@@ -16,7 +16,7 @@ import pytest
 
 import inferway
 from inferway.catalog import zoo
-from inferway.live.models import LoadError
+from inferway.live.errors import LoadError
 from inferway.live.node.models import LoadedModels
 from inferway.live.store.allowed import Allowed
 from inferway.live.store.store import ModelStore

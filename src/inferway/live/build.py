@@ -1,0 +1,343 @@
+"""From a deployment, its models and what neighbors offer to the fleets that serve it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from inferway.live.errors import LoadError, ServeError
+from inferway.live.growths import Growths, identity
+from inferway.live.headroom import Headroom, MemoryNeed, is_closed, memory_need_of, tensors_of
+from inferway.live.instance import RemoteTarget
+from inferway.live.options import ServerOptions
+from inferway.live.pool import HELD_LIMIT, Pool, PoolOptions
+from inferway.protocol import Signature
+from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Served
+from inferway.site.view import WHOLE
+
+if TYPE_CHECKING:
+    from inferway.deployment import Batch, Deployment, Task, Variant
+    from inferway.dispatch.dispatcher import Dispatcher
+    from inferway.runtime.growth import Growth
+    from inferway.scheduling import Controller
+    from inferway.site import Fleet
+
+PASSING: Final = frozenset((Fault.UNREACHABLE, Fault.UNAVAILABLE, Fault.OVERLOADED, Fault.LATE))
+"""Faults of servers that may be back: they keep nobody else from starting."""
+
+
+def check_served(deployment: Deployment) -> None:
+    """Refuse what the live server does not run.
+
+    Raises
+    ------
+    ServeError
+        With all the reasons, one per line.
+    """
+    reasons = deployment.unserved()
+    if reasons:
+        raise ServeError("\n".join(f"{deployment.path}: {reason}" for reason in reasons))
+
+
+def times_file() -> Path:
+    """Where measured service times are kept from one run to the next."""
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
+    return Path(home) / "inferway" / "service-times.json"
+
+
+def pool_of(
+    deployment: Deployment,
+    task: Task,
+    dispatcher: Dispatcher,
+    signature: Signature,
+    runtimes: Sequence[Served | RemoteTarget],
+    growth: Callable[[str, int], tuple[Growth, str] | None],
+    options: PoolOptions,
+) -> Pool:
+    """Join what decides to what runs; requests are divided so that they fit into memory.
+
+    Parameters
+    ----------
+    deployment, task
+        The file, and the task as it is described there.
+    dispatcher
+        Its fleet is named as clients name the task. It has been told of batches, `foreseen`.
+    signature
+        What all variants take and give.
+    runtimes
+        By class, of a variant here, or where another node's are.
+    growth
+        Says of a variant, by the rows of its largest run, what runs take and where that comes from;
+        None where it is not known.
+    options
+        How it serves; what the task says is filled in.
+    """
+    from inferway.dispatch.batching import rules_of
+
+    fleet, view = dispatcher.fleet, dispatcher.site
+    room, needs = options.headroom, list[MemoryNeed | None]()
+    for k, (name, runtime) in enumerate(zip(fleet.variants, runtimes, strict=True)):
+        servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
+        need = None
+        if isinstance(runtime, RemoteTarget):
+            view.most_rows[servers] = WHOLE  # whoever runs it divides it
+        elif room is not None:
+            largest = int(view.most_rows[servers.start])
+            elsewhere = task.variants[name].remote is not None
+            known = (tensors_of(signature), "estimated") if elsewhere else growth(name, largest)
+            if known is not None:
+                need = memory_need_of(*known, signature, largest, room.limit_bytes)
+                view.most_rows[servers] = need.most_rows
+        needs.append(need)
+    batches = _batches(task, fleet)
+    policy = deployment.policy_of(task).options
+    return Pool(
+        fleet.task,
+        signature,
+        dispatcher,
+        [one for one, count in zip(runtimes, fleet.count, strict=True) for _ in range(int(count))],
+        replace(
+            options,
+            seed=deployment.seed,
+            target=task.accuracy_target,
+            deadline_s=task.deadline_s,
+            rules=rules_of(view, batches) if any(batches) else None,
+            demands=needs,
+            window_s=None if policy.get("rate") else policy.get("window"),
+            idempotent=task.idempotent,
+        ),
+    )
+
+
+def foreseen(task: Task, dispatcher: Dispatcher) -> Dispatcher:
+    """Have a dispatcher predict the times of batches as the file says them."""
+    # Compiles, which takes time that `import inferway.live` must not.
+    from inferway.dispatch.batching import foresee
+
+    foresee(dispatcher.site, _batches(task, dispatcher.fleet))
+    return dispatcher
+
+
+def _batches(task: Task, fleet: Fleet) -> list[Batch | None]:
+    """By class, the batches that the file offers; none of what another node runs."""
+    own = [task.variants.get(name) for name in fleet.variants]
+    return [None if variant is None else variant.batch for variant in own]
+
+
+def pools_of(
+    deployment: Deployment,
+    options: ServerOptions,
+    headroom: Headroom,
+    growths: Growths,
+    log: Any,
+) -> list[Pool]:
+    """Load every task of a deployment; takes seconds.
+
+    Parameters
+    ----------
+    deployment
+        Checked by `check_served`.
+    options
+        Have the pools' clock, and where service times are recalled from and kept.
+    headroom
+        Of all their runs.
+    growths
+        Says what runs take.
+    log
+        Where it is said which service times are recalled, from where and of when.
+
+    Raises
+    ------
+    ServeError
+        When a model or a policy cannot be loaded.
+    """
+    return [
+        _own_pool(deployment, task, options, headroom, growths, log)
+        for task in deployment.tasks.values()
+    ]
+
+
+def _own_pool(
+    deployment: Deployment,
+    task: Task,
+    options: ServerOptions,
+    headroom: Headroom,
+    growths: Growths,
+    log: Any,
+) -> Pool:
+    from inferway.dispatch.deployed import dispatcher_of
+
+    (node,) = deployment.nodes.values()
+    try:
+        dispatcher = foreseen(task, dispatcher_of(deployment, task.name, node.name))
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: tasks.{task.name}.dispatch: {error}") from error
+    fleet = dispatcher.fleet
+    controller = _controller(deployment, task, fleet)
+    try:
+        signature, models = models_of(task, fleet.variants)
+    except LoadError as error:
+        raise ServeError(f"{deployment.path}: tasks.{task.name}.variants.{error}") from error
+
+    def growth(name: str, largest: int) -> tuple[Growth, str] | None:
+        model = task.variants[name].model
+        if model is None or not is_closed(signature):
+            return None
+        assert model.path is not None  # `check_served` has refused others
+        return growths.of(model, model.path, largest)
+
+    central, room = node.queue == "central", HELD_LIMIT
+    if central and node.buffer is not None:
+        room = (node.buffer - 1) * fleet.servers
+    return pool_of(
+        deployment,
+        task,
+        dispatcher,
+        signature,
+        # Instances of a variant share the weights; each calls from a thread of its own.
+        [models[name] for name in fleet.variants],
+        growth,
+        PoolOptions(
+            drop_late=node.late == "drop",
+            in_order=central,
+            room=room,
+            controller=controller,
+            headroom=headroom,
+            remember=_remembering(task, dispatcher, node.hardware, options.times, log),
+            now=options.now,
+        ),
+    )
+
+
+def _remembering(
+    task: Task, dispatcher: Dispatcher, hardware: str, times: Path | None, log: Any
+) -> Callable[[], None] | None:
+    """Recall what was measured of these models; return what keeps it, None where nothing does."""
+    from inferway.dispatch.service_times import measured_at, recall, remember
+
+    if times is None:
+        return None
+    keys = {name: _identity(task, name, hardware) for name in dispatcher.fleet.variants}
+    recalled = recall(dispatcher, keys, times)
+    if recalled:
+        log.info(
+            "service times recalled",
+            task=task.name,
+            variants=recalled,
+            file=str(times),
+            measured=_day(measured_at([keys[name] for name in recalled], times)),
+        )
+    return _keeping(partial(remember, dispatcher, keys, times), task.name, times, log)
+
+
+def _keeping(write: Callable[[], None], task: str, file: Path, log: Any) -> Callable[[], None]:
+    """Write what was measured, again and again; say when that fails and when it works again."""
+    fails = False
+
+    def keep() -> None:
+        nonlocal fails
+        failed, fails = fails, False
+        try:
+            write()
+        except OSError as error:  # it is measured again by whoever starts next
+            fails = True
+            if not failed:
+                reason = error.strerror or str(error)
+                log.warning("service times not kept", task=task, file=str(file), reason=reason)
+            return
+        if failed:
+            log.info("service times kept again", task=task, file=str(file))
+
+    return keep
+
+
+def _day(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
+
+
+def _controller(deployment: Deployment, task: Task, fleet: Fleet) -> Controller | None:
+    spec = deployment.scheduling_of(task)
+    if spec is None:
+        return None
+    from inferway.scheduling import Conditions, controller_of
+
+    conditions = Conditions(fleet, task.deadline_s, batches=_batches(task, fleet))
+    try:
+        return controller_of(spec, conditions, deployment.folder)
+    except ValueError as error:
+        raise ServeError(f"{deployment.path}: scheduling: {error}") from error
+
+
+def _identity(task: Task, name: str, hardware: str) -> str:
+    """What a measured service time is true of: this model on this hardware."""
+    model, remote = task.variants[name].model, task.variants[name].remote
+    if remote is not None:
+        return remote.url
+    assert model is not None  # `check_served` has refused it
+    assert model.path is not None  # what has to be fetched has a digest
+    return f"{identity(model, model.path)} on {hardware}"
+
+
+def models_of(task: Task, variants: Sequence[str]) -> tuple[Signature, Mapping[str, Served]]:
+    """Load the models of these variants; they share one signature, which comes first.
+
+    A remote server that is down may come back: its variant is taken to have the signature of the
+    others, and its runtime looks whether that is so before the first request.
+
+    Raises
+    ------
+    LoadError
+        When one cannot be loaded, or none says the signature.
+    """
+    found: dict[str, Served] = {}
+    try:
+        return _load(task.variants, variants, found), found
+    except BaseException:
+        for runtime in found.values():
+            runtime.close()
+        raise
+
+
+def _load(
+    described: Mapping[str, Variant],
+    variants: Sequence[str],
+    found: dict[str, Served],
+) -> Signature:
+    signature: Signature | None = None
+    source = silent = ""
+    # Those that are here first: their signatures are known whatever servers are down.
+    for name in sorted(variants, key=lambda name: described[name].model is None):
+        model, remote = described[name].model, described[name].remote
+        try:
+            if model is not None:
+                assert model.path is not None  # `check_served` has refused others
+                runtime: Served = OnnxRuntime(model.path, digest=model.digest)
+            else:
+                assert remote is not None  # `check_served` has refused it
+                runtime = found[name] = there = remote.runtime(signature=signature)
+                there.learn()
+        except RemoteError as error:
+            if error.fault not in PASSING:
+                raise LoadError(f"{name}: {error}") from error
+            silent = f"{name}: {error}"
+            continue
+        except (ArtifactError, ValueError) as error:
+            raise LoadError(f"{name}: {error}") from error
+        found[name] = runtime
+        if signature is None:
+            signature, source = runtime.signature, name
+        elif runtime.signature != signature:
+            raise LoadError(
+                f"{name}: its signature {runtime.signature} differs from {signature} of {source}"
+            )
+    if signature is None:
+        raise LoadError(f"{silent}, and nothing else says what the task takes and gives")
+    for runtime in found.values():
+        if isinstance(runtime, RemoteRuntime):
+            runtime.expect(signature)
+    return signature
