@@ -21,6 +21,8 @@ LABELS = {
     "rl-fo": "RL-FO",
     "rl-po-b": "RL-PO-B",
     "rl-fo-b": "RL-FO-B",
+    "paper-rl-po": "RL-PO, the paper's settings",
+    "paper-rl-fo": "RL-FO, the paper's settings",
     "sq": "SQ, heavy first",
     "sq-uniform": "SQ, any idle",
     "sa": "SA",

@@ -135,8 +135,13 @@ def value(results: Results, column: str, workload: str, row: str) -> float:
 
 def printed(workload: str, row: str, column: str) -> float:
     """What Table 2 has for a row; NaN for nothing."""
-    name = {"sq-uniform": "sq"}.get(row, row.partition("-seed-")[0])
+    name = {"sq-uniform": "sq"}.get(row, policy_of(row))
     return PRINTED.get((workload, name), {}).get(column, math.nan)
+
+
+def policy_of(row: str) -> str:
+    """Name the policy of a row, whichever settings and seed trained it."""
+    return row.removeprefix("paper-").partition("-seed-")[0]
 
 
 def _beside(results: Results, workload: str, row: str) -> str:
@@ -197,7 +202,7 @@ def _baselines(rows: Rows, results: Results) -> list[Claim]:
 def _learned(rows: Rows, results: Results) -> list[Claim]:
     made = []
     for workload, there in rows.items():
-        for row in (row for row in there if row.startswith("rl-")):
+        for row in (row for row in there if policy_of(row).startswith("rl-")):
             said, late = (printed(workload, row, one) for one in ("goodput", "violations"))
             if math.isnan(said):
                 continue
