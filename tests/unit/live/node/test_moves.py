@@ -22,7 +22,7 @@ from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.store import Allowed, ModelStore
 from inferway.protocol import Signature, Tensor
-from inferway.runtime import NullRuntime, Runtime
+from inferway.runtime import NullRuntime, RemoteRuntime, Served
 from inferway.site import Fleet
 
 # Real clocks and sockets: on shared machines, processes stand still.
@@ -62,6 +62,14 @@ def server(tmp_path: Path) -> Iterator[ModelServer]:
     server.close()
 
 
+async def ask(runtime: Served) -> Mapping[str, Any]:
+    """Have a model answer zeros: one of another server on the loop, one here in a thread."""
+    inputs = zeros(runtime.signature)
+    if isinstance(runtime, RemoteRuntime):
+        return await runtime.infer(inputs)
+    return await asyncio.to_thread(runtime.run, inputs)
+
+
 class Node:
     """A models and a reconciler; what runs is borrowed, tried, and given back when it leaves."""
 
@@ -96,14 +104,14 @@ class Node:
         self.reconciler = Reconciler(
             self.models, self.announce, sizes=sizes, budget_bytes=sizes[FAR] + 1, now=now
         )
-        self.borrowed: list[Runtime] = []
+        self.borrowed: list[Served] = []
 
     async def announce(self, running: Mapping[Pair, int]) -> None:
         old, self.borrowed = self.borrowed, [self.models.acquire(*pair) for pair in running]
         for runtime in old:
             runtime.close()
         for runtime in self.borrowed:
-            await asyncio.to_thread(runtime.run, zeros(runtime.signature))
+            await ask(runtime)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
         async def bounded() -> None:
@@ -210,7 +218,7 @@ def test_a_variant_of_another_server_is_one_to_move(digits: Server, tmp_path: Pa
         assert node.reconciler.used_bytes == 7_000_000
         (runtime,) = node.borrowed
         assert node.models.signature("digits") == runtime.signature
-        outputs = await asyncio.to_thread(runtime.run, zeros(runtime.signature))
+        outputs = await ask(runtime)
         assert [array.shape for array in outputs.values()] == [(1, 3)]
         assert await node.reconciler.toward({})
         assert FAR not in node.models
