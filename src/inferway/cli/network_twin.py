@@ -58,7 +58,7 @@ def simulate_network(
         images: list[Path] = []
         failed: CommandError | None = None
         if out is not None:
-            from inferway.experiments.events import figures
+            from inferway.experiments.networks import figures
             from inferway.network import topology_of
 
             title = f"{deployment.path.name}, {found.policy}"
@@ -68,7 +68,7 @@ def simulate_network(
             extra: dict[str, Any] = {"figures": [str(one) for one in images]} if images else {}
             terminal.document({**document, **extra})
         else:
-            from inferway.experiments.events import tables
+            from inferway.experiments.networks import tables
 
             terminal.show(*tables(found), *(str(one) for one in images))
         if failed is not None:

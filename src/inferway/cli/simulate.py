@@ -79,7 +79,7 @@ def simulate(
             metavar="KEY=VALUES",
             help="Vary load, rate, policy, accuracy_target, deadline, seed, "
             "instances.TASK/VARIANT or a path into the file: START:STOP:STEP, or with commas. "
-            "May be repeated: all combinations are simulated.",
+            "May be repeated: all combinations are simulation.",
             show_default=False,
         ),
     ] = None,
@@ -225,10 +225,10 @@ def simulate(
     else:
         from rich.text import Text
 
-        from inferway.experiments import simulated
+        from inferway.experiments import simulation
 
         for place, (name, one) in enumerate(result.tasks.items()):
-            terminal.show(*([Text()] if place else []), *simulated.task(name, one))
+            terminal.show(*([Text()] if place else []), *simulation.task(name, one))
     if _interrupted(result):
         raise typer.Exit(failure.INTERRUPTED)
 
@@ -350,9 +350,9 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
         }
         terminal.document({"schema": 1, "sweep": told, "tasks": tasks, "network": None})
         return
-    from inferway.experiments import simulated
+    from inferway.experiments import simulation
 
-    terminal.show(*simulated.sweep(found))
+    terminal.show(*simulation.sweep(found))
     if found.kept:
         terminal.show(f"{found.kept} of {found.points} points are from an earlier run.")
     for said, rows in found.frame[found.frame["error"].notna()].groupby("error"):

@@ -8,7 +8,8 @@ import numpy as np
 
 from inferway.dispatch import deployed
 from inferway.dispatch.bounds import Bound, solve
-from inferway.experiments.text import percent, seconds, table
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.text import percent, seconds, table, text
 from inferway.site.fleet import fleet_of
 
 if TYPE_CHECKING:
@@ -55,8 +56,6 @@ class BoundResult(dict[str, Bound]):
 
     def plot(self) -> Figure:
         """Draw the least response time at every rate that keeps the target."""
-        from inferway.experiments.curves import Curve, Panel, panels
-
         shown = []
         for name, one in self.items():
             fleet = self._fleets[name]
@@ -78,8 +77,6 @@ class BoundResult(dict[str, Bound]):
         return str(self.to_frame().T.to_html(header=False))
 
     def __str__(self) -> str:
-        from inferway.experiments.shown import text
-
         return "\n\n".join(text(*tables(name, one)) for name, one in self.items())
 
 

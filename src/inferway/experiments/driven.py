@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
-from inferway.experiments.shown import text
-from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.text import accuracy, milliseconds, percent, seconds, shares, table, text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -229,26 +229,22 @@ def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
     title
         Above the figure.
     """
-    from inferway.experiments.curves import Curve, Panel, panels
-
-    return panels([_distribution(parts, Curve, Panel)], columns=1, title=title)
+    return panels([_distribution(parts)], columns=1, title=title)
 
 
-def _distribution(parts: Mapping[str, Float], curve: Any, panel: Any) -> Any:
+def _distribution(parts: Mapping[str, Float]) -> Panel:
     curves = []
     for color, (name, latency_s) in enumerate(parts.items()):
         known = np.sort(latency_s[np.isfinite(latency_s)])
         if known.size:
             share = np.linspace(0.0, 1.0, min(_POINTS, known.size))
             at = np.quantile(known, share) * 1e3
-            curves.append(curve(name, at.tolist(), share.tolist(), color=color, markers=False))
-    return panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
+            curves.append(Curve(name, at.tolist(), share.tolist(), color=color, markers=False))
+    return Panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
 
 
 def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> Figure:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
-    from inferway.experiments.curves import Curve, Panel, panels
-
     gain = found.gain
     middle = (gain.time_s + gain.slot_s / 2).tolist()
 
@@ -264,7 +260,7 @@ def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> 
     length = gain.slot_s
     lost = gain.rejected + gain.failed
     shown: Sequence[Panel] = [
-        _distribution(parts, Curve, Panel),
+        _distribution(parts),
         Panel("gain", "time, s", "gain per request, ms", [line("all", gain.gain_ms, 0)]),
         Panel("latency", "time, s", "mean, ms", [line("all", gain.latency_s * 1e3, 0)]),
         Panel(

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
-from inferway.experiments.shown import shown_as, text
-from inferway.experiments.text import percent, seconds, table
+from inferway.experiments.text import percent, seconds, shown_as, table, text
 from inferway.placement import offline
 from inferway.placement.offline import Placement
 

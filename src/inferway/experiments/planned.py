@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from inferway.experiments.shown import shown_as, text
-from inferway.experiments.text import percent, seconds, table
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.text import percent, seconds, shown_as, table, text
 from inferway.twin.plan import Plan, TaskPlan, Trial
 from inferway.twin.plan import plan as computed
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
     from rich.table import Table
-
-    from inferway.experiments.curves import Curve
 
 
 @dataclass(frozen=True)
@@ -46,8 +44,6 @@ class PlanResult(Plan):
 
     def plot(self) -> Figure:
         """Draw what was simulated: how many instances, and the response time with them."""
-        from inferway.experiments.curves import Panel, panels
-
         shown = []
         for name, task in self.tasks.items():
             chosen = task.simulated
@@ -84,8 +80,6 @@ def tables(found: Plan) -> list[Table]:
 
 
 def _point(label: str, tried: Trial, color: int) -> Curve:
-    from inferway.experiments.curves import Curve
-
     size = sum(tried.instances.values())
     return Curve(label, [size], [tried.response_time_s], color=color)
 

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inferway.experiments.claim import Claim
-from inferway.experiments.code import version
 from inferway.experiments.intervals import with_intervals
 from inferway.experiments.machine import cores
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point, in_processes
-from inferway.experiments.store import Store, key
+from inferway.experiments.store import Store, key, version
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from inferway.experiments.shown import shown_as, text
+from inferway.experiments.text import shown_as, text
 from inferway.learning import deployed
 from inferway.learning.training import Trained
 

@@ -9,10 +9,9 @@ import pytest
 
 import inferway
 from inferway.experiments.allocation import by_tier, heat_maps
-from inferway.experiments.events import latencies
 from inferway.experiments.figure import save
 from inferway.experiments.network_map import MOST_NODES, network_map
-from inferway.experiments.slots import figures, over_time, served_at
+from inferway.experiments.networks import figures, latencies, over_time, served_at
 from inferway.network import Tier, Topology, network_of, topology_of, tree
 
 LINKS = """

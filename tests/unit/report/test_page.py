@@ -4,8 +4,8 @@ import re
 from html.parser import HTMLParser
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.html import Section, Sheet, page
 from inferway.experiments.machine import machine
+from inferway.experiments.report import Section, Sheet, page
 
 _VOID = {"meta", "img", "br", "link", "input"}
 

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from inferway.experiments import code
+from inferway.experiments import store as code
 
 
 def version_of(tmp_path, source):

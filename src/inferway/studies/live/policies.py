@@ -201,7 +201,7 @@ def shares_table(
 
 def twin_table(twins: Mapping[str, Row]) -> Table:
     """Lay out recorded runs against their simulations."""
-    from inferway.experiments.simulated import points, relative
+    from inferway.experiments.simulation import points, relative
     from inferway.experiments.text import milliseconds, table
 
     cells = []

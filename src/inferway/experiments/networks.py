@@ -1,4 +1,4 @@
-"""A simulated network in words and pictures: tables for the terminal, gain over time."""
+"""A simulated network in words and pictures: by slots, and where it ran request by request."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
+from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.text import milliseconds, percent, seconds, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from inferway.experiments.curves import Curve
     from inferway.network import Topology
+    from inferway.twin.network.result import EventResult
     from inferway.twin.result import NetworkResult, PartResult
 
 Float = NDArray[np.float64]
@@ -28,9 +29,38 @@ _POINTS = 400
 
 
 def tables(result: NetworkResult) -> list[RenderableType]:
-    """The whole, by tier, by task."""
+    """The whole, by tier, by task, with what queues and moves add where requests ran."""
+    from inferway.twin.network.result import EventResult
+
     notes: list[RenderableType] = [Text(f"Note: {n}.", style="yellow") for n in result.notes]
-    return [_whole(result), *notes, Text(), _tiers(result), Text(), _tasks(result)]
+    head = [_whole(result), *([Text(), _events(result)] if isinstance(result, EventResult) else [])]
+    laid = [*head, *notes, Text(), _tiers(result), Text(), _tasks(result)]
+    return [*laid, Text(), _variants(result)] if isinstance(result, EventResult) else laid
+
+
+def _events(result: EventResult) -> RenderableType:
+    rows = [
+        ["latency, p50", seconds(result.p50_s)],
+        ["latency, p95", seconds(result.p95_s)],
+        ["latency, p99", seconds(result.p99_s)],
+        ["answered elsewhere than they entered", percent(result.forwarded)],
+        ["lost", f"{result.lost:,} of {result.answered + result.lost:,}"],
+        ["answered after their deadline", f"{result.late:,}"],
+        ["decided twice, as a node refused", f"{result.retried:,}"],
+        ["in the network at once, mean", f"{result.in_system:.4g}"],
+        ["most of a budget that a node ever held", percent(result.used_most)],
+        ["requests per second of CPU", f"{result.requests_per_cpu_s:,.0f}"],
+    ]
+    return table("Request by request", ["", "twin"], rows)
+
+
+def _variants(result: EventResult) -> RenderableType:
+    places = sorted({place for row in result.variants.values() for place in row})
+    rows = [
+        [name, *(percent(row.get(place), 2) for place in places)]
+        for name, row in result.variants.items()
+    ]
+    return table("Answers by variant and place", ["variant", *places], rows)
 
 
 def _whole(result: NetworkResult) -> RenderableType:
@@ -94,8 +124,6 @@ def mebibytes(value: float) -> str:
 
 def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     """Gain per request and bytes fetched in each slot; means of several where there are many."""
-    from inferway.experiments.curves import Curve, Panel, panels
-
     step = -(-result.slots // _POINTS)
     edges = np.arange(0, result.slots, step)
     requests = np.add.reduceat(result.requests, edges)
@@ -129,9 +157,16 @@ def hours_of(result: NetworkResult) -> tuple[float, float]:
 
 
 def _line(result: NetworkResult, x: Float, y: Float) -> Curve:
-    from inferway.experiments.curves import Curve
-
     return Curve(result.policy, x.tolist(), y.tolist(), color=0, markers=False)
+
+
+def latencies(result: EventResult, *, title: str = "") -> Figure:
+    """Mean latency of the requests that entered in each slot."""
+    hours = [(slot + 0.5) * result.slot_s / 3600 for slot in range(result.slots)]
+    line = Curve(result.policy, hours, (1e3 * result.latency_in).tolist(), color=0, markers=False)
+    across = hours_of(result)
+    panel = Panel("latency", "time, h", "mean latency, ms", [line], limits_across=across)
+    return panels([panel], columns=1, title=title)
 
 
 def served_at(result: NetworkResult) -> Float:
@@ -144,7 +179,7 @@ def served_at(result: NetworkResult) -> Float:
 def figures(
     result: NetworkResult, topology: Topology, folder: Path, *, title: str = ""
 ) -> list[Path]:
-    """Write gain over time, the heat map per tier and the map, PNG and SVG each.
+    """Write gain, the heat map per tier, the map and, where requests ran, latency: PNG and SVG.
 
     Returns
     -------
@@ -154,6 +189,7 @@ def figures(
     from inferway.experiments.allocation import by_tier, heat_maps
     from inferway.experiments.figure import save
     from inferway.experiments.network_map import MOST_NODES, network_map
+    from inferway.twin.network.result import EventResult
 
     grid = by_tier(result.network, result.presence)
     drawn = {
@@ -162,4 +198,6 @@ def figures(
     }
     if len(topology.nodes) <= MOST_NODES:
         drawn["map"] = network_map(topology, served_at(result), title=title)
+    if isinstance(result, EventResult):
+        drawn["latency"] = latencies(result, title=title)
     return [save(figure, folder / name)[0] for name, figure in drawn.items()]
