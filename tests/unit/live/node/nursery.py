@@ -14,7 +14,6 @@ import resource
 import signal
 import ssl
 import sys
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
@@ -273,16 +272,18 @@ def decide(folder: Path, rounds: int) -> None:
             asyncio.run(Deciding(plan).go_on(folder, writer))
         os.close(writer)
         lines = os.fdopen(reader, "rb")
-        first = lines.readline()
-        time.sleep(chance.random() * 0.1)
+        told = [lines.readline() for _ in range(chance.randrange(4, 9))]
+        # Some more moments, of any length, so that it is hit anywhere.
+        for _ in range(chance.randrange(100_000)):
+            pass
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), status
-        told = [json.loads(line) for line in (first, *lines) if line.endswith(b"\n")]
+        decisions = [json.loads(line) for line in (*told, *lines) if line.endswith(b"\n")]
         # The first it tells of is what it has taken up; the last one's word may have been lost.
-        first_slot = told[0]["slot"]
+        first_slot = decisions[0]["slot"]
         assert first_slot in ((last, last + 1) if last else (1, 2)), (first_slot, last)
-        for one in told:
+        for one in decisions:
             slot = one.pop("slot")
             assert one == expected[slot], (slot, one, expected[slot])
         last = slot
