@@ -75,6 +75,12 @@ class Scripted:
         return f"http://127.0.0.1:{self.port}/v2/models/double"
 
     @property
+    def open(self) -> int:
+        """Connections that nobody has ended."""
+        with self._lock:
+            return len(self._open)
+
+    @property
     def infers(self) -> list[Asked]:
         return [one for one in self.asked if one.path.endswith("/infer")]
 

@@ -66,6 +66,8 @@ def _network(folder: Path) -> dict[str, str]:
         admin = {name: _port(node["admin"]) for name, node in nodes.items()}
         # It is ready before it has heard what its neighbor offers, one variant after the other.
         until(lambda: body("/status", admin["shop"]).count("@cloud") == 2)
+        # Who has nothing to offer says so with the first refresh.
+        until(lambda: all(body("/v2/node", at).count('"menu"') == 2 for at in admin.values()))
         found = {"infer": told(row_of("digits"), at["shop"], folder)}
         for name in nodes:
             found[f"GET /v2/node of {name}"] = told(get, admin[name], folder)

@@ -17,7 +17,7 @@ import pytest
 import inferway
 from inferway import catalog
 from inferway.cli import main
-from inferway.live import Limits, ServeError
+from inferway.live import Limits, ServeError, ServerOptions
 
 POLICY = '''
 from typing import NamedTuple
@@ -159,7 +159,7 @@ def test_conformance_of_a_served_file(file: Path, tmp_path: Path) -> None:
 
 def test_caps_are_options(monkeypatch: pytest.MonkeyPatch, examples: Path) -> None:
     seen: list[Limits] = []
-    monkeypatch.setattr("inferway.live.serve", lambda _, **given: seen.append(given["limits"]))
+    monkeypatch.setattr("inferway.live.serve", lambda *_, **given: seen.append(given["limits"]))
     file = str(examples / "digits.yaml")
     caps = ["--max-body", "1", "--max-elements", "5", "--max-connections", "2"]
     caps += ["--max-json", "4", "--max-memory", "9", "--max-bodies", "8"]
@@ -217,12 +217,16 @@ def test_limits_of_a_node_are_in_the_file(
 ) -> None:
     seen: list[Limits] = []
 
-    def keep(*_: object, limits: Limits, **__: object) -> None:
+    def serve(*_: object, limits: Limits, **__: object) -> None:
         seen.append(limits)
         raise ServeError("that is all")
 
-    monkeypatch.setattr("inferway.live.serve", keep)
-    monkeypatch.setattr("inferway.live.Node", keep)
+    def node(*given: object, **_: object) -> None:
+        (options,) = (one for one in given if isinstance(one, ServerOptions))
+        serve(limits=options.limits or Limits())
+
+    monkeypatch.setattr("inferway.live.serve", serve)
+    monkeypatch.setattr("inferway.live.Node", node)
     if command == "serve":
         file = examples / "digits.yaml"
         limits = "limits: {memory: 32 MiB, bodies: 16 MiB}"

@@ -25,7 +25,7 @@ from ruamel.yaml import YAML
 
 from inferway.cli import main
 from inferway.deployment import PolicySpec
-from inferway.live import Limits, Server, times_file
+from inferway.live import Limits, ServerOptions, times_file
 from inferway.scheduling import Conditions, controller_of
 from inferway.site import Fleet
 
@@ -47,7 +47,7 @@ def unit(file: Path) -> configparser.ConfigParser:
 
 def preset(option: str) -> Any:
     """What a server does if nothing else is said."""
-    return inspect.signature(Server).parameters[option].default
+    return inspect.signature(ServerOptions).parameters[option].default
 
 
 def test_the_dashboard_shows_metrics_that_there_are(deploy: Path, start: Any, site_of: Any) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -171,15 +170,11 @@ def test_what_the_policy_has_learned_goes_on(
     assert answered() == "tiny"
 
 
-def threads_of_instances() -> list[str]:
-    return [one.name for one in threading.enumerate() if "double/" in one.name]
-
-
 def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
-    start: Any, written: Callable[..., Deployment], until: Any
+    start: Any, written: Callable[..., Deployment], upstream: Scripted, until: Any
 ) -> None:
     running = start(deployment=written())
-    assert threads_of_instances()
+    assert upstream.open
     first = running.site
     other = Scripted()
     try:
@@ -191,6 +186,6 @@ def test_nothing_is_applied_to_a_server_that_stopped_meanwhile(
         with pytest.raises(ServeError, match="nothing has been applied"):
             applying.result(20)
         assert running.server.served() == [first]
-        until(lambda: not threads_of_instances())
+        until(lambda: not (upstream.open or other.open))
     finally:
         other.close()

@@ -79,7 +79,7 @@ def simulate(
             metavar="KEY=VALUES",
             help="Vary load, rate, policy, accuracy_target, deadline, seed, "
             "instances.TASK/VARIANT or a path into the file: START:STOP:STEP, or with commas. "
-            "May be repeated: all combinations are simulation.",
+            "May be repeated: all combinations are simulated.",
             show_default=False,
         ),
     ] = None,

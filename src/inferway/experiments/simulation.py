@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from rich.text import Text
-
 from inferway import twin
 from inferway.experiments.text import percent, seconds, shown_as, table, text
 from inferway.twin.result import Result
@@ -88,6 +86,8 @@ simulate = shown_as(lambda found: SimulationResult(**vars(found)))(twin.simulate
 
 def task(name: str, result: TaskResult) -> list[RenderableType]:
     """Tables of one task's simulation."""
+    from rich.text import Text
+
     if result.trace is not None:
         return [*trace(name, result.trace), *_notes(result.notes)]
     shown: list[RenderableType] = [_whole(name, result), *_notes(result.notes)]
@@ -200,6 +200,8 @@ def _scaled(value: object, size: float) -> str:
 
 
 def _notes(notes: Sequence[str]) -> list[RenderableType]:
+    from rich.text import Text
+
     return [Text(f"Note: {note}.", style="yellow") for note in notes]
 
 

@@ -95,9 +95,9 @@ def test_it_leaves_alone_what_is_not_damaged(start: Start, tmp_path: Path) -> No
     state = tmp_path / "cloud" / "state.sqlite"
     run(start)
     with closing(sqlite3.connect(state)) as base, base:
-        base.execute("PRAGMA user_version = 3")
+        base.execute("PRAGMA user_version = 4")
     before = state.read_bytes()
-    assert "it has version 3, and this Inferway 2" in refused(start)
+    assert "it has version 4, and this Inferway 3" in refused(start)
     assert state.read_bytes() == before
     state.unlink()
     with closing(sqlite3.connect(state)) as base, base:

@@ -118,7 +118,7 @@ def test_every_site_has_a_section_and_every_decision_comes_out_again(
             await answered()
             # Copies come, in the middle of requests.
             asking = asyncio.create_task(answered())
-            assert await edge.mover.toward({("digits-0", "small"): 1})
+            assert await edge.reconciler.toward({("digits-0", "small"): 1})
             await asking
             assert "small" in await both.variants()
             # Offers go and come again: marks, and other classes that last.
@@ -128,7 +128,7 @@ def test_every_site_has_a_section_and_every_decision_comes_out_again(
             cloud = await both.start("cloud", record=folder / "cloud")
             await both.until(lambda: not edge.status()["degraded"])
             await answered()
-            assert cloud.accounts.served
+            assert cloud.demand.served
 
     run(main())
     found = replayed(tmp_path / "recorded" / "edge")

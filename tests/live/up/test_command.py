@@ -33,8 +33,9 @@ def wait(self, timeout_s=None, wait=LocalCluster.wait):
     return wait(self, timeout_s)
 if "up" in whims:
     LocalCluster.wait = wait
-LocalCluster._node = lambda self, name, file, own: [
-    sys.executable, "-S", "-u", os.environ["STAND_IN"], name, str(file), whims.get(name, "")
+LocalCluster.node_command = lambda self, name: [
+    sys.executable, "-S", "-u", os.environ["STAND_IN"], name, str(self.addresses_file),
+    whims.get(name, ""),
 ]
 sys.exit(main(sys.argv[1:]))
 """
