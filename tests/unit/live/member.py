@@ -67,7 +67,7 @@ class Member:
             lags.append(time.time() - slot.number * self.slot_s)
             numbers.append(slot.number)
             self.close(slot.number, arrived, load)
-            await clock.messages()
+            await clock.letters()
             self.post.step()
         self.say(slots=numbers, lags=lags)
 

@@ -14,6 +14,7 @@ from inferway.studies.scheduling.train import KEPT, write_curve
 
 NAMES = (
     *(*SEEDS, "rl-fo", "rl-po-b", "rl-fo-b", "periodic-rl-po", "periodic-rl-fo"),
+    *("paper-rl-po", "paper-rl-fo"),
     *(f"deadline-{deadline}ms-rl-po" for deadline in (150, 250, 350, 450)),
 )
 
