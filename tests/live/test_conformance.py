@@ -33,7 +33,9 @@ def passes_all(url: str, task: str, grpc_url: str | None = None) -> list[str]:
     assert report.failures == []
     assert report.task == task
     return [
-        one.check.name for one in report.results if one.outcome is conformance.Outcome.NOT_OFFERED
+        one.check.name
+        for one in report.results
+        if one.outcome is conformance.CheckOutcome.NOT_OFFERED
     ]
 
 

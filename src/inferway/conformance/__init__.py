@@ -8,11 +8,8 @@
 Any server can be checked, not only Inferway's.
 """
 
-from __future__ import annotations
-
-from inferway.conformance.outcome import Check, Outcome, Result
-from inferway.conformance.report import Report
+from inferway.conformance.report import Check, CheckOutcome, Finding, Report
 from inferway.conformance.suite import CHECKS, run
 from inferway.conformance.target import ConformanceError
 
-__all__ = ["CHECKS", "Check", "ConformanceError", "Outcome", "Report", "Result", "run"]
+__all__ = ["CHECKS", "Check", "CheckOutcome", "ConformanceError", "Finding", "Report", "run"]

@@ -12,13 +12,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from inferway.conformance.errors import ViolationError
 from inferway.protocol.address import ServerAddress
 
 LONGEST_BODY: Final = 256 * 1024**2
 """Bytes of an answer after which the reading stops."""
 
 Headers = Mapping[str, str]
+
+
+class ViolationError(Exception):
+    """The server did what its clause does not allow; the message is the evidence."""
+
+
+class NotOfferedError(Exception):
+    """The server does without something optional; the message is the evidence."""
+
+
+def expect(holds: object, violation: str) -> None:
+    """Raise a violation unless something holds."""
+    if not holds:
+        raise ViolationError(violation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,23 +60,14 @@ class Answer:
 
     @property
     def plain(self) -> bytes:
-        """The body without its content coding.
-
-        Raises
-        ------
-        ViolationError
-            When it is not what Content-Encoding says.
-        """
+        """The body without its content coding; a violation if it is not what that says."""
         coding = self.headers.get("content-encoding", "identity").strip().lower()
         if coding == "identity":
             return self.body
         bits = {"gzip": 31, "x-gzip": 31, "deflate": 15}.get(coding)
-        if bits is None:
-            raise ViolationError(
-                f"{self.call} was answered in the coding {coding!r}, not asked for"
-            )
+        expect(bits, f"{self.call} was answered in the coding {coding!r}, not asked for")
         try:
-            return zlib.decompress(self.body, bits)
+            return zlib.decompress(self.body, bits or 0)
         except zlib.error as error:
             raise ViolationError(
                 f"{self.call} was answered with damaged {coding}: {error}"
@@ -71,14 +75,18 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body as JSON.
-
-        Raises
-        ------
-        ViolationError
-            When it is none.
-        """
+        """The body as JSON; a violation if it is none."""
         return document(self.plain, self.call)
+
+    def good(self, expected: str = "expected 200") -> Answer:
+        """Give the answer back if its status is 200; a violation if not."""
+        expect(self.status == 200, f"{self}; {expected}")
+        return self
+
+    def refused(self, expected: str = "expected 4xx") -> Answer:
+        """Give the answer back if it lays the fault on the client; a violation if not."""
+        expect(400 <= self.status < 500, f"{self}; {expected}")
+        return self
 
     def __str__(self) -> str:
         start = self.body[:160].decode("utf-8", "replace")
@@ -86,13 +94,7 @@ class Answer:
 
 
 def document(text: bytes, call: str) -> Any:
-    """Decode JSON from the server.
-
-    Raises
-    ------
-    ViolationError
-        When it is none.
-    """
+    """Decode JSON from the server; a violation if it is none."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -100,14 +102,7 @@ def document(text: bytes, call: str) -> Any:
         raise ViolationError(f"{call} answered with what is not JSON: {start!r}") from None
 
 
-def _why(error: Exception) -> str:
-    """Why there was no answer, in words."""
-    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
-        return (os.strerror(error.errno) if error.errno > 0 else str(error.strerror)).lower()
-    return str(error) or type(error).__name__
-
-
-class Wire:
+class Connection:
     """One connection that may carry several calls.
 
     Parameters
@@ -123,19 +118,18 @@ class Wire:
     def __init__(self, address: ServerAddress, timeout_s: float, key: str | None = None) -> None:
         kind = http.client.HTTPSConnection if address.tls else http.client.HTTPConnection
         self._connection = kind(address.host, address.port, timeout=timeout_s)
-        self._address = address
+        self._path = address.prefix
         self._timeout_s = timeout_s
-        self._key = key
+        self._headers = {"Host": address.authority}
+        if key is not None:
+            self._headers["Authorization"] = f"Bearer {key}"
+        self.close = self._connection.close
 
-    def __enter__(self) -> Wire:
+    def __enter__(self) -> Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def close(self) -> None:
-        """End the connection."""
-        self._connection.close()
 
     def call(
         self,
@@ -144,7 +138,7 @@ class Wire:
         body: bytes | Iterable[bytes] | None = None,
         headers: Headers | None = None,
     ) -> Answer:
-        """Send one request and read its answer.
+        """Send one request and read its answer; a violation when none comes whole and in time.
 
         Parameters
         ----------
@@ -154,55 +148,51 @@ class Wire:
             Bytes are sent with their Content-Length, pieces as chunks.
         headers
             Besides Host and the key, which are sent unasked.
-
-        Raises
-        ------
-        ViolationError
-            When no complete HTTP answer comes in time.
         """
-        connection, said = self._connection, f"{method} {path}"
+        connection, call = self._connection, f"{method} {path}"
         deadline_s = time.monotonic() + self._timeout_s
+        sent = dict(self._headers)
+        if isinstance(body, bytes):
+            sent["Content-Length"] = str(len(body))
+        elif body is not None:
+            sent["Transfer-Encoding"] = "chunked"
         try:
             if connection.sock is not None:
                 connection.sock.settimeout(self._timeout_s)
             connection.putrequest(
-                method, self._address.prefix + path, skip_host=True, skip_accept_encoding=True
+                method, self._path + path, skip_host=True, skip_accept_encoding=True
             )
-            connection.putheader("Host", self._address.authority)
-            if isinstance(body, bytes):
-                connection.putheader("Content-Length", str(len(body)))
-            elif body is not None:
-                connection.putheader("Transfer-Encoding", "chunked")
-            if self._key is not None:
-                connection.putheader("Authorization", f"Bearer {self._key}")
-            for name, value in (headers or {}).items():
+            for name, value in (sent | dict(headers or {})).items():
                 connection.putheader(name, value)
             connection.endheaders(body, encode_chunked=not isinstance(body, bytes))
             response = connection.getresponse()
-            found = {name.lower(): value for name, value in response.getheaders()}
             with response:
                 received = _whole(response, deadline_s)
-        except TimeoutError:
-            self.close()
-            raise ViolationError(
-                f"{said} had no complete answer after {self._timeout_s:g} s"
-            ) from None
         except (OSError, http.client.HTTPException) as error:
             self.close()
-            reason = _why(error)
-            raise ViolationError(f"{said} had no answer: {reason}") from None
-        return Answer(said, response.status, found, received, response.will_close)
+            if isinstance(error, TimeoutError):
+                why = f"complete answer after {self._timeout_s:g} s"
+            else:
+                why = f"answer: {_reason(error)}"
+            raise ViolationError(f"{call} had no {why}") from None
+        names = {name.lower(): value for name, value in response.getheaders()}
+        return Answer(call, response.status, names, received, response.will_close)
 
 
 def _whole(response: http.client.HTTPResponse, deadline_s: float) -> bytes:
-    parts: list[bytes] = []
-    size = 0
+    body = bytearray()
     while part := response.read1(1 << 20):
-        parts.append(part)
-        size += len(part)
-        if time.monotonic() > deadline_s or size > LONGEST_BODY:
+        body += part
+        if time.monotonic() > deadline_s or len(body) > LONGEST_BODY:
             raise TimeoutError
-    announced = response.headers.get("Content-Length")
-    if announced is not None and announced.isdigit() and int(announced) != size:
-        raise http.client.IncompleteRead(b"".join(parts), int(announced) - size)
-    return b"".join(parts)
+    announced = response.headers.get("Content-Length", "")
+    if announced.isdigit() and int(announced) != len(body):
+        raise http.client.IncompleteRead(bytes(body), int(announced) - len(body))
+    return bytes(body)
+
+
+def _reason(error: Exception) -> str:
+    """Say in words why there was no answer."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError) and error.errno:
+        return (os.strerror(error.errno) if error.errno > 0 else str(error.strerror)).lower()
+    return str(error) or type(error).__name__

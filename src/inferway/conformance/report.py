@@ -1,17 +1,64 @@
-"""The results of a suite: a table for people, JSON for programs."""
+"""Checks and what comes of them: a table for people, JSON for programs."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Final
-
-from inferway.conformance.outcome import Outcome, Result
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_STYLE: Final = {Outcome.PASSED: "green", Outcome.FAILED: "bold red", Outcome.NOT_OFFERED: "dim"}
+    from inferway.conformance.target import Target
+
+
+class CheckOutcome(StrEnum):
+    """How a check ended."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    NOT_OFFERED = "not offered"
+    """The protocol leaves it to the server, and this one does not have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that the protocol asks of a server.
+
+    Attributes
+    ----------
+    name
+        Group and subject, `binary: truncated data is refused`.
+    clause
+        Document and place that it reads.
+    run
+        Returns the evidence in one sentence. Raises `ViolationError` or `NotOfferedError`.
+    reading
+        Which reading it takes where documents disagree or say too little, and why.
+    """
+
+    name: str
+    clause: str
+    run: Callable[[Target], str]
+    reading: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What came of one check, with one sentence of evidence."""
+
+    check: Check
+    outcome: CheckOutcome
+    evidence: str
+
+
+_STYLE: Final = {
+    CheckOutcome.PASSED: "green",
+    CheckOutcome.FAILED: "bold red",
+    CheckOutcome.NOT_OFFERED: "dim",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +78,7 @@ class Report:
     url: str
     task: str
     seed: int
-    results: tuple[Result, ...]
+    results: tuple[Finding, ...]
 
     @property
     def passed(self) -> bool:
@@ -44,14 +91,14 @@ class Report:
         return [
             f"{one.check.name}: {one.evidence}"
             for one in self.results
-            if one.outcome is Outcome.FAILED
+            if one.outcome is CheckOutcome.FAILED
         ]
 
     @property
     def counts(self) -> dict[str, int]:
         """How many checks ended how."""
-        found = Counter(one.outcome for one in self.results)
-        return {str(one): found[one] for one in Outcome}
+        counted = Counter(one.outcome for one in self.results)
+        return {str(outcome): counted[outcome] for outcome in CheckOutcome}
 
     @property
     def sentence(self) -> str:
@@ -86,23 +133,18 @@ class Report:
 
         from inferway.experiments.text import table
 
-        rows = []
-        for one in self.results:
-            style, said = _STYLE[one.outcome], one.evidence
-            if one.outcome is Outcome.FAILED:
-                said += f" ({one.check.clause})"
-            rows.append(
-                [escape(one.check.name), f"[{style}]{one.outcome}[/]", escape(_printable(said))]
-            )
+        def row(finding: Finding) -> list[str]:
+            check, outcome, evidence = finding.check, finding.outcome, finding.evidence
+            if outcome is CheckOutcome.FAILED:
+                evidence += f" ({check.clause})"
+            # A server's words may hold control characters, which a terminal would obey.
+            words = "".join(one if one.isprintable() else " " for one in evidence)
+            return [escape(check.name), f"[{_STYLE[outcome]}]{outcome}[/]", escape(words)]
+
         return table(
             "Open Inference Protocol v2",
             ["check", "outcome", "evidence"],
-            rows,
+            [row(finding) for finding in self.results],
             caption=escape(self.sentence),
             left=(0, 1, 2),
         )
-
-
-def _printable(text: str) -> str:
-    # A server's words may hold control characters, which a terminal would obey.
-    return "".join(one if one.isprintable() else " " for one in text)

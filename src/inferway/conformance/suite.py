@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from inferway.conformance.checks import binary, connection, health, infer, metadata, refusals
-from inferway.conformance.errors import NotOfferedError, ViolationError
-from inferway.conformance.outcome import Check, Outcome, Result
-from inferway.conformance.report import Report
+from inferway.conformance.client import NotOfferedError, ViolationError
+from inferway.conformance.report import Check, CheckOutcome, Finding, Report
 from inferway.conformance.target import ConformanceError, Target, find
 from inferway.protocol.address import parse_server
 
@@ -72,36 +71,36 @@ def run(
     except ValueError as error:
         raise ConformanceError(str(error)) from None
     if checks is None:
-        checks = CHECKS if grpc_url is None else (*CHECKS, *grpc_checks(grpc_url))
-    target = find(address, task, version, seed, timeout_s, key)
-    target.grpc_url = grpc_url
-    results = []
+        checks = CHECKS if grpc_url is None else (*CHECKS, *_grpc_checks(grpc_url))
+    target = find(Target(address, task or "", version, seed, timeout_s, grpc_url, key))
+    findings = []
     gone = ""
     for number, check in enumerate(checks):
         if progress is not None:
             progress(check.name, number / len(checks))
-        if gone:
-            results.append(Result(check, Outcome.FAILED, gone))
-            continue
-        result = outcome(check, target)
-        results.append(result)
-        if result.outcome is Outcome.FAILED and not _answers(target):
-            gone = f"the server no longer answers, since the check {check.name!r}"
+        finding = Finding(check, CheckOutcome.FAILED, gone) if gone else _run(check, target)
+        findings.append(finding)
+        if finding.outcome is CheckOutcome.FAILED and not gone:
+            try:
+                target.call("GET", "/v2/health/live")
+            except ViolationError:
+                gone = f"the server no longer answers, since the check {check.name!r}"
     if progress is not None:
         progress("done", 1.0)
-    return Report(address.url, target.task, seed, tuple(results))
+    return Report(address.url, target.task, seed, tuple(findings))
 
 
-def grpc_checks(url: str) -> tuple[Check, ...]:
-    """Give the checks over gRPC.
-
-    Raises
-    ------
-    ConformanceError
-        When the address is none, or the extra `grpc` is not installed.
-    """
+def _run(check: Check, target: Target) -> Finding:
     try:
-        from inferway.conformance.channel import Channel
+        return Finding(check, CheckOutcome.PASSED, check.run(target))
+    except ViolationError as error:
+        return Finding(check, CheckOutcome.FAILED, str(error))
+    except NotOfferedError as error:
+        return Finding(check, CheckOutcome.NOT_OFFERED, str(error))
+
+
+def _grpc_checks(url: str) -> tuple[Check, ...]:
+    try:
         from inferway.conformance.checks import rpc
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in ("grpc", "google"):
@@ -109,23 +108,5 @@ def grpc_checks(url: str) -> tuple[Check, ...]:
         raise ConformanceError(
             "checks over gRPC need grpcio and protobuf: pip install 'inferway[grpc]'"
         ) from error
-    with Channel(url, 1.0):
-        return rpc.CHECKS
-
-
-def outcome(check: Check, target: Target) -> Result:
-    """Run one check."""
-    try:
-        return Result(check, Outcome.PASSED, check.run(target))
-    except ViolationError as error:
-        return Result(check, Outcome.FAILED, str(error))
-    except NotOfferedError as error:
-        return Result(check, Outcome.NOT_OFFERED, str(error))
-
-
-def _answers(target: Target) -> bool:
-    try:
-        target.get("/v2/health/live")
-    except ViolationError:
-        return False
-    return True
+    rpc.channel(url).close()
+    return rpc.CHECKS

@@ -9,10 +9,14 @@ from urllib.parse import quote
 
 import numpy as np
 
-from inferway.conformance.client import Answer, Wire
-from inferway.conformance.errors import NotOfferedError, ViolationError
-from inferway.conformance.message import Input, Message, packed
-from inferway.conformance.tensors import draw
+from inferway.conformance.client import (
+    Answer,
+    Connection,
+    NotOfferedError,
+    ViolationError,
+    expect,
+)
+from inferway.conformance.tensors import Input, Message, draw, packed
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ServerAddress
 
@@ -59,20 +63,18 @@ class Target:
     _draws: int = field(default=0, init=False)
     _answers: dict[bool, Answer] = field(default_factory=dict, init=False)
 
-    def wire(self) -> Wire:
+    def connect(self) -> Connection:
         """Connect, for several calls."""
-        return Wire(self.address, self.timeout_s, self.key)
+        return Connection(self.address, self.timeout_s, self.key)
 
     def call(self, method: str, path: str, *rest: Any) -> Answer:
         """Call once, on a connection of its own."""
-        with self.wire() as wire:
-            return wire.call(method, path, *rest)
+        with self.connect() as connection:
+            return connection.call(method, path, *rest)
 
     def get(self, path: str) -> Answer:
         """Call GET once."""
         return self.call("GET", path)
-
-    # Paths.
 
     @property
     def unversioned(self) -> str:
@@ -93,102 +95,84 @@ class Target:
     @cached_property
     def pinned(self) -> str:
         """The path under which always the same version answers, as far as there is one."""
-        versions = self.versions
-        return self.versioned(versions[0]) if versions else self.base
-
-    # What the server says of itself.
+        return self.versioned(self.versions[0]) if self.versions else self.base
 
     @cached_property
     def extensions(self) -> tuple[str, ...]:
         """The extensions in the server's metadata; none if those are broken."""
         try:
-            found = self.get("/v2").json.get("extensions", [])
-            return tuple(one for one in found if isinstance(one, str))
+            named = self.get("/v2").json.get("extensions", [])
+            return tuple(one for one in named if isinstance(one, str))
         except (ViolationError, AttributeError, TypeError):
             return ()
 
     def needs(self, extension: str) -> None:
-        """Go on only if the server offers an extension.
-
-        Raises
-        ------
-        NotOfferedError
-            When its metadata do not name it.
-        """
+        """Go on only if the server's metadata name an extension; else it is not offered."""
         if extension not in self.extensions:
             raise NotOfferedError(f"the extensions in the server's metadata lack {extension!r}")
 
+    def needs_unversioned(self) -> None:
+        """Go on only if paths without a version are answered; else they are not offered."""
+        if self.base != self.unversioned:
+            raise NotOfferedError(f"{self.get(self.unversioned)}; versions are asked for")
+
     @cached_property
     def metadata(self) -> dict[str, Any]:
-        """The model's metadata.
-
-        Raises
-        ------
-        ViolationError
-            When there are none.
-        """
-        answer = self.get(self.base)
-        if answer.status != 200:
-            raise ViolationError(f"{answer}; expected the model's metadata")
-        found = answer.json
-        if not isinstance(found, dict):
-            raise ViolationError(f"{answer}; expected a JSON object")
-        return found
+        """The model's metadata; a violation when there are none."""
+        answer = self.get(self.base).good("expected the model's metadata")
+        metadata = answer.json
+        expect(isinstance(metadata, dict), f"{answer}; expected a JSON object")
+        return dict(metadata)
 
     @property
     def versions(self) -> list[str]:
         """The versions that may be asked for; empty if the server offers none."""
-        found = self.metadata.get("versions")
-        listed = [one for one in found if isinstance(one, str)] if isinstance(found, list) else []
-        if not listed and self.version is not None:
-            listed = [self.version]
-        return listed
+        named = self.metadata.get("versions")
+        listed = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
+        return listed or ([] if self.version is None else [self.version])
+
+    @property
+    def offered_versions(self) -> list[str]:
+        """The versions, of which there is one at least; else they are not offered."""
+        if not self.versions:
+            raise NotOfferedError("the model's metadata name no versions")
+        return self.versions
 
     @cached_property
     def signature(self) -> Signature:
-        """The inputs and outputs that the metadata name.
-
-        Raises
-        ------
-        ViolationError
-            When a request cannot be built from them.
-        """
+        """The inputs and outputs in the metadata; a violation when no request can be built."""
         return Signature(self._tensors("inputs"), self._tensors("outputs"))
 
     def _tensors(self, side: str) -> tuple[Tensor, ...]:
         listed = self.metadata.get(side)
         if not isinstance(listed, list) or not listed:
             raise ViolationError(f"the model's metadata name no {side}, so that no request fits")
-        found = []
+        tensors = []
         for one in listed:
             match one:
                 case {"name": str(name), "datatype": str(datatype), "shape": list(shape)} if all(
                     type(axis) is int and (axis > 0 or axis == -1) for axis in shape
                 ):
-                    if datatype not in DTYPES:
-                        raise ViolationError(
-                            f"the metadata's {side} have the datatype {datatype!r}; "
-                            f"expected one of {', '.join(DTYPES)}"
-                        )
-                    found.append(Tensor(name, datatype, tuple(shape)))
+                    expect(
+                        datatype in DTYPES,
+                        f"the metadata's {side} have the datatype {datatype!r}; "
+                        f"expected one of {', '.join(DTYPES)}",
+                    )
+                    tensors.append(Tensor(name, datatype, tuple(shape)))
                 case _:
                     raise ViolationError(
                         f"the metadata's {side} have {one!r}; expected name, datatype and a shape "
                         "of positive lengths or -1"
                     )
-        return tuple(found)
-
-    # Requests.
+        return tuple(tensors)
 
     @cached_property
     def sizes(self) -> tuple[int, int]:
-        """What the first axis and the others are where the metadata say -1: what is answered."""
-        for first, others in _SIZES:
-            message = self._draw(first, others)
-            for sent in (message, message.raw()):
-                answer = self.infer(sent)
-                if answer.status == 200:
-                    return first, others
+        """Lengths of the first axis and of the others where the metadata say -1: as answered."""
+        for sizes in _SIZES:
+            message = self._draw(*sizes)
+            if any(self.infer(sent).status == 200 for sent in (message, message.raw())):
+                return sizes
         return _SIZES[0]
 
     def message(self) -> Message:
@@ -198,18 +182,13 @@ class Target:
     def answered(self, *, raw: bool = False) -> Message:
         """Draw a request of which the server answers the like, to be made wrong in one thing.
 
-        Raises
-        ------
-        ViolationError
-            When it refuses right requests too, so that a refusal would prove nothing.
+        A server that refuses right requests too violates the protocol: its refusals prove nothing.
         """
         if raw not in self._answers:
-            message = self.message()
-            self._answers[raw] = self.infer(message.raw() if raw else message)
-        if self._answers[raw].status != 200:
-            raise ViolationError(f"the same without a mistake is refused too: {self._answers[raw]}")
-        message = self.message()
-        return message.raw() if raw else message
+            self._answers[raw] = self.infer(self.message().raw(raw=raw))
+        refusal = self._answers[raw]
+        expect(refusal.status == 200, f"the same without a mistake is refused too: {refusal}")
+        return self.message().raw(raw=raw)
 
     def _draw(self, first: int, others: int) -> Message:
         self._draws += 1
@@ -224,76 +203,54 @@ class Target:
             inputs.append(Input(tensor.name, tensor.datatype, array))
         return Message(tuple(inputs))
 
-    def infer(self, message: Message, base: str | None = None, wire: Wire | None = None) -> Answer:
+    def infer(
+        self, message: Message, base: str = "", connection: Connection | None = None
+    ) -> Answer:
         """Send a request for inference as it is."""
-        return self.post(*message.encode(), base=base, wire=wire)
+        return self.post(*message.encode(), base, connection)
 
     def post(
         self,
         body: Any,
         headers: dict[str, str],
-        *,
-        base: str | None = None,
-        wire: Wire | None = None,
+        base: str = "",
+        connection: Connection | None = None,
     ) -> Answer:
         """Send any body to the infer path."""
-        path = f"{self.base if base is None else base}/infer"
-        if wire is not None:
-            return wire.call("POST", path, body, headers)
-        return self.call("POST", path, body, headers)
+        call = self.call if connection is None else connection.call
+        return call("POST", f"{base or self.base}/infer", body, headers)
 
 
-def find(
-    address: ServerAddress,
-    task: str | None,
-    version: str | None,
-    seed: int,
-    timeout_s: float,
-    key: str | None = None,
-) -> Target:
-    """Find the model under test.
-
-    Parameters
-    ----------
-    address
-        The server's.
-    task
-        Its name; without one, the first that the repository index calls ready.
-    version
-        One of its versions, for servers that answer none of the paths without.
-    seed, timeout_s, key
-        As in `Target`.
+def find(target: Target) -> Target:
+    """Find the model under test, which without a name is the first that the index calls ready.
 
     Raises
     ------
     ConformanceError
         When the server does not answer, or no model is found.
     """
-    server = Target(address, task or "", version, seed, timeout_s, key=key)
     try:
-        server.get("/v2/health/live")
+        target.get("/v2/health/live")
     except ViolationError as error:
-        raise ConformanceError(f"no server answers at {address.url}: {error}") from None
-    if task is None:
-        server.task, listed = _first_ready(server)
-        server.version = version or listed
+        raise ConformanceError(f"no server answers at {target.address.url}: {error}") from None
+    if not target.task:
+        target.task, listed = _first_ready(target)
+        target.version = target.version or listed
     try:
-        absent = server.get(server.base).status == 404
+        absent = target.get(target.base).status == 404
     except ViolationError:
         absent = False  # the checks say what is wrong with it
     if absent:
         raise ConformanceError(
-            f"{address.url} has no model {server.task!r}: name another, or one of its versions if "
-            "it answers no path without"
+            f"{target.address.url} has no model {target.task!r}: name another, or one of its "
+            "versions if it answers no path without"
         )
-    return server
+    return target
 
 
-def _first_ready(server: Target) -> tuple[str, str | None]:
-    ask = f"name a task: {server.address.url} has no repository index that calls one ready"
+def _first_ready(target: Target) -> tuple[str, str | None]:
     try:
-        answer = server.call("POST", "/v2/repository/index", *packed({"ready": True}))
-        listed = answer.json if answer.status == 200 else None
+        listed = target.call("POST", "/v2/repository/index", *packed({"ready": True})).good().json
     except ViolationError:
         listed = None
     for one in listed if isinstance(listed, list) else ():
@@ -301,4 +258,6 @@ def _first_ready(server: Target) -> tuple[str, str | None]:
             case {"name": str(name), "state": "READY"}:
                 version = one.get("version")
                 return name, version if isinstance(version, str) and version else None
-    raise ConformanceError(ask)
+    raise ConformanceError(
+        f"name a task: {target.address.url} has no repository index that calls one ready"
+    )

@@ -1,21 +1,98 @@
-"""Tensor data as the protocol writes it: JSON, and raw little-endian bytes.
+"""Requests, and tensor data as the protocol writes it: JSON, and raw little-endian bytes.
 
 Written apart from the server's own codec, so that the two do not share a mistake.
 """
 
 from __future__ import annotations
 
+import json
 import math
 import struct
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.conformance.errors import ViolationError
+from inferway.conformance.client import ViolationError, expect
 from inferway.protocol import DTYPES, Tensor
 
 Array = NDArray[Any]
+
+LENGTH: Final = "Inference-Header-Content-Length"
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """One input as it is sent, whatever the model says."""
+
+    name: str
+    datatype: str
+    array: Array
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """An inference request.
+
+    Attributes
+    ----------
+    inputs
+        In the order in which they are sent.
+    nested
+        Whether JSON data are nested as their shape, or flat.
+    fields
+        What the JSON has besides: id, parameters, outputs.
+    """
+
+    inputs: tuple[Input, ...]
+    nested: bool = False
+    fields: Mapping[str, Any] = field(default_factory=dict)
+
+    def having(self, **fields: Any) -> Message:
+        """Add fields to the JSON."""
+        return replace(self, fields={**self.fields, **fields})
+
+    def raw(self, *, raw: bool = True) -> Message:
+        """Send all inputs as raw bytes, or all as JSON."""
+        return replace(self, inputs=tuple(replace(one, raw=raw) for one in self.inputs))
+
+    def first(self, **changes: Any) -> Message:
+        """Change the first input."""
+        return replace(self, inputs=(replace(self.inputs[0], **changes), *self.inputs[1:]))
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The JSON part as Python has it."""
+        inputs = [
+            {"name": one.name, "shape": list(one.array.shape), "datatype": one.datatype}
+            | (
+                {"parameters": {"binary_data_size": len(to_raw(one.array))}}
+                if one.raw
+                else {"data": to_json(one.array, nested=self.nested)}
+            )
+            for one in self.inputs
+        ]
+        return {**self.fields, "inputs": inputs}
+
+    @property
+    def tail(self) -> bytes:
+        """The raw inputs, one after the other."""
+        return b"".join(to_raw(one.array) for one in self.inputs if one.raw)
+
+    def encode(self) -> tuple[bytes, dict[str, str]]:
+        """Write body and headers."""
+        return packed(self.document, self.tail)
+
+
+def packed(document: Any, tail: bytes = b"") -> tuple[bytes, dict[str, str]]:
+    """Write JSON and raw bytes as one body, with the headers that it needs."""
+    text = json.dumps(document).encode()
+    if not tail:
+        return text, {"Content-Type": "application/json"}
+    return text + tail, {"Content-Type": "application/octet-stream", LENGTH: str(len(text))}
 
 
 def draw(random: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> Array:
@@ -38,17 +115,19 @@ def draw(random: np.random.Generator, datatype: str, shape: tuple[int, ...]) -> 
     bits = random.integers(0, 2, shape)
     if datatype != "BYTES":
         return bits.astype(DTYPES[datatype])
-    texts = np.empty(shape, np.object_)
-    texts.ravel()[:] = [b"1" if bit else b"0" for bit in bits.ravel()]
-    return texts
+    return _objects([b"1" if bit else b"0" for bit in bits.ravel()], shape)
+
+
+def _objects(values: list[Any], shape: tuple[int, ...]) -> Array:
+    array = np.empty(len(values), np.object_)
+    array[:] = values
+    return array.reshape(shape)
 
 
 def to_json(array: Array, *, nested: bool = False) -> list[Any]:
     """List elements, flat in row-major order or nested as the shape says."""
     if array.dtype == np.object_:
-        texts = np.empty(array.shape, np.object_)
-        texts.ravel()[:] = [value.decode() for value in array.ravel()]
-        array = texts
+        array = _objects([value.decode() for value in array.ravel()], array.shape)
     listed: list[Any] = array.tolist() if nested else array.ravel().tolist()
     return listed
 
@@ -61,28 +140,18 @@ def to_raw(array: Array) -> bytes:
 
 
 def from_json(tensor: Tensor, shape: tuple[int, ...], data: Any) -> Array:
-    """Read an output's elements.
-
-    Raises
-    ------
-    ViolationError
-        When they are not of the datatype, or not as many as the shape says.
-    """
-    name, size = tensor.name, math.prod(shape)
-    if not isinstance(data, list):
-        raise ViolationError(f"output {name!r} has no list of data")
+    """Read an output's elements; a violation if they do not fit its datatype or its shape."""
+    output, size = f"output {tensor.name!r}", math.prod(shape)
+    expect(isinstance(data, list), f"{output} has no list of data")
     values = _flat(data)
-    if len(values) != size:
-        raise ViolationError(
-            f"output {name!r} has {len(values)} elements, its shape {list(shape)} says {size}"
-        )
-    wrong = [value for value in values if not _is(tensor.datatype, value)]
-    if wrong:
-        raise ViolationError(f"output {name!r} of {tensor.datatype} has the element {wrong[0]!r}")
+    expect(
+        len(values) == size,
+        f"{output} has {len(values)} elements, its shape {list(shape)} says {size}",
+    )
+    if wrong := [value for value in values if not _is(tensor.datatype, value)]:
+        raise ViolationError(f"{output} of {tensor.datatype} has the element {wrong[0]!r}")
     if tensor.datatype == "BYTES":
-        texts = np.empty(size, np.object_)
-        texts[:] = [value.encode() for value in values]
-        return texts.reshape(shape)
+        return _objects([value.encode() for value in values], shape)
     try:
         # JSON has no NaN and no infinities; servers write null.
         numbers = [math.nan if value is None else value for value in values]
@@ -90,39 +159,27 @@ def from_json(tensor: Tensor, shape: tuple[int, ...], data: Any) -> Array:
             return np.array(numbers, tensor.dtype).reshape(shape)
     except OverflowError:
         raise ViolationError(
-            f"output {name!r} has elements out of the range of {tensor.datatype}"
+            f"{output} has elements out of the range of {tensor.datatype}"
         ) from None
 
 
 def from_raw(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> Array:
-    """Read an output's bytes.
-
-    Raises
-    ------
-    ViolationError
-        When they are not as many as datatype and shape say.
-    """
-    name, size = tensor.name, math.prod(shape)
+    """Read an output's bytes; a violation if they are not as many as datatype and shape say."""
+    output, size = f"output {tensor.name!r}", math.prod(shape)
     if tensor.datatype != "BYTES":
         expected = size * tensor.dtype.itemsize
-        if len(raw) != expected:
-            raise ViolationError(
-                f"output {name!r} has {len(raw)} bytes, {tensor.datatype} of shape {list(shape)} "
-                f"has {expected}"
-            )
-        read: Array = np.frombuffer(raw, tensor.dtype.newbyteorder("<")).reshape(shape)
-        return read
-    texts = np.empty(size, np.object_)
+        kind = f"{tensor.datatype} of shape {list(shape)}"
+        expect(len(raw) == expected, f"{output} has {len(raw)} bytes, {kind} has {expected}")
+        return np.frombuffer(raw, tensor.dtype.newbyteorder("<")).reshape(shape)
+    texts = []
     at = 0
     for index in range(size):
         length = int.from_bytes(raw[at : at + 4], "little")
-        texts[index] = raw[at + 4 : at + 4 + length]
+        texts.append(raw[at + 4 : at + 4 + length])
         at += 4 + length
-        if at > len(raw):
-            raise ViolationError(f"output {name!r} ends in its element {index} of {size}")
-    if at != len(raw):
-        raise ViolationError(f"output {name!r} has {len(raw) - at} bytes after its last element")
-    return texts.reshape(shape)
+        expect(at <= len(raw), f"{output} ends in its element {index} of {size}")
+    expect(at == len(raw), f"{output} has {len(raw) - at} bytes after its last element")
+    return _objects(texts, shape)
 
 
 def alike(one: Array, other: Array) -> bool:
@@ -147,11 +204,13 @@ def _flat(data: list[Any]) -> list[Any]:
     return flat
 
 
+_KINDS: Final = {"BOOL": bool, "BYTES": str}
+
+
 def _is(datatype: str, value: Any) -> bool:
-    if datatype == "BOOL":
-        return isinstance(value, bool)
-    if datatype == "BYTES":
-        return isinstance(value, str)
-    if datatype.startswith("FP"):
-        return value is None or (isinstance(value, int | float) and not isinstance(value, bool))
-    return isinstance(value, int) and not isinstance(value, bool)
+    if kind := _KINDS.get(datatype):
+        return isinstance(value, kind)
+    if isinstance(value, bool):
+        return False
+    fractional = datatype.startswith("FP")
+    return isinstance(value, int) or (fractional and (value is None or isinstance(value, float)))

@@ -6,12 +6,12 @@ import json
 
 from rich.console import Console
 
-from inferway.conformance import Check, Outcome, Report, Result
+from inferway.conformance import Check, CheckOutcome, Finding, Report
 
 
-def result(outcome: Outcome, evidence: str) -> Result:
+def result(outcome: CheckOutcome, evidence: str) -> Finding:
     check = Check(f"group: {outcome}", "inference_rest.md, X", lambda target: "", "a reading")
-    return Result(check, outcome, evidence)
+    return Finding(check, outcome, evidence)
 
 
 REPORT = Report(
@@ -19,9 +19,9 @@ REPORT = Report(
     "digits",
     1,
     (
-        result(Outcome.PASSED, "shape [1, 4]"),
-        result(Outcome.FAILED, "\x1b[31m answered 500 [/v2]"),
-        result(Outcome.NOT_OFFERED, "no [bold]versions"),
+        result(CheckOutcome.PASSED, "shape [1, 4]"),
+        result(CheckOutcome.FAILED, "\x1b[31m answered 500 [/v2]"),
+        result(CheckOutcome.NOT_OFFERED, "no [bold]versions"),
     ),
 )
 

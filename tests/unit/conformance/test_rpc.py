@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from inferway import conformance
-from inferway.conformance import CHECKS, ConformanceError, Outcome
+from inferway.conformance import CHECKS, CheckOutcome, ConformanceError
 from inferway.conformance.checks import rpc
 from inferway.live.grpc import messages
 
@@ -133,7 +133,7 @@ def test_a_wrong_server_fails(fake: Any, fake_rpc: Any, name: str, fault: Any) -
     (check,) = [one for one in rpc.CHECKS if one.name == name]
     report = conformance.run(fake.url, task="fake", grpc_url=fake_rpc.url, checks=[check])
     (result,) = report.results
-    assert result.outcome is Outcome.FAILED, result.evidence
+    assert result.outcome is CheckOutcome.FAILED, result.evidence
 
 
 def test_the_health_protocol_is_optional(fake: Any, fake_rpc: Any) -> None:
@@ -150,7 +150,7 @@ def test_the_health_protocol_is_optional(fake: Any, fake_rpc: Any) -> None:
     fake_rpc.fault = unimplemented
     checks = [one for one in rpc.CHECKS if one.name == "grpc: health protocol"]
     report = conformance.run(fake.url, task="fake", grpc_url=fake_rpc.url, checks=checks)
-    assert report.results[0].outcome is Outcome.NOT_OFFERED
+    assert report.results[0].outcome is CheckOutcome.NOT_OFFERED
 
 
 def test_an_address_without_a_port_is_one_sentence(fake: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from inferway import conformance
-from inferway.conformance import CHECKS, ConformanceError, Outcome
+from inferway.conformance import CHECKS, CheckOutcome, ConformanceError
 
 NAMES = [check.name for check in CHECKS]
 LENGTH = "inference-header-content-length"
@@ -277,7 +277,7 @@ def test_a_wrong_server_fails(fake: Any, name: str, fault: Any) -> None:
     (check,) = [one for one in CHECKS if one.name == name]
     report = conformance.run(fake.url, task="fake", checks=[check])
     (result,) = report.results
-    assert result.outcome is Outcome.FAILED, result.evidence
+    assert result.outcome is CheckOutcome.FAILED, result.evidence
     assert result.evidence
     assert not report.passed
     assert report.failures == [f"{name}: {result.evidence}"]
@@ -305,7 +305,7 @@ def test_what_is_optional_may_be_absent(fake: Any) -> None:
     fake.fault = bare
     report = conformance.run(fake.url, task="fake")
     assert report.passed, report.failures
-    absent = {one.check.name for one in report.results if one.outcome is Outcome.NOT_OFFERED}
+    absent = {one.check.name for one in report.results if one.outcome is CheckOutcome.NOT_OFFERED}
     assert absent == {
         "health: versions ready",
         "metadata: server, with a slash",
@@ -338,7 +338,7 @@ def test_refusals_prove_nothing_where_all_is_refused(fake: Any) -> None:
     fake.fault = failing(is_infer, 400)
     report = conformance.run(fake.url, task="fake")
     outcomes = {one.check.name: one for one in report.results}
-    assert outcomes["refusal: another shape"].outcome is Outcome.FAILED
+    assert outcomes["refusal: another shape"].outcome is CheckOutcome.FAILED
     assert "without a mistake is refused too" in outcomes["refusal: another shape"].evidence
 
 

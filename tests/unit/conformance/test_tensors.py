@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from inferway.conformance import tensors
-from inferway.conformance.errors import ViolationError
+from inferway.conformance.client import ViolationError
 from inferway.protocol import DTYPES, Tensor
 
 

@@ -2,133 +2,119 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
-from inferway.conformance.answer import answered, compared, read
-from inferway.conformance.errors import NotOfferedError, ViolationError
-from inferway.conformance.message import packed
-from inferway.conformance.outcome import Check
+from inferway.conformance.answer import answered, compared, read, reference
+from inferway.conformance.client import expect
+from inferway.conformance.report import Check
 from inferway.conformance.target import Target
+from inferway.conformance.tensors import packed
 
 _PARAMETERS: Final = {"conformance_text": "a", "conformance_number": 1, "conformance_flag": True}
 
 
-def flat(target: Target) -> str:
-    """Flat data are taken."""
-    inference, found = compared(target, target.message())
-    return f"{found}, {len(inference.answer.body)} bytes"
-
-
-def nested(target: Target) -> str:
-    """Data nested as their shape are taken, and mean the same."""
+def _flat(target: Target) -> str:
     message = target.message()
-    _, found = compared(target, type(message)(message.inputs, nested=True))
-    return found
+    inference = answered(target, message, target.pinned)
+    return f"{compared(inference, reference(target, message))}, {inference.size} bytes"
 
 
-def unversioned(target: Target) -> str:
-    """The path without a version is answered."""
-    if target.base != target.unversioned:
-        raise NotOfferedError(f"{target.get(target.unversioned)}; versions are asked for")
-    version = answered(target, target.message(), base=target.unversioned).document.get(
-        "model_version"
-    )
+def _nested(target: Target) -> str:
+    """Data nested as their shape are taken, and mean the same."""
+    message = replace(target.message(), nested=True)
+    return compared(answered(target, message, target.pinned), reference(target, message))
+
+
+def _unversioned(target: Target) -> str:
+    target.needs_unversioned()
+    version = answered(target, target.message(), target.unversioned).version
     return "answered" if version is None else f"answered by version {version!r}"
 
 
-def versioned(target: Target) -> str:
+def _versioned(target: Target) -> str:
     """A version that is asked for answers, and says so."""
-    if not target.versions:
-        raise NotOfferedError("the model's metadata name no versions")
-    for one in target.versions:
-        inference = answered(target, target.message(), base=target.versioned(one))
-        said = inference.document.get("model_version")
-        if said != one:
-            raise ViolationError(f"version {one!r} was asked for, model_version is {said!r}")
+    for one in target.offered_versions:
+        version = answered(target, target.message(), target.versioned(one)).version
+        expect(version == one, f"version {one!r} was asked for, model_version is {version!r}")
     return f"answered by {', '.join(target.versions[:8])}"
 
 
-def identifier(target: Target) -> str:
-    """The id comes back as it was."""
-    answered(target, target.message().having(id="42"))
-    return "'42' came back"
+def _identifier(identifier: str) -> Callable[[Target], str]:
+    def run(target: Target) -> str:
+        answered(target, target.message().having(id=identifier))
+        return f"{identifier!r} came back"
+
+    return run
 
 
-def any_identifier(target: Target) -> str:
-    """Any text may be an id."""
-    odd = 'conformance "\\" é ☃'
-    answered(target, target.message().having(id=odd))
-    return f"{odd!r} came back"
-
-
-def parameters(target: Target) -> str:
+def _parameters(target: Target) -> str:
     """Parameters of the request, of inputs and of outputs may be there."""
     outputs = [{"name": one.name, "parameters": _PARAMETERS} for one in target.signature.outputs]
     message = target.message().having(parameters=_PARAMETERS, outputs=outputs)
     document = message.document
     for one in document["inputs"]:
         one["parameters"] = _PARAMETERS
-    answer = target.post(*packed(document))
-    read(target, answer, message)
+    read(target, target.post(*packed(document)), message)
     return "text, number and boolean were taken at all three places"
 
 
-def outputs(target: Target) -> str:
-    """Each output can be asked for alone."""
+def _outputs(target: Target) -> str:
     for one in target.signature.outputs:
         answered(target, target.message().having(outputs=[{"name": one.name}]))
     return f"{len(target.signature.outputs)} outputs, each asked for alone, came alone"
 
 
-def no_content_type(target: Target) -> str:
-    """A request needs no Content-Type."""
-    message = target.message()
-    body, _ = message.encode()
-    answer = target.post(body, {})
-    if answer.status != 200:
-        raise ViolationError(f"{answer}; expected 200 without a Content-Type too")
+def _no_content_type(target: Target) -> str:
+    body, _ = target.message().encode()
+    target.post(body, {}).good("expected 200 without a Content-Type too")
     return "answered"
 
 
 CHECKS: Final = (
-    Check("infer: flat data", "inference_rest.md, Request Input", flat),
+    Check("infer: flat data", "inference_rest.md, Request Input", _flat),
     Check(
         "infer: nested data",
         "open_inference_rest.yaml, tensor_data",
-        nested,
+        _nested,
         "tensor_data holds elements or tensor_data: lists may be nested to the shape.",
     ),
     Check(
         "infer: without a version",
         "inference_rest.md, Inference",
-        unversioned,
+        _unversioned,
         "The Markdown allows an error instead, on servers that have versions.",
     ),
     Check(
         "infer: each version",
         "inference_rest.md, Inference; open_inference_rest.yaml, .../infer",
-        versioned,
+        _versioned,
         "model_version is the specific version used, so it is the one that was asked for.",
     ),
-    Check("infer: id comes back", "inference_rest.md, Inference Request JSON Object", identifier),
+    Check(
+        "infer: id comes back",
+        "inference_rest.md, Inference Request JSON Object",
+        _identifier("42"),
+    ),
     Check(
         "infer: any text as id",
         "inference_rest.md, Inference Request JSON Object",
-        any_identifier,
+        _identifier('conformance "\\" é ☃'),
         "The id is a JSON string, and those hold any characters.",
     ),
     Check(
         "infer: parameters",
         "open_inference_rest.yaml, parameters",
-        parameters,
+        _parameters,
         "Parameters are any names with texts, numbers or booleans: a server may ignore those that "
         "it does not know, not refuse them.",
     ),
-    Check("infer: requested outputs", "inference_rest.md, Request Output", outputs),
+    Check("infer: requested outputs", "inference_rest.md, Request Output", _outputs),
     Check(
         "infer: no Content-Type",
         "inference_rest.md, Inference; RFC 9110, 8.3",
-        no_content_type,
+        _no_content_type,
         "No document asks for the header, and Triton's client sends none.",
     ),
 )

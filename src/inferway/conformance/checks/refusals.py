@@ -9,12 +9,10 @@ import numpy as np
 
 from inferway.conformance.checks.health import NOBODY
 from inferway.conformance.checks.metadata import refusal
-from inferway.conformance.client import Answer
-from inferway.conformance.errors import ViolationError
-from inferway.conformance.message import Message, packed
-from inferway.conformance.outcome import Check
+from inferway.conformance.client import Answer, expect
+from inferway.conformance.report import Check
 from inferway.conformance.target import Target
-from inferway.conformance.tensors import draw
+from inferway.conformance.tensors import Message, draw, packed
 
 Sent = Callable[[Target], Iterable[Answer]]
 
@@ -51,21 +49,19 @@ def _with(change: Callable[[dict[str, Any]], Any]) -> Sent:
     return send
 
 
-def _other_datatype(target: Target) -> Iterable[Answer]:
-    message = target.answered()
+def _other_datatype(message: Message) -> Message:
     one = message.inputs[0]
     other = "INT32" if one.datatype.startswith("FP") else "FP32"
-    array = draw(np.random.default_rng(target.seed), other, one.array.shape)
-    return [target.infer(message.first(datatype=other, array=array))]
+    array = draw(np.random.default_rng(1), other, one.array.shape)
+    return message.first(datatype=other, array=array)
 
 
 def _other_shape(target: Target) -> Iterable[Answer]:
     """A shape that the metadata do not allow, though the data fit it."""
     message = target.answered()
-    one, shape = message.inputs[0], list(target.signature.inputs[0].shape)
-    fixed = [place for place, axis in enumerate(shape) if axis != -1]
+    one, shape = message.inputs[0], target.signature.inputs[0].shape
     wrong = list(one.array.shape)
-    if fixed:
+    if fixed := [place for place, axis in enumerate(shape) if axis != -1]:
         wrong[fixed[-1]] += 1
     else:
         wrong.append(2)
@@ -77,35 +73,25 @@ def _other_elements(one: dict[str, Any]) -> None:
     one["data"][0] = 1 if one["datatype"] == "BYTES" else "inferway"
 
 
-def path(target: Target) -> str:
-    """A path that the protocol does not have is not found."""
-    answer = target.get(f"/v2/{NOBODY}")
-    if not 400 <= answer.status < 500:
-        raise ViolationError(f"{answer}; expected 404")
-    return f"status {answer.status}"
+def _path(target: Target) -> str:
+    return f"status {target.get(f'/v2/{NOBODY}').refused('expected 404').status}"
 
 
-def methods(target: Target) -> str:
-    """The wrong method is refused: 405, or 404."""
+def _methods(target: Target) -> str:
     wrong = [("GET", f"{target.base}/infer"), ("POST", "/v2"), ("DELETE", "/v2/health/live")]
-    for method, at in wrong:
-        answer = target.call(method, at, b"" if method == "POST" else None)
-        if answer.status not in (404, 405):
-            raise ViolationError(f"{answer}; expected 405, or 404")
+    for method, path in wrong:
+        answer = target.call(method, path, b"" if method == "POST" else None)
+        expect(answer.status in (404, 405), f"{answer}; expected 405, or 404")
     return "GET of infer, POST of /v2 and DELETE of health were refused"
 
 
-def alive(target: Target) -> str:
-    """After all that the server is live and answers."""
-    answer = target.get("/v2/health/live")
-    if answer.status != 200:
-        raise ViolationError(f"{answer}; expected 200 after the wrong requests")
+def _alive(target: Target) -> str:
+    expected = "expected 200 after the wrong requests"
+    target.get("/v2/health/live").good(expected)
     message = target.message()
-    for sent in (message, message.raw()):
-        answer = target.infer(sent)
-        if answer.status == 200:
-            return "live, and a right request was answered"
-    raise ViolationError(f"{answer}; expected 200 after the wrong requests")
+    if target.infer(message).status != 200:
+        target.infer(message.raw()).good(expected)
+    return "live, and a right request was answered"
 
 
 _CLAUSE: Final = "inference_rest.md, Inference Response JSON Error Object"
@@ -122,7 +108,7 @@ _REFUSED: Final[tuple[tuple[str, str, Sent], ...]] = (
     ("unknown version", _CLAUSE, _to(lambda target: target.versioned(NOBODY))),
     ("missing input", _METADATA, _as(lambda message: Message(message.inputs[1:]))),
     ("unknown input", _METADATA, _as(lambda message: message.first(name=NOBODY))),
-    ("another datatype", _METADATA, _other_datatype),
+    ("another datatype", _METADATA, _as(_other_datatype)),
     ("unknown datatype", _METADATA, _as(lambda message: message.first(datatype="FP33"))),
     ("another shape", _METADATA, _other_shape),
     ("negative shape", _METADATA, _with(lambda one: one["shape"].__setitem__(0, -1))),
@@ -135,7 +121,7 @@ _REFUSED: Final[tuple[tuple[str, str, Sent], ...]] = (
 
 CHECKS: Final = (
     *(refusal(f"refusal: {name}", clause, send, _STATUS) for name, clause, send in _REFUSED),
-    Check("refusal: unknown path", "RFC 9110, 15.5.5", path),
-    Check("refusal: wrong method", "inference_rest.md, table of paths; RFC 9110, 15.5.6", methods),
-    Check("refusal: the server goes on", _CLAUSE, alive),
+    Check("refusal: unknown path", "RFC 9110, 15.5.5", _path),
+    Check("refusal: wrong method", "inference_rest.md, table of paths; RFC 9110, 15.5.6", _methods),
+    Check("refusal: the server goes on", _CLAUSE, _alive),
 )

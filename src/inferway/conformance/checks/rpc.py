@@ -5,18 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
+from urllib.parse import urlsplit
 
+import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
-from inferway.conformance.answer import reference, same
-from inferway.conformance.channel import FIELDS, Channel, StatusError, infer, request
+from inferway.conformance.answer import (
+    Inference,
+    agree,
+    compared,
+    complete,
+    described,
+    reference,
+)
 from inferway.conformance.checks.health import NOBODY
-from inferway.conformance.errors import NotOfferedError, ViolationError
-from inferway.conformance.message import Message
-from inferway.conformance.outcome import Check
-from inferway.conformance.target import Target
-from inferway.conformance.tensors import draw
+from inferway.conformance.client import NotOfferedError, ViolationError, expect
+from inferway.conformance.report import Check
+from inferway.conformance.target import ConformanceError, Target
+from inferway.conformance.tensors import Array, Message, draw, from_raw, to_raw
 from inferway.live.grpc import messages
+from inferway.protocol import Tensor
+
+FIELDS: Final = {
+    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents",
+    "UINT32": "uint_contents", "UINT64": "uint64_contents", "INT8": "int_contents",
+    "INT16": "int_contents", "INT32": "int_contents", "INT64": "int64_contents",
+    "FP32": "fp32_contents", "FP64": "fp64_contents", "BYTES": "bytes_contents",
+}  # fmt: skip
+"""Where the elements of each datatype are; FP16 has no field."""
 
 # The server is lost, or failed itself: none of them refuses a request.
 _NO_REFUSAL: Final = (
@@ -25,116 +42,235 @@ _NO_REFUSAL: Final = (
 SERVING: Final = 1
 
 
-def live(target: Target) -> str:
-    """ServerLive says that it lives."""
-    with _channel(target) as channel:
-        if not channel.good("ServerLive", b"", messages.ServerLiveResponse).live:
-            raise ViolationError("ServerLive says that it does not live")
+class _StatusError(ViolationError):
+    """A call ended with a status other than OK."""
+
+    def __init__(self, method: str, code: str, details: str) -> None:
+        self.reason = f"{method} ended with {code}: {details[:160]}"
+        super().__init__(f"{self.reason}; expected OK")
+        self.code = code
+
+    @property
+    def refusal(self) -> str:
+        """The evidence that the request was refused; a violation if the server failed."""
+        expect(self.code not in _NO_REFUSAL, f"{self.reason}; expected the request to be refused")
+        return self.reason
+
+
+def channel(url: str) -> grpc.Channel:
+    """Connect to `host:port`, or `grpc://host:port`; `grpcs://` for TLS.
+
+    Raises
+    ------
+    ConformanceError
+        When it is no address.
+    """
+    parts = urlsplit(url if "://" in url else f"grpc://{url}")
+    try:
+        complete = parts.hostname and parts.port
+    except ValueError:
+        complete = None
+    if not complete or parts.scheme not in ("grpc", "grpcs", "http", "https"):
+        raise ConformanceError(f"{url!r} is no gRPC address: write it as 127.0.0.1:8001")
+    # No proxy is asked, as over HTTP.
+    options = [("grpc.enable_http_proxy", 0), ("grpc.max_receive_message_length", -1)]
+    if parts.scheme in ("grpcs", "https"):
+        return grpc.secure_channel(parts.netloc, grpc.ssl_channel_credentials(), options)
+    return grpc.insecure_channel(parts.netloc, options)
+
+
+def _call(
+    target: Target, method: str, request: Any = None, service: str = messages.INFERENCE
+) -> Any:
+    """Call once; a violation when the call ends without OK, or what comes is no such message."""
+    kind = getattr(messages, f"{'HealthCheck' if method == 'Check' else method}Response")
+    assert target.grpc_url is not None
+    metadata = () if target.key is None else (("authorization", f"Bearer {target.key}"),)
+    data = b"" if request is None else request.SerializeToString()
+    with channel(target.grpc_url) as connection:
+        call = connection.unary_unary(f"/{service}/{method}")
+        try:
+            return kind.FromString(call(data, timeout=target.timeout_s, metadata=metadata))
+        except grpc.RpcError as error:
+            raise _StatusError(method, error.code().name, error.details() or "") from None
+        except DecodeError:
+            raise ViolationError(
+                f"{method} answered with what is no {kind.DESCRIPTOR.name}"
+            ) from None
+
+
+def _request(target: Target, message: Message, version: str = "") -> Any:
+    """Write a request: raw contents for all inputs if the first is raw, typed ones if not."""
+    request = messages.ModelInferRequest(
+        model_name=target.task, model_version=version, id=message.fields.get("id", "")
+    )
+    for one in message.inputs:
+        tensor = request.inputs.add(name=one.name, datatype=one.datatype, shape=one.array.shape)
+        if one.raw:
+            request.raw_input_contents.append(to_raw(one.array))
+        else:
+            field = FIELDS.get(one.datatype, "fp32_contents")
+            getattr(tensor.contents, field).extend(one.array.ravel().tolist())
+    for wanted in message.fields.get("outputs", ()):
+        request.outputs.add(name=wanted["name"])
+    return request
+
+
+def _infer(target: Target, message: Message, version: str = "") -> Inference:
+    """Send a request that is right, and read its answer; a violation if that is none."""
+    answer = _call(target, "ModelInfer", _request(target, message, version))
+    agree("model_name", answer.model_name, target.task)
+    if sent := message.fields.get("id"):
+        expect(answer.id == sent, f"id is {answer.id!r}, the request's was {sent!r}")
+    expect(
+        not version or answer.model_version == version,
+        f"version {version!r} was asked for, model_version is {answer.model_version!r}",
+    )
+    raw = answer.raw_output_contents
+    expect(
+        not raw or len(raw) == len(answer.outputs),
+        f"{len(answer.outputs)} outputs have {len(raw)} raw contents",
+    )
+    outputs = {}
+    for place, one in enumerate(answer.outputs):
+        shape = tuple(one.shape)
+        tensor = described(target, one.name, one.datatype, list(shape))
+        outputs[one.name] = (
+            from_raw(tensor, shape, raw[place]) if raw else _typed(tensor, shape, one.contents)
+        )
+    complete(target, outputs, message)
+    return Inference(answer.model_version, outputs)
+
+
+def _typed(tensor: Tensor, shape: tuple[int, ...], contents: Any) -> Array:
+    field = FIELDS.get(tensor.datatype)
+    if field is None:
+        raise ViolationError(
+            f"output {tensor.name!r} is {tensor.datatype}, which needs raw contents"
+        )
+    values = list(getattr(contents, field))
+    expect(
+        len(values) == int(np.prod(shape)),
+        f"output {tensor.name!r} has {len(values)} elements in {field}, its shape {list(shape)}",
+    )
+    array = np.empty(len(values), tensor.dtype)
+    array[:] = values
+    return array.reshape(shape)
+
+
+def _live(target: Target) -> str:
+    expect(_call(target, "ServerLive").live, "ServerLive says that it does not live")
     return "live"
 
 
-def ready(target: Target) -> str:
-    """ServerReady says that it is ready."""
-    with _channel(target) as channel:
-        if not channel.good("ServerReady", b"", messages.ServerReadyResponse).ready:
-            raise ViolationError("ServerReady says that it is not ready")
+def _ready(target: Target) -> str:
+    expect(_call(target, "ServerReady").ready, "ServerReady says that it is not ready")
     return "ready"
 
 
-def model_ready(target: Target) -> str:
+def _model_ready(target: Target) -> str:
     """The model is ready, one that does not exist is not."""
-    with _channel(target) as channel:
-        try:
-            own = _model_ready(channel, target.task)
-        except StatusError as error:
-            raise ViolationError(f"{error}; expected OK") from None
-        if not own:
-            raise ViolationError(f"ModelReady says that {target.task!r} is not ready")
-        try:
-            nobody = _model_ready(channel, NOBODY)
-        except StatusError as error:
-            return f"ready; an unknown model: {_refusal(error)}"
-    if nobody:
-        raise ViolationError("ModelReady calls a model ready that does not exist")
+
+    def ready(name: str) -> bool:
+        return bool(_call(target, "ModelReady", messages.ModelReadyRequest(name=name)).ready)
+
+    expect(ready(target.task), f"ModelReady says that {target.task!r} is not ready")
+    try:
+        expect(not ready(NOBODY), "ModelReady calls a model ready that does not exist")
+    except _StatusError as error:
+        return f"ready; an unknown model: {error.refusal}"
     return "ready; an unknown model is not"
 
 
-def server(target: Target) -> str:
+def _server(target: Target) -> str:
     """ServerMetadata agrees with HTTP's."""
-    with _channel(target) as channel:
-        found = channel.good("ServerMetadata", b"", messages.ServerMetadataResponse)
-    said = target.get("/v2").json
-    if (found.name, found.version) != (said.get("name"), said.get("version")):
-        raise ViolationError(f"{found.name!r} {found.version!r} over gRPC, HTTP says {said}")
+    found, said = _call(target, "ServerMetadata"), target.get("/v2").json
+    expect(
+        (found.name, found.version) == (said.get("name"), said.get("version")),
+        f"{found.name!r} {found.version!r} over gRPC, HTTP says {said}",
+    )
     return f"{found.name} {found.version}, extensions: {', '.join(found.extensions) or 'none'}"
 
 
-def model(target: Target) -> str:
+def _model(target: Target) -> str:
     """ModelMetadata agrees with HTTP's."""
-    with _channel(target) as channel:
-        asked = messages.ModelMetadataRequest(name=target.task).SerializeToString()
-        found = channel.good("ModelMetadata", asked, messages.ModelMetadataResponse)
+    found = _call(target, "ModelMetadata", messages.ModelMetadataRequest(name=target.task))
     for side in ("inputs", "outputs"):
         over = [(one.name, one.datatype, tuple(one.shape)) for one in getattr(found, side)]
-        own = [(one.name, one.datatype, one.shape) for one in getattr(target.signature, side)]
-        if over != own:
-            raise ViolationError(f"the {side} over gRPC are {over}, over HTTP {own}")
-    if list(found.versions) != target.versions:
-        raise ViolationError(f"the versions are {list(found.versions)}, HTTP's {target.versions}")
+        http = [(one.name, one.datatype, one.shape) for one in getattr(target.signature, side)]
+        expect(over == http, f"the {side} over gRPC are {over}, over HTTP {http}")
+    versions = list(found.versions)
+    expect(versions == target.versions, f"the versions are {versions}, HTTP's {target.versions}")
     return "the same as over HTTP"
 
 
-def typed(target: Target) -> str:
-    """Typed contents are taken."""
-    odd = [one.datatype for one in target.signature.inputs if one.datatype not in FIELDS]
-    if odd:
-        raise NotOfferedError(f"{odd[0]} has no field of its own, raw contents hold it")
-    return _compared(target, target.message())
+def _contents(target: Target, *, raw: bool) -> str:
+    for one in () if raw else target.signature.inputs:
+        if one.datatype not in FIELDS:
+            raise NotOfferedError(f"{one.datatype} has no field of its own, raw contents hold it")
+    message = target.message().raw(raw=raw)
+    plain = reference(target, message)
+    evidence = compared(_infer(target, message, *target.versions[:1]), plain)
+    return evidence if plain is None else f"{evidence} over HTTP"
 
 
-def raw(target: Target) -> str:
-    """Raw contents are taken."""
-    return _compared(target, target.message().raw())
-
-
-def identifier(target: Target) -> str:
-    """The id comes back."""
-    with _channel(target) as channel:
-        infer(target, channel, target.message().raw().having(id="42"))
+def _identifier(target: Target) -> str:
+    _infer(target, target.message().raw().having(id="42"))
     return "'42' came back"
 
 
-def outputs(target: Target) -> str:
-    """Each output can be asked for alone."""
-    with _channel(target) as channel:
-        for one in target.signature.outputs:
-            infer(target, channel, target.message().raw().having(outputs=[{"name": one.name}]))
+def _outputs(target: Target) -> str:
+    for one in target.signature.outputs:
+        _infer(target, target.message().raw().having(outputs=[{"name": one.name}]))
     return f"{len(target.signature.outputs)} outputs, each asked for alone, came alone"
 
 
-def versions(target: Target) -> str:
-    """A version that is asked for answers."""
-    if not target.versions:
-        raise NotOfferedError("the model's metadata name no versions")
-    with _channel(target) as channel:
-        for one in target.versions:
-            infer(target, channel, target.message().raw(), one)
+def _versions(target: Target) -> str:
+    for one in target.offered_versions:
+        _infer(target, target.message().raw(), one)
     return f"answered by {', '.join(target.versions[:8])}"
 
 
-def _without_first(target: Target, sent: Any) -> None:
-    del sent.inputs[0], sent.raw_input_contents[0]
+def _health(target: Target) -> str:
+    """The server is healthy in the words of gRPC's own health protocol."""
+    try:
+        status = _call(target, "Check", service=messages.HEALTH).status
+    except _StatusError as error:
+        if error.code == "UNIMPLEMENTED":
+            raise NotOfferedError(error.reason) from None
+        raise
+    expect(status == SERVING, f"the status is {status}, expected {SERVING} (SERVING)")
+    return "SERVING"
 
 
-def _other_shape(target: Target, sent: Any) -> None:
-    one = target.signature.inputs[0]
-    shape = [*sent.inputs[0].shape, 2]
-    array = draw(np.random.default_rng(target.seed), one.datatype, tuple(shape))
-    sent.CopyFrom(request(target, target.message().raw().first(array=array)))
+def _alive(target: Target) -> str:
+    _infer(target, target.message().raw())
+    return "a right request was answered"
 
 
-def _truncated(target: Target, sent: Any) -> None:
-    sent.raw_input_contents[0] = sent.raw_input_contents[0][:-1]
+def _refused(target: Target, change: Callable[[Target, Any], Any]) -> str:
+    _infer(target, target.message().raw())  # right, so that the change is what counts
+    request = _request(target, target.message().raw())
+    change(target, request)
+    try:
+        _call(target, "ModelInfer", request)
+    except _StatusError as error:
+        return error.refusal
+    raise ViolationError("the call ended with OK, expected an error")
+
+
+def _without_first(target: Target, request: Any) -> None:
+    del request.inputs[0], request.raw_input_contents[0]
+
+
+def _other_shape(target: Target, request: Any) -> None:
+    shape = (*request.inputs[0].shape, 2)
+    array = draw(np.random.default_rng(target.seed), request.inputs[0].datatype, shape)
+    request.CopyFrom(_request(target, target.message().raw().first(array=array)))
+
+
+def _truncated(target: Target, request: Any) -> None:
+    request.raw_input_contents[0] = request.raw_input_contents[0][:-1]
 
 
 _REFUSED: Final[tuple[tuple[str, Callable[[Target, Any], Any]], ...]] = (
@@ -148,68 +284,7 @@ _REFUSED: Final[tuple[tuple[str, Callable[[Target, Any], Any]], ...]] = (
     ("surplus contents", lambda target, sent: sent.raw_input_contents.append(b"\0")),
     ("an unknown output", lambda target, sent: sent.outputs.add(name=NOBODY)),
 )
-"""What is wrong with a request, and how a right one comes to it."""
-
-
-def health(target: Target) -> str:
-    """The server is healthy in the words of gRPC's own health protocol."""
-    with _channel(target) as channel:
-        try:
-            found = channel.call("Check", b"", messages.HealthCheckResponse, messages.HEALTH)
-        except StatusError as error:
-            if error.code == "UNIMPLEMENTED":
-                raise NotOfferedError(str(error)) from None
-            raise ViolationError(f"{error}; expected OK") from None
-    if found.status != SERVING:
-        raise ViolationError(f"the status is {found.status}, expected {SERVING} (SERVING)")
-    return "SERVING"
-
-
-def alive(target: Target) -> str:
-    """After all that the server answers."""
-    with _channel(target) as channel:
-        infer(target, channel, target.message().raw())
-    return "a right request was answered"
-
-
-def _channel(target: Target) -> Channel:
-    assert target.grpc_url is not None
-    return Channel(target.grpc_url, target.timeout_s, target.key)
-
-
-def _model_ready(channel: Channel, name: str) -> bool:
-    asked = messages.ModelReadyRequest(name=name).SerializeToString()
-    return bool(channel.call("ModelReady", asked, messages.ModelReadyResponse).ready)
-
-
-def _compared(target: Target, message: Message) -> str:
-    version = target.versions[0] if target.versions else ""
-    plain = reference(target, message)
-    with _channel(target) as channel:
-        found = infer(target, channel, message, version)
-    if plain is None:
-        return "answered in shape and datatype"
-    same(found, plain)
-    return "answered as the same values in flat JSON over HTTP"
-
-
-def _refused(target: Target, change: Callable[[Target, Any], Any]) -> str:
-    with _channel(target) as channel:
-        infer(target, channel, target.message().raw())  # right, so that the change is what counts
-        sent = request(target, target.message().raw())
-        change(target, sent)
-        try:
-            channel.call("ModelInfer", sent.SerializeToString(), messages.ModelInferResponse)
-        except StatusError as error:
-            return _refusal(error)
-    raise ViolationError("the call ended with OK, expected an error")
-
-
-def _refusal(error: StatusError) -> str:
-    if error.code in _NO_REFUSAL:
-        raise ViolationError(f"{error}; expected the request to be refused") from None
-    return str(error)
-
+"""Mistakes, and how a right request comes to have them."""
 
 _CLAUSE: Final = "inference_grpc.md"
 _STATUS: Final = (
@@ -219,16 +294,16 @@ _STATUS: Final = (
 )
 
 CHECKS: Final = (
-    Check("grpc: live", f"{_CLAUSE}, ServerLive", live),
-    Check("grpc: ready", f"{_CLAUSE}, ServerReady", ready),
-    Check("grpc: model ready", f"{_CLAUSE}, ModelReady", model_ready, _STATUS),
-    Check("grpc: server metadata", f"{_CLAUSE}, ServerMetadata", server),
-    Check("grpc: model metadata", f"{_CLAUSE}, ModelMetadata", model),
-    Check("grpc: typed contents", f"{_CLAUSE}, ModelInfer", typed),
-    Check("grpc: raw contents", f"{_CLAUSE}, ModelInfer", raw),
-    Check("grpc: id comes back", f"{_CLAUSE}, ModelInfer", identifier),
-    Check("grpc: requested outputs", f"{_CLAUSE}, ModelInfer", outputs),
-    Check("grpc: each version", f"{_CLAUSE}, ModelInfer", versions),
+    Check("grpc: live", f"{_CLAUSE}, ServerLive", _live),
+    Check("grpc: ready", f"{_CLAUSE}, ServerReady", _ready),
+    Check("grpc: model ready", f"{_CLAUSE}, ModelReady", _model_ready, _STATUS),
+    Check("grpc: server metadata", f"{_CLAUSE}, ServerMetadata", _server),
+    Check("grpc: model metadata", f"{_CLAUSE}, ModelMetadata", _model),
+    Check("grpc: typed contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=False)),
+    Check("grpc: raw contents", f"{_CLAUSE}, ModelInfer", partial(_contents, raw=True)),
+    Check("grpc: id comes back", f"{_CLAUSE}, ModelInfer", _identifier),
+    Check("grpc: requested outputs", f"{_CLAUSE}, ModelInfer", _outputs),
+    Check("grpc: each version", f"{_CLAUSE}, ModelInfer", _versions),
     *(
         Check(
             f"grpc: {what} {'are' if what.endswith('contents') else 'is'} refused",
@@ -238,6 +313,6 @@ CHECKS: Final = (
         )
         for what, change in _REFUSED
     ),
-    Check("grpc: health protocol", "grpc.health.v1, Check", health),
-    Check("grpc: the server goes on", f"{_CLAUSE}, ModelInfer", alive),
+    Check("grpc: health protocol", "grpc.health.v1, Check", _health),
+    Check("grpc: the server goes on", f"{_CLAUSE}, ModelInfer", _alive),
 )
