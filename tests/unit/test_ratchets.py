@@ -25,7 +25,6 @@ NAMED_TWICE = {
     "Model": 2,
     "Node": 2,
     "Policy": 2,
-    "Record": 2,
     "Request": 2,
     "Scenario": 2,
     "Section": 2,

@@ -11,12 +11,11 @@
 - `EmulationError`: what could not be done, in a sentence.
 """
 
-from inferway.lab.cluster import ClusterError, LocalCluster
+from inferway.lab.cluster import ClusterError, LocalCluster, NodeStatus, StatusPoller
 from inferway.lab.controls import Controls, Counts, Passed
 from inferway.lab.emulation import Emulation, obstacle
 from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError, remove_leftovers
-from inferway.lab.status import NodeStatus, StatusPoller
 
 __all__ = [
     "ClusterError",

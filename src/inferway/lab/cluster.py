@@ -11,10 +11,11 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote
 
 import msgspec
@@ -36,7 +37,7 @@ from inferway.live.node.addresses import (
 from inferway.live.security.keys import VARIABLE, Role, parted
 from inferway.live.security.tls import Credentials, file_name
 from inferway.live.store.cache import lock_folder
-from inferway.network import Topology, entries_of, topology_of
+from inferway.network import entries_of, topology_of
 from inferway.protocol.address import split
 from inferway.unreadable import UNREADABLE, fault
 
@@ -45,12 +46,12 @@ GRACE_S: Final = 15.0
 _OWN_TIME_S: Final = 15.0
 """A start that takes longer no longer holds up the next: it may wait for just that."""
 _LOOK_S: Final = 0.1
+_RATES: Final[tuple[str, ...]] = ("arrived", "forwarded", "served", "cpu_s")
 _PATIENCE_S: Final = 2.0
 
 _HOST: Final = "127.0.0.1"
 _LOWEST: Final = 10_000
 _EPHEMERAL: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_LISTENERS: Final = ("http", "peer", "control", "admin")
 
 Ready = Callable[[list[str]], None]
 
@@ -130,14 +131,17 @@ class LocalCluster:
         self.topology = topology_of(deployment)
         self.entries = entries_of(deployment, self.topology)
         self.certs = None if certs is None else certs.resolve()
-        _check_certificates(self.topology, self.certs)
+        if self.certs is not None:
+            try:
+                for name in self.topology.nodes:
+                    Credentials.of(name, self.certs).check(name)
+            except ServeError as error:
+                raise ClusterError(f"{error}; `inferway certs` makes them") from None
         if netns and (reason := obstacle()) is not None:
             raise ClusterError(reason)
         self._netns, self._restart, self._tell = netns, restart, tell
         self._beginning = True
-        if run is None:
-            run = Path(tempfile.mkdtemp(prefix="inferway-up-"))
-        self.run = run.resolve()
+        self.run = Path(tempfile.mkdtemp(prefix="inferway-up-") if run is None else run).resolve()
         self.state = self.run / "state" if state is None else state.resolve()
         self.record = None if record is None else record.resolve()
         self.addresses_file = self.run / "addresses.json"
@@ -145,7 +149,7 @@ class LocalCluster:
         self.nodes: dict[str, NodeProcess] = {}
         self.emulation: Emulation | None = None
         self._changed = threading.Condition()
-        self._lock: int | None = None
+        self._closing = ExitStack()
 
     def __enter__(self) -> Self:
         self.begin()
@@ -172,9 +176,18 @@ class LocalCluster:
         try:
             self._prepare()
             deadline_s = time.monotonic() + patience_s
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
             started: list[NodeProcess] = []
-            for name in self._order():
-                self._wait_for_room(started, deadline_s, ready)
+            # Repositories first: all the others lean on them.
+            repository = dict(zip(self.topology.nodes, self.topology.repository, strict=True))
+            for name in sorted(repository, key=lambda name: not repository[name]):
+                own_s = min(deadline_s, time.monotonic() + _OWN_TIME_S)
+                self._wait_until(
+                    lambda: sum(one.state is State.STARTING for one in started) < cores,
+                    started,
+                    own_s,
+                    ready,
+                )
                 started.append(self.nodes[name])
                 started[-1].start()
             self._wait_ready(started, deadline_s, ready)
@@ -216,8 +229,8 @@ class LocalCluster:
         """
         self._process(node)
         address = self.addresses[node].admin
-        status, body = self._get(node, address, "/v2/node", timeout_s)
         page = f"{address}/v2/node"
+        status, body = self._get(node, address, "/v2/node", timeout_s)
         if status != 200:
             raise ClusterError(f"node {node} answers {status} at {page}")
         try:
@@ -262,12 +275,8 @@ class LocalCluster:
             self._end(self.nodes.values(), signal.SIGKILL, grace_s)
             raise
         finally:
-            if self.emulation is not None:
-                self.emulation.close()
-                self.emulation = None
-            if self._lock is not None:
-                os.close(self._lock)
-                self._lock = None
+            self._closing.close()
+            self.emulation = None
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Wait until no node runs or is to run, and tell whether that is so."""
@@ -283,12 +292,15 @@ class LocalCluster:
     def node_command(self, name: str) -> list[str]:
         """Give the command that runs a node; a cluster of other programs replaces it."""
         command = [sys.executable, "-m", "inferway", "node", str(self.deployment.path.resolve())]
-        command += ["--name", name, "--addresses", str(self.addresses_file)]
-        command += ["--state", str(self.state / file_name(name))]
-        if self.record is not None:
-            command += ["--record", str(self.record / file_name(name))]
-        if self.certs is not None:
-            command += ["--certs", str(self.certs)]
+        options = {
+            "--name": name,
+            "--addresses": self.addresses_file,
+            "--state": self.state / file_name(name),
+            "--record": self.record and self.record / file_name(name),
+            "--certs": self.certs,
+        }
+        for option, value in options.items():
+            command += [] if value is None else [option, str(value)]
         return command if self._netns else [*command, "--emulate-rtt"]
 
     def _prepare(self) -> None:
@@ -296,7 +308,7 @@ class LocalCluster:
         names = self.topology.nodes
         try:
             self.run.mkdir(parents=True, exist_ok=True)
-            self._lock = lock_folder(self.run)
+            self._closing.callback(os.close, lock_folder(self.run))
             for name in names:
                 (self.state / file_name(name)).mkdir(mode=0o700, parents=True, exist_ok=True)
         except BlockingIOError:
@@ -310,6 +322,7 @@ class LocalCluster:
         if self._netns:
             try:
                 self.emulation = Emulation(self.topology, seed=self.deployment.seed)
+                self._closing.callback(self.emulation.close)
             except EmulationError as error:
                 raise ClusterError(str(error)) from None
             self.addresses = {
@@ -376,22 +389,6 @@ class LocalCluster:
             wire.close()
             connection.close()
 
-    def _order(self) -> list[str]:
-        """Repositories first: all the others lean on them."""
-        pairs = zip(self.topology.repository, self.topology.nodes, strict=True)
-        return [name for _, name in sorted(pairs, key=lambda pair: not pair[0])]
-
-    def _wait_for_room(
-        self, started: list[NodeProcess], deadline_s: float, ready: Ready | None
-    ) -> None:
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
-        self._wait_until(
-            lambda: sum(one.state is State.STARTING for one in started) < cores,
-            started,
-            min(deadline_s, time.monotonic() + _OWN_TIME_S),
-            ready,
-        )
-
     def _wait_ready(
         self, processes: list[NodeProcess], deadline_s: float, ready: Ready | None = None
     ) -> None:
@@ -412,19 +409,21 @@ class LocalCluster:
         """Wait until something is so, and tell whether it is; ClusterError when one has ended."""
         names: list[str] = []
 
+        def in_state(state: State) -> list[NodeProcess]:
+            return [one for one in processes if one.state is state]
+
         def news() -> bool:
-            now = [one.name for one in processes if one.state is State.READY]
-            return done() or now != names or any(one.state is State.ENDED for one in processes)
+            return done() or len(in_state(State.READY)) != len(names) or any(in_state(State.ENDED))
 
         while True:
             with self._changed:
                 self._changed.wait_for(news, max(0.0, deadline_s - time.monotonic()))
-                before = names
-                names = [one.name for one in processes if one.state is State.READY]
-                ended = [one for one in processes if one.state is State.ENDED]
+                before = len(names)
+                names = [one.name for one in in_state(State.READY)]
+                ended = in_state(State.ENDED)
             for one in ended:
                 raise ClusterError(f"node {one.name} {one.ending()}{_words(one)}")
-            if ready is not None and len(names) > len(before):
+            if ready is not None and len(names) > before:
                 ready(names)
             if done() or time.monotonic() >= deadline_s:
                 return done()
@@ -458,30 +457,29 @@ def _on_loopback(nodes: Sequence[str]) -> dict[str, Addresses]:
     They lie below those that the kernel gives to connections, so that a node which starts again
     finds its ports still free.
     """
-    count = len(nodes) * len(_LISTENERS)
+    listeners = ("http", "peer", "control", "admin")
+    count = len(nodes) * len(listeners)
     try:
         end = int(_EPHEMERAL.read_text().split()[0])
     except (OSError, ValueError):
         end = 32_768
     # Any order but a fixed one: several networks may be looking for ports at once.
-    candidates = list(range(_LOWEST, max(end, _LOWEST + 1_000)))
-    random.shuffle(candidates)
+    candidates = range(_LOWEST, max(end, _LOWEST + 1_000))
     ports: list[int] = []
     with ExitStack() as held:
-        while candidates and len(ports) < count:
+        for port in random.sample(candidates, len(candidates)):
+            if len(ports) == count:
+                break
             one = held.enter_context(socket.socket())
             # As servers do: what is left of connections that have ended is no obstacle.
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            port = candidates.pop()
-            try:
+            with suppress(OSError):
                 one.bind((_HOST, port))
-            except OSError:
-                continue
-            ports.append(port)
+                ports.append(port)
     if len(ports) < count:
         raise ClusterError(f"{count} free ports are needed on {_HOST}, and {len(ports)} were found")
     return {
-        name: Addresses(**{key: f"{_HOST}:{ports.pop()}" for key in _LISTENERS}) for name in nodes
+        name: Addresses(**{key: f"{_HOST}:{ports.pop()}" for key in listeners}) for name in nodes
     }
 
 
@@ -497,11 +495,60 @@ def _words(process: NodeProcess) -> str:
     return f": {words}" if words else f"; see {process.log}"
 
 
-def _check_certificates(topology: Topology, folder: Path | None) -> None:
-    if folder is None:
-        return
-    for name in topology.nodes:
+class NodeStatus(NamedTuple):
+    """One node, now.
+
+    Attributes
+    ----------
+    node
+        Its name.
+    state
+        Of its process; ``silent`` where that is ready and does not answer.
+    told
+        What its admin listener answered; empty where it did not.
+    per_s
+        ``arrived``, ``forwarded`` and ``served`` requests and ``cpu_s`` per second since the last
+        poll; none at the first one, or where the node has started anew.
+    """
+
+    node: str
+    state: str
+    told: dict[str, Any]
+    per_s: dict[str, float]
+
+
+class StatusPoller:
+    """Asks all nodes how they are; `now` is a clock, in seconds."""
+
+    def __init__(self, cluster: LocalCluster, now: Callable[[], float] = time.monotonic) -> None:
+        self._cluster, self._now = cluster, now
+        self._last: dict[str, tuple[float, dict[str, Any]]] = {}
+        self._pool = ThreadPoolExecutor(8, thread_name_prefix="inferway-watch")
+
+    def poll(self) -> list[NodeStatus]:
+        """Ask all of them, at once; those that are silent take a second."""
+        return list(self._pool.map(self._one, self._cluster.nodes))
+
+    def close(self) -> None:
+        """Ask no more."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _one(self, node: str) -> NodeStatus:
+        process = self._cluster.nodes[node]
+        if process.state is not State.READY:
+            self._last.pop(node, None)
+            return NodeStatus(node, process.state.value, {}, {})
         try:
-            Credentials.of(name, folder).check(name)
-        except ServeError as error:
-            raise ClusterError(f"{error}; `inferway certs` makes them") from None
+            told = self._cluster.admin(node, timeout_s=1.0)
+        except ClusterError:
+            state = "silent" if process.state is State.READY else process.state.value
+            return NodeStatus(node, state, {}, {})
+        now_s = self._now()
+        last_s, last = self._last.get(node, (now_s, told))
+        self._last[node] = now_s, told
+        per_s = {
+            key: (told[key] - last[key]) / (now_s - last_s)
+            for key in _RATES
+            if now_s > last_s and key in told and key in last and told[key] >= last[key]
+        }
+        return NodeStatus(node, process.state.value, told, per_s)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import socket
-from pathlib import Path
 from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
@@ -69,17 +68,16 @@ class Controls:
     """
 
     def __init__(self, name: str) -> None:
-        self._path: Path = STATE / name / "control"
         self._socket = socket.socket(socket.AF_UNIX)
         self._socket.settimeout(_LIMIT_S)
-        self._rest = b""
         try:
-            self._socket.connect(str(self._path))
+            self._socket.connect(str(STATE / name / "control"))
         except OSError as error:
             self._socket.close()
             raise EmulationError(
                 f"there is no emulated network called {name} to talk to ({error.strerror})"
             ) from error
+        self._answers = self._socket.makefile("rb")
 
     def cut(self, *ends: str, both: bool = True) -> None:
         """Lose everything, what is on the way too. Nobody is told: packets just do not arrive."""
@@ -107,12 +105,13 @@ class Controls:
 
     def counts(self) -> Counts:
         """Ask what passed so far."""
-        told = self._order(do="count")
-        passed = {(one, other): Passed(*rest) for one, other, *rest in told["pairs"]}
-        return Counts(passed, np.array(told["late"], np.int64), told["cpu_s"])
+        counts = self._order(do="count")
+        passed = {(one, other): Passed(*rest) for one, other, *rest in counts["pairs"]}
+        return Counts(passed, np.array(counts["late"], np.int64), counts["cpu_s"])
 
     def close(self) -> None:
         """Say no more; what was changed stays."""
+        self._answers.close()
         self._socket.close()
 
     def __enter__(self) -> Self:
@@ -133,16 +132,13 @@ class Controls:
     def _order(self, **order: Any) -> dict[str, Any]:
         try:
             self._socket.sendall(json.dumps(order).encode() + b"\n")
-            while b"\n" not in self._rest:
-                read = self._socket.recv(1 << 16)
-                if not read:
-                    raise ConnectionError("it closed the connection")
-                self._rest += read
+            line = self._answers.readline()
+            if not line.endswith(b"\n"):
+                raise ConnectionError("it closed the connection")
         except OSError as error:
             raise EmulationError(
                 f"the relay of the emulated network does not answer: {error}"
             ) from error
-        line, _, self._rest = self._rest.partition(b"\n")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
             raise EmulationError(answer["error"])

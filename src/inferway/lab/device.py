@@ -35,6 +35,10 @@ def opened(address: IPv4Address, neighbors: Sequence[IPv4Address], *, mtu: int) 
     virtio_net_hdr`, a write takes one. The device is gone when it is closed. OSError as the kernel
     says.
     """
+    import ctypes
+
+    name = ctypes.create_string_buffer(NAME.encode())
+    whole = _inet(IPv4Address("255.255.255.255"))
     descriptor = os.open(DEVICE, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.ioctl(descriptor, _TUNSETIFF, _request(struct.pack("H", _TUN_NO_PI_VNET_HDR)))
@@ -43,13 +47,20 @@ def opened(address: IPv4Address, neighbors: Sequence[IPv4Address], *, mtu: int) 
             Path(f"/proc/sys/net/ipv6/conf/{NAME}/disable_ipv6").write_text("1")
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
             _up(control, "lo")
-            fcntl.ioctl(control, _SIOCSIFADDR, _request(_inet(address)))
-            fcntl.ioctl(control, _SIOCSIFNETMASK, _request(_inet(IPv4Address("255.255.255.255"))))
-            fcntl.ioctl(control, _SIOCSIFMTU, _request(struct.pack("i", mtu)))
-            fcntl.ioctl(control, _SIOCSIFTXQLEN, _request(struct.pack("i", QUEUE)))
+            for order, content in (
+                (_SIOCSIFADDR, _inet(address)),
+                (_SIOCSIFNETMASK, whole),
+                (_SIOCSIFMTU, struct.pack("i", mtu)),
+                (_SIOCSIFTXQLEN, struct.pack("i", QUEUE)),
+            ):
+                fcntl.ioctl(control, order, _request(content))
             _up(control, NAME)
-            for neighbor in neighbors:
-                _route(control, neighbor)
+            for neighbor in neighbors:  # a route by way of the device: `struct rtentry`
+                ends = _inet(neighbor), _inet(IPv4Address(0)), whole
+                rest = _ROUTE_UP_HOST, 0, 0, 0, 0, ctypes.addressof(name), 0, 0, 0
+                fcntl.ioctl(
+                    control, _SIOCADDRT, struct.pack("@L16s16s16sHhLPhPLLH", 0, *ends, *rest)
+                )
     except BaseException:
         os.close(descriptor)
         raise
@@ -70,29 +81,3 @@ def _up(control: socket.socket, name: str) -> None:
     answer = fcntl.ioctl(control, _SIOCGIFFLAGS, _request(b"", name))
     (flags,) = struct.unpack_from("H", answer, 16)
     fcntl.ioctl(control, _SIOCSIFFLAGS, _request(struct.pack("H", flags | _UP), name))
-
-
-def _route(control: socket.socket, address: IPv4Address) -> None:
-    """Add a route to one address by way of the device (`struct rtentry`)."""
-    import ctypes
-
-    name = ctypes.create_string_buffer(NAME.encode())
-    anywhere = _inet(IPv4Address(0))
-    mask = _inet(IPv4Address("255.255.255.255"))
-    entry = struct.pack(
-        "@L16s16s16sHhLPhPLLH",
-        0,
-        _inet(address),
-        anywhere,
-        mask,
-        _ROUTE_UP_HOST,
-        0,
-        0,
-        0,
-        0,
-        ctypes.addressof(name),
-        0,
-        0,
-        0,
-    )
-    fcntl.ioctl(control, _SIOCADDRT, entry)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from ipaddress import IPv4Address
 from pathlib import Path
@@ -18,9 +19,9 @@ from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
 
-from inferway.lab import device, entrance, namespace, relay
+from inferway.lab import device, namespace, relay
 from inferway.lab.controls import Controls
-from inferway.lab.record import EmulationError, Record, remove_leftovers
+from inferway.lab.record import STATE, EmulationError, EmulationRecord, remove_leftovers
 from inferway.network.topology import Topology
 
 MTU: Final = 1500
@@ -84,11 +85,11 @@ def wiring(topology: Topology) -> Wiring:
                 "differ by capital letters alone"
             )
     fastest: dict[tuple[int, int], float] = {}
-    for (one, end), rtt_s in zip(topology.links.tolist(), topology.rtt_s.tolist(), strict=True):
-        both = min(one, end), max(one, end)
-        fastest[both] = min(rtt_s, fastest.get(both, np.inf))
+    for (one, other), rtt_s in zip(topology.links.tolist(), topology.rtt_s.tolist(), strict=True):
+        ends = min(one, other), max(one, other)
+        fastest[ends] = min(rtt_s, fastest.get(ends, np.inf))
     addresses = {name: FIRST + k for k, name in enumerate(topology.nodes)}
-    return Wiring(addresses, tuple((*both, rtt_s) for both, rtt_s in fastest.items()))
+    return Wiring(addresses, tuple((*ends, rtt_s) for ends, rtt_s in fastest.items()))
 
 
 def obstacle() -> str | None:
@@ -107,7 +108,7 @@ def obstacle() -> str | None:
     except OSError as error:
         return f"emulating a network needs {device.DEVICE}, which does not open: {error.strerror}"
     try:
-        namespace.aside(lambda: entrance.leave(entrance.NETWORK))
+        namespace.aside(namespace.leave)
     except OSError as error:
         return (
             "emulating a network needs to make network namespaces, which this root may not "
@@ -163,16 +164,15 @@ class Emulation(Controls):
         plan = wiring(topology)
         self.addresses = {node: str(address) for node, address in plan.addresses.items()}
         remove_leftovers()
-        self._record = Record.begun(name, topology.nodes)
+        self._record = EmulationRecord.begun(name, topology.nodes)
         self.name = self._record.name
         try:
             self._relay = _started(self._record, plan, seed, queue_s)
         except BaseException as error:
             self._record.remove()
             if isinstance(error, OSError):
-                raise EmulationError(
-                    f"the network cannot be emulated: {error}{_remedy(error)}"
-                ) from error
+                remedy = "; raise the limit with ulimit -n" if error.errno == errno.EMFILE else ""
+                raise EmulationError(f"the network cannot be emulated: {error}{remedy}") from error
             raise
         self._end = weakref.finalize(self, _ended, self._relay, self._record, os.getpid())
         try:
@@ -181,11 +181,6 @@ class Emulation(Controls):
         except BaseException:
             self._end()
             raise
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the nodes."""
-        return tuple(self.addresses)
 
     @property
     def relay_pid(self) -> int:
@@ -199,7 +194,14 @@ class Emulation(Controls):
 
     def namespace(self, node: str) -> Path:
         """Tell where a node's namespace is, for `ip netns` and `nsenter --net=`."""
-        self._known(node)
+        if node not in self.addresses:
+            names = list(self.addresses)
+            raise EmulationError(
+                f"there is no node {node}; there are {', '.join(names[:5])}"
+                + (", ..." if len(names) > 5 else "")
+            )
+        if not self._end.alive:
+            raise EmulationError("the network is closed")
         return self._record.namespace(node)
 
     def command(self, node: str, command: Sequence[str]) -> list[str]:
@@ -208,9 +210,8 @@ class Emulation(Controls):
         It becomes the command itself: same process, standard streams and exit status. What still
         runs on a node at the end is terminated, and killed 2 s later.
         """
-        where = str(self.namespace(node))
-        hosts = str(self._record.hosts(node))
-        return [*_PYTHON, entrance.__file__, where, hosts, *command]
+        folders = str(self.namespace(node)), str(self._record.hosts(node))
+        return [*_PYTHON, namespace.__file__, *folders, *command]
 
     def within(self, node: str, work: Callable[[], T]) -> T:
         """Call a function in a thread on a node; sockets that it makes remain the node's."""
@@ -231,73 +232,55 @@ class Emulation(Controls):
         super().close()
         self._end()
 
-    def _known(self, node: str) -> None:
-        if node not in self.addresses:
-            raise EmulationError(
-                f"there is no node {node}; there are {', '.join(self.nodes[:5])}"
-                + (", ..." if len(self.nodes) > 5 else "")
-            )
-        if not self._end.alive:
-            raise EmulationError("the network is closed")
 
-
-def _started(record: Record, plan: Wiring, seed: int, queue_s: float) -> subprocess.Popen[str]:
+def _started(
+    record: EmulationRecord, plan: Wiring, seed: int, queue_s: float
+) -> subprocess.Popen[str]:
     """Make the namespaces and start the relay; only it keeps the devices."""
     namespace.FOLDER.mkdir(exist_ok=True)
-    devices: list[int] = []
-    try:
+    with ExitStack() as closing:
+        devices: list[int] = []
         for index, (node, address) in enumerate(plan.addresses.items()):
-            record.name_hosts(node, plan.hosts())
             prepare = partial(device.opened, address, plan.neighbors(index), mtu=MTU)
-            devices.append(namespace.made(record.namespace(node), prepare))
-            record.made(node)
-        with socket.socket(socket.AF_UNIX) as control:
-            control.bind(str(record.control))
-            control.listen()
-            passed = [*devices, control.fileno(), record.descriptor]
-            process = subprocess.Popen(
-                [*_PYTHON, relay.__file__],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                pass_fds=passed,
-                start_new_session=True,  # Ctrl-C is for its owner
-                text=True,
-            )
-            assert process.stdin is not None
-            try:
-                with process.stdin as settings:
-                    json.dump(
-                        {
-                            "nodes": list(plan.addresses),
-                            "devices": devices,
-                            "addresses": [one.packed.hex() for one in plan.addresses.values()],
-                            "links": plan.links,
-                            "seed": seed,
-                            "queue_s": queue_s,
-                            "control": control.fileno(),
-                            "descriptors": passed,
-                            "owner": os.getpid(),
-                            "remove": [
-                                sys.executable,
-                                "-m",
-                                "inferway.lab",
-                                record.name,
-                            ],
-                            "environment": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                        },
-                        settings,
-                    )
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
-    finally:
-        for descriptor in devices:
-            os.close(descriptor)
+            devices.append(record.make(node, plan.hosts(), prepare))
+            closing.callback(os.close, devices[-1])
+        control = closing.enter_context(socket.socket(socket.AF_UNIX))
+        control.bind(str(STATE / record.name / "control"))
+        control.listen()
+        passed = [*devices, control.fileno(), record.descriptor]
+        process = subprocess.Popen(
+            [*_PYTHON, relay.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            pass_fds=passed,
+            start_new_session=True,  # Ctrl-C is for its owner
+            text=True,
+        )
+        assert process.stdin is not None
+        settings = {
+            "nodes": list(plan.addresses),
+            "devices": devices,
+            "addresses": [one.packed.hex() for one in plan.addresses.values()],
+            "links": plan.links,
+            "seed": seed,
+            "queue_s": queue_s,
+            "control": control.fileno(),
+            "descriptors": passed,
+            "owner": os.getpid(),
+            "remove": [sys.executable, "-m", "inferway.lab", record.name],
+            "environment": {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        }
+        try:
+            with process.stdin:
+                json.dump(settings, process.stdin)
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
     return process
 
 
-def _ended(process: subprocess.Popen[str], record: Record, owner: int) -> None:
+def _ended(process: subprocess.Popen[str], record: EmulationRecord, owner: int) -> None:
     """Remove everything; the relay last, as what ends in an orderly way may need it."""
     if os.getpid() != owner:  # a fork of the owner's ends
         return
@@ -305,7 +288,3 @@ def _ended(process: subprocess.Popen[str], record: Record, owner: int) -> None:
     process.kill()
     process.wait()
     record.remove()
-
-
-def _remedy(error: OSError) -> str:
-    return "; raise the limit with ulimit -n" if error.errno == errno.EMFILE else ""

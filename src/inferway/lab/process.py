@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from inferway.lab import tether
 
@@ -150,15 +150,15 @@ class NodeProcess:
                 return
             pause_s = FIRST_PAUSE_S if was_ready else pause_s
             with self._changed:
-                self._changed.wait_for(lambda: self._asked, pause_s)
-                if self._asked:
-                    self._turn(State.ENDED)
-                    return
-                self._turn(State.STARTING)
+                asked = self._changed.wait_for(lambda: self._asked, pause_s)
+                self._turn(State.ENDED if asked else State.STARTING)
+            if asked:
+                return
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _run(self) -> bool:
         """Run one process to its end, and tell whether it was ready."""
+        ready = False
         with self.log.open("ab", buffering=0) as log:
             with self._changed:
                 if self._asked:  # between the order to start and this
@@ -175,22 +175,17 @@ class NodeProcess:
                 )
             assert process.stdout is not None
             with process.stdout:
-                ready = self._listen(process.stdout, log)
+                for line in process.stdout:
+                    # A full disk is no reason to listen no more: the process would wait.
+                    with suppress(OSError):
+                        log.write(line)
+                    if not ready and line.startswith(b"ready "):
+                        ready = True
+                        with self._changed:
+                            self._turn(State.READY)
             code = process.wait()
         with self._changed:
             self.code = code
-        return ready
-
-    def _listen(self, said: IO[bytes], log: IO[bytes]) -> bool:
-        ready = False
-        for line in said:
-            # A full disk is no reason to listen no more: the process would wait for a reader.
-            with suppress(OSError):
-                log.write(line)
-            if not ready and line.startswith(b"ready "):
-                ready = True
-                with self._changed:
-                    self._turn(State.READY)
         return ready
 
     def _turn(self, state: State) -> None:

@@ -13,8 +13,8 @@ import secrets
 import select
 import shutil
 import signal
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -33,15 +33,14 @@ class EmulationError(Exception):
     """A network that cannot be emulated or changed, with one sentence that says why."""
 
 
-class Record:
+class EmulationRecord:
     """The record of one emulation: its name, letters and digits, and the file, open and locked."""
 
     def __init__(self, name: str, descriptor: int) -> None:
         self.name, self.descriptor = name, descriptor
-        self._path = STATE / name / "record"
 
     @classmethod
-    def begun(cls, name: str | None, nodes: Sequence[str]) -> Record:
+    def begun(cls, name: str | None, nodes: Sequence[str]) -> EmulationRecord:
         """Begin a record that names what is going to be made.
 
         EmulationError if the name is in use, or a namespace has it that is not ours.
@@ -58,7 +57,7 @@ class Record:
             record = cls(name, os.open(folder / "record", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC))
             fcntl.flock(record.descriptor, fcntl.LOCK_EX)
         for node in nodes:
-            for path in (record.namespace(node), HOSTS / f"{PREFIX}{name}-{node}"):
+            for path in (record.namespace(node), record.hosts(node).parent):
                 if os.path.lexists(path):
                     record.remove()
                     raise EmulationError(
@@ -68,11 +67,6 @@ class Record:
         record._write("".join(f"name {PREFIX}{name}-{node}\n" for node in nodes))
         return record
 
-    @property
-    def control(self) -> Path:
-        """The socket that the relay listens on."""
-        return STATE / self.name / "control"
-
     def namespace(self, node: str) -> Path:
         """Tell where a node's namespace is named."""
         return namespace.FOLDER / f"{PREFIX}{self.name}-{node}"
@@ -81,16 +75,14 @@ class Record:
         """Tell where the names are that a node knows."""
         return HOSTS / f"{PREFIX}{self.name}-{node}" / "hosts"
 
-    def made(self, node: str) -> None:
-        """Say that a node's namespace was made."""
-        path = self.namespace(node)
+    def make(self, node: str, hosts: str, prepare: Callable[[], int]) -> int:
+        """Make a node's namespace, with the names that it knows; give what `prepare` gives."""
+        file, path = self.hosts(node), self.namespace(node)
+        file.parent.mkdir(parents=True)
+        file.write_text(f"{_MARK.format(self.name)}\n{hosts}")
+        result = namespace.made(path, prepare)
         self._write(f"made {path.name} {namespace.identity(path)}\n")
-
-    def name_hosts(self, node: str, lines: str) -> None:
-        """Write the names that a node knows."""
-        path = self.hosts(node)
-        path.parent.mkdir(parents=True)
-        path.write_text(f"{_MARK.format(self.name)}\n{lines}")
+        return result
 
     def end_residents(self) -> None:
         """End all processes inside: they are asked, and after a while killed."""
@@ -99,8 +91,7 @@ class Record:
     def remove(self) -> None:
         """Remove what was made, and end what still runs inside; the relay has ended."""
         self.end_residents()
-        ours = self._ours()
-        for name in ours:
+        for name in self._ours():
             namespace.remove(namespace.FOLDER / name)
             _remove_hosts(HOSTS / name, self.name)
         shutil.rmtree(STATE / self.name)
@@ -108,19 +99,16 @@ class Record:
 
     def _ours(self) -> dict[str, int | None]:
         """Tell which namespaces are ours, and which of them are there."""
-        made: dict[str, int | None] = {}
-        for line in self._path.read_text().splitlines():
-            match line.split():
-                case ["name", name]:
-                    made[name] = None
-                case ["made", name, identity]:
-                    made[name] = int(identity)
-        found = {name: namespace.identity(namespace.FOLDER / name) for name in made}
+        made = {}
+        for line in (STATE / self.name / "record").read_text().splitlines():
+            _, name, *identity = line.split()
+            made[name] = int(identity[0]) if identity else None
+        present = {name: namespace.identity(namespace.FOLDER / name) for name in made}
         # Another namespace may have the name by now.
         return {
-            name: found[name]
+            name: present[name]
             for name, was in made.items()
-            if was is None or found[name] in (was, None)
+            if was is None or present[name] in (was, None)
         }
 
     def _write(self, lines: str) -> None:
@@ -144,7 +132,7 @@ def remove_leftovers(name: str | None = None) -> list[str]:
             except BlockingIOError:  # it runs
                 os.close(descriptor)
                 continue
-            Record(folder.name, descriptor).remove()
+            EmulationRecord(folder.name, descriptor).remove()
             removed.append(folder.name)
         for path in sorted(HOSTS.glob(f"{PREFIX}*")):
             owner = path.name.removeprefix(PREFIX).partition("-")[0]
@@ -179,21 +167,22 @@ def _remove_hosts(folder: Path, owner: str) -> bool:
 
 
 def _end(identities: set[int]) -> None:
-    for signal_, patience_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
-        ending = select.poll()
-        descriptors = []
-        for process in namespace.residents(identities):
-            with suppress(ProcessLookupError):
-                descriptor = os.pidfd_open(process)
-                descriptors.append(descriptor)
-                # The number may be another's by now.
-                if namespace.houses(identities, process):
-                    signal.pidfd_send_signal(descriptor, signal_)
-                    ending.register(descriptor, select.POLLIN)
-        left = len(descriptors)
-        while left and (ended := ending.poll(1000 * patience_s)):
-            for descriptor, _ in ended:
-                ending.unregister(descriptor)
-                left -= 1
-        for descriptor in descriptors:
-            os.close(descriptor)
+    for signal_ in (signal.SIGTERM, signal.SIGKILL):
+        with ExitStack() as descriptors:
+            ending = select.poll()
+            left = 0
+            for process in [int(one.name) for one in Path("/proc").iterdir() if one.name.isdigit()]:
+                if process == os.getpid() or not namespace.houses(identities, process):
+                    continue
+                with suppress(ProcessLookupError):
+                    descriptor = os.pidfd_open(process)
+                    descriptors.callback(os.close, descriptor)
+                    # The number may be another's by now.
+                    if namespace.houses(identities, process):
+                        signal.pidfd_send_signal(descriptor, signal_)
+                        ending.register(descriptor, select.POLLIN)
+                        left += 1
+            while left and (ended := ending.poll(1000 * _GRACE_S)):
+                for descriptor, _ in ended:
+                    ending.unregister(descriptor)
+                    left -= 1

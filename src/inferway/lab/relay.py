@@ -23,6 +23,7 @@ import socket
 import sys
 import time
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -37,11 +38,16 @@ _HELD: Final = 256 << 20
 """Bytes on their way at most, in all pairs together."""
 
 
+@dataclass(slots=True, eq=False)
 class Pair:
     """One direction of a link.
 
     Attributes
     ----------
+    source, target
+        Descriptors of the devices at its ends.
+    planned_s
+        Delay as the file says.
     delay_s, loss, bytes_per_s, cut
         What happens to its packets.
     free_s, last_s
@@ -52,27 +58,19 @@ class Pair:
         arrived, packets lost on the way or to a cut, and refused by a full queue.
     """
 
-    __slots__ = (
-        "bytes_per_s",
-        "cut",
-        "delay_s",
-        "free_s",
-        "full",
-        "last_s",
-        "loss",
-        "lost",
-        "passed",
-        "passed_bytes",
-        "planned_s",
-        "source",
-        "target",
-    )
-
-    def __init__(self, source: int, target: int, delay_s: float) -> None:
-        self.source, self.target, self.planned_s = source, target, delay_s
-        self.free_s = self.last_s = 0.0
-        self.passed = self.passed_bytes = self.lost = self.full = 0
-        self.heal()
+    source: int
+    target: int
+    planned_s: float
+    delay_s: float
+    loss: float = 0.0
+    bytes_per_s: float = 0.0
+    cut: bool = False
+    free_s: float = 0.0
+    last_s: float = 0.0
+    passed: int = 0
+    passed_bytes: int = 0
+    lost: int = 0
+    full: int = 0
 
     def heal(self) -> None:
         """Make it as the file says."""
@@ -109,7 +107,7 @@ class PacketRelay:
         self._routes: dict[int, dict[bytes, Pair]] = {device: {} for device in devices}
         for one, other, rtt_s in links:
             for source, target in ((one, other), (other, one)):
-                pair = Pair(devices[source], devices[target], rtt_s / 2)
+                pair = Pair(devices[source], devices[target], rtt_s / 2, rtt_s / 2)
                 self.pairs[nodes[source], nodes[target]] = pair
                 self._routes[devices[source]][addresses[target]] = pair
         self._whole: dict[int, bool] = {}
@@ -206,36 +204,37 @@ class PacketRelay:
         try:
             read = ear.recv(65536)
             heard += read
-            while b"\n" in heard:
-                line, _, rest = bytes(heard).partition(b"\n")
-                heard[:] = rest
+            *lines, rest = bytes(heard).split(b"\n")
+            heard[:] = rest
+            for line in lines:
                 try:
                     answer = self._obey(json.loads(line))
                 except (ValueError, TypeError, KeyError) as error:
                     answer = {"error": str(error.args[0]) if error.args else repr(error)}
                 ear.sendall(json.dumps(answer).encode() + b"\n")
-        except BlockingIOError:
-            return False  # it does not read its answers
-        except OSError:
+        except OSError:  # it is gone, or does not read its answers
             return False
         return bool(read)
 
     def _obey(self, order: dict[str, Any]) -> dict[str, Any]:
-        do, ends, both = order["do"], order.get("ends", []), order.get("both", True)
+        do = order["do"]
         if do == "count":
-            return self._counts()
-        pairs = self._pairs(ends, both)
-        for pair in pairs:
-            if do == "cut":
-                pair.cut = True
-            elif do == "heal":
+            return {
+                "cpu_s": time.process_time(),
+                "late": self._late,
+                "pairs": [
+                    [*names, pair.passed, pair.passed_bytes, pair.lost, pair.full]
+                    for names, pair in self.pairs.items()
+                ],
+            }
+        if do not in ("cut", "heal", "change"):
+            raise ValueError(f"there is nothing called {do}: cut, heal, change and count are")
+        for pair in self._pairs(order.get("ends", []), order.get("both", True)):
+            if do == "heal":
                 pair.heal()
-            elif do == "change":
-                pair.delay_s = order.get("delay_s", pair.delay_s)
-                pair.loss = order.get("loss", pair.loss)
-                pair.bytes_per_s = order.get("bytes_per_s", pair.bytes_per_s)
-            else:
-                raise ValueError(f"there is nothing called {do}: cut, heal, change and count are")
+            pair.cut |= do == "cut"
+            for field in ("delay_s", "loss", "bytes_per_s"):
+                setattr(pair, field, order.get(field, getattr(pair, field)))
         self._fit()
         return {}
 
@@ -261,16 +260,6 @@ class PacketRelay:
             if self._whole.get(device) != whole:
                 fcntl.ioctl(device, _TUNSETOFFLOAD, _WHOLE if whole else _CUT_UP)
                 self._whole[device] = whole
-
-    def _counts(self) -> dict[str, Any]:
-        return {
-            "cpu_s": time.process_time(),
-            "late": self._late,
-            "pairs": [
-                [*names, pair.passed, pair.passed_bytes, pair.lost, pair.full]
-                for names, pair in self.pairs.items()
-            ],
-        }
 
 
 def main() -> None:
