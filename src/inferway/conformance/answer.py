@@ -8,8 +8,8 @@ from typing import Any
 
 from inferway.conformance.client import (
     Answer,
-    Connection,
     NotOfferedError,
+    RawConnection,
     ViolationError,
     document,
     expect,
@@ -45,7 +45,7 @@ class Inference:
 
 
 def answered(
-    target: Target, message: Message, base: str = "", connection: Connection | None = None
+    target: Target, message: Message, base: str = "", connection: RawConnection | None = None
 ) -> Inference:
     """Send a request that is right, and read its answer.
 

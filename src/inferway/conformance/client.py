@@ -102,7 +102,7 @@ def document(text: bytes, call: str) -> Any:
         raise ViolationError(f"{call} answered with what is not JSON: {start!r}") from None
 
 
-class Connection:
+class RawConnection:
     """One connection that may carry several calls.
 
     Parameters
@@ -125,7 +125,7 @@ class Connection:
             self._headers["Authorization"] = f"Bearer {key}"
         self.close = self._connection.close
 
-    def __enter__(self) -> Connection:
+    def __enter__(self) -> RawConnection:
         return self
 
     def __exit__(self, *_: object) -> None:

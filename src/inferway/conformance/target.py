@@ -11,8 +11,8 @@ import numpy as np
 
 from inferway.conformance.client import (
     Answer,
-    Connection,
     NotOfferedError,
+    RawConnection,
     ViolationError,
     expect,
 )
@@ -63,9 +63,9 @@ class Target:
     _draws: int = field(default=0, init=False)
     _answers: dict[bool, Answer] = field(default_factory=dict, init=False)
 
-    def connect(self) -> Connection:
+    def connect(self) -> RawConnection:
         """Connect, for several calls."""
-        return Connection(self.address, self.timeout_s, self.key)
+        return RawConnection(self.address, self.timeout_s, self.key)
 
     def call(self, method: str, path: str, *rest: Any) -> Answer:
         """Call once, on a connection of its own."""
@@ -204,7 +204,7 @@ class Target:
         return Message(tuple(inputs))
 
     def infer(
-        self, message: Message, base: str = "", connection: Connection | None = None
+        self, message: Message, base: str = "", connection: RawConnection | None = None
     ) -> Answer:
         """Send a request for inference as it is."""
         return self.post(*message.encode(), base, connection)
@@ -214,7 +214,7 @@ class Target:
         body: Any,
         headers: dict[str, str],
         base: str = "",
-        connection: Connection | None = None,
+        connection: RawConnection | None = None,
     ) -> Answer:
         """Send any body to the infer path."""
         call = self.call if connection is None else connection.call
