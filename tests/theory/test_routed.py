@@ -263,8 +263,8 @@ def test_a_site_is_the_same_among_however_many() -> None:
         assert few.observation.tolist() == many.observation[:2].tolist()
         assert few.rewards.tolist() == many.rewards[:2].tolist()
     assert few.rewards[0] != few.rewards[1]
-    many.restart(9, site=1)
-    assert many.clock_s.tolist() == [40.0, 0.0, *[40.0] * 5]
+    many.restart(9)
+    assert many.clock_s.tolist() == [0.0] * 7
     again = SlottedSites(control, count=2, seed=9)
     many.step(np.tile([0.2, 0.2, 0.3, 0.3], (7, 1)))
     again.step(np.tile([0.2, 0.2, 0.3, 0.3], (2, 1)))

@@ -34,29 +34,20 @@ class Flow(NamedTuple):
     """The arrivals of E sites, m phases; TRACE has one phase that never ends."""
 
     kind: int
-    mean_s: Floats
-    """(m,) mean time between arrivals; inf where a phase has none."""
+    mean_s: Floats  # (m,) mean time between arrivals; inf where a phase has none
+    # (m,) how long a phase lasts, for MAP in the mean; inf where it is the only one
     lasts_s: Floats
-    """(m,) how long a phase lasts, for MAP in the mean; inf where it is the only one."""
-    after: Floats
-    """(m, m) cumulative chances of the phase after one that ends."""
+    after: Floats  # (m, m) cumulative chances of the phase after one that ends
+    # (m, m) cumulative chances of the phase after an arrival, for MAP; m columns or, where arrivals
+    # change no phase, none
     along: Floats
-    """(m, m) cumulative chances of the phase after an arrival, for MAP; m columns or, where
-    arrivals change no phase, none."""
-    times_s: Floats
-    """(T,) for TRACE: arrivals, and the trace's length last."""
-    next_s: Floats
-    """(E,) the next arrival, or the end of the phase if that is earlier."""
-    phase: Ints
-    """(E,)"""
-    switch_s: Floats
-    """(E,) when the phase began."""
-    end_s: Floats
-    """(E,) when it ends."""
-    at: Ints
-    """(E,) the next arrival of the trace."""
-    base_s: Floats
-    """(E,) when the trace began, at the site's clock."""
+    times_s: Floats  # (T,) for TRACE: arrivals, and the trace's length last
+    next_s: Floats  # (E,) the next arrival, or the end of the phase if that is earlier
+    phase: Ints  # (E,)
+    switch_s: Floats  # (E,) when the phase began
+    end_s: Floats  # (E,) when it ends
+    at: Ints  # (E,) the next arrival of the trace
+    base_s: Floats  # (E,) when the trace began, at the site's clock
 
 
 @numba.njit(**_INLINE)

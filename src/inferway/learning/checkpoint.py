@@ -79,68 +79,56 @@ def alone(folder: Path) -> Iterator[None]:
 def identity_of(
     control: Control, settings: Settings, task: str, seed: int, start: Path | None
 ) -> dict[str, Any]:
-    """Describe what makes a training this one and none other."""
-    scenario = control.scenario
-    described = {
-        name: _plain(getattr(control, name))
-        for name in ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
-    }
-    described["gains"] = list(control.reward_gains)
-    described |= {
-        name: _plain(getattr(scenario, name))
-        for name in ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
-    }
+    """Describe what makes a training this one and none other; infinities by name."""
     chosen = dataclasses.asdict(settings)
     if not settings.scheduled:
         del chosen["slots"]
-    return {
+    sites = {name: getattr(control, name) for name in _CONTROL}
+    sites |= {"gains": control.reward_gains}
+    sites |= {name: getattr(control.scenario, name) for name in _SCENARIO}
+    identity = {
         "task": task,
         "seed": seed,
         "start": None if start is None else str(start),
-        "settings": _plain(chosen),
-        "sites": described,
+        "settings": chosen,
+        "sites": sites,
     }
+    text = json.dumps(identity, default=_plain)
+    described: dict[str, Any] = json.loads(text, parse_constant=lambda name: str(float(name)))
+    return described
+
+
+_CONTROL = ("slot_s", "sees_phase", "batches", "rejected_weight", "accuracy_weight")
+_SCENARIO = ("fleet", "service", "arrivals", "deadline_s", "late", "batches")
 
 
 def _plain(value: Any) -> Any:
-    """As JSON gives it back; infinities by name."""
     if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return {field.name: _plain(getattr(value, field.name)) for field in fields}
-    match value:
-        case np.ndarray() | np.generic():
-            return _plain(value.tolist())
-        case Mapping():
-            return {str(key): _plain(one) for key, one in value.items()}
-        case list() | tuple():
-            return [_plain(one) for one in value]
-        case float() if not np.isfinite(value):
-            return str(value)
-        case None | bool() | int() | float() | str():
-            return value
-        case _:
-            return str(value)
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
-def check_same(found: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
+def check_same(saved: Mapping[str, Any], wanted: Mapping[str, Any], path: Path) -> None:
     """Raise ValueError, with what differs, unless a checkpoint is of the training wanted."""
-    if found.get("identity") == wanted:
-        return
-    known = found.get("identity", {})
-    differ = []
-    for part, value in wanted.items():
-        other = known.get(part)
-        if isinstance(value, dict) and isinstance(other, dict):
-            keys = [key for key in value | other if value.get(key) != other.get(key)]
-            differ += [
-                f"{key} ({_short(other.get(key))} there, {_short(value.get(key))} now)"
-                for key in keys
-            ]
-        elif value != other:
-            differ.append(f"{part} ({_short(other)} there, {_short(value)} now)")
-    raise ValueError(
-        f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
-    )
+    identity = saved.get("identity", {})
+    compared = []
+    for part, now in wanted.items():
+        before = identity.get(part)
+        if isinstance(now, dict) and isinstance(before, dict):
+            compared += [(key, before.get(key), now.get(key)) for key in now | before]
+        else:
+            compared.append((part, before, now))
+    differ = [
+        f"{name} ({_short(before)} there, {_short(now)} now)"
+        for name, before, now in compared
+        if before != now
+    ]
+    if differ:
+        raise ValueError(
+            f"{path} is of another training: {'; '.join(differ)}. Name another --out, or remove it."
+        )
 
 
 def _short(value: Any) -> str:

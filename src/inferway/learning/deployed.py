@@ -230,28 +230,23 @@ def differences(
             f"the file's `scheduling` is {deployment.scheduling.policy}, and {policy} is trained"
         )
     if start is not None:
-        said += _begun_elsewhere(start, control, fleet)
+        about, deadline_s = start.about, control.scenario.deadline_s
+        trained_for = (
+            ("a deadline of", f"{1e3 * about.deadline_s:g} ms", f"{1e3 * (deadline_s or 0):g} ms"),
+            ("slots of", f"{about.slot_s:g} s", f"{control.slot_s:g} s"),
+            ("a buffer of", str(about.buffer), str(fleet.buffer)),
+            (
+                "servers",
+                _servers(about.variants, about.counts),
+                _servers(fleet.variants, fleet.count.tolist()),
+            ),
+        )
+        said += [
+            f"{start.path} was trained for {what} {before}, and this training is for {now}"
+            for what, before, now in trained_for
+            if before != now
+        ]
     return said
-
-
-def _begun_elsewhere(start: NeuralPolicy, control: Control, fleet: Fleet) -> list[str]:
-    """Say what the policy to begin with was trained for, where this is something else."""
-    about, deadline_s = start.about, control.scenario.deadline_s
-    pairs = (
-        ("a deadline of", f"{1e3 * about.deadline_s:g} ms", f"{1e3 * (deadline_s or 0):g} ms"),
-        ("slots of", f"{about.slot_s:g} s", f"{control.slot_s:g} s"),
-        ("a buffer of", str(about.buffer), str(fleet.buffer)),
-        (
-            "servers",
-            _servers(about.variants, about.counts),
-            _servers(fleet.variants, fleet.count.tolist()),
-        ),
-    )
-    return [
-        f"{start.path} was trained for {what} {before}, and this training is for {now}"
-        for what, before, now in pairs
-        if before != now
-    ]
 
 
 def _servers(variants: Sequence[str], counts: Sequence[int]) -> str:

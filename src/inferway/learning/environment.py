@@ -56,11 +56,8 @@ class ActionReader:
         self._ones = np.ones(self._servers)
         offered = control.sizes if control.batches else ()
         self._sizes = [np.array(sizes, np.int64) for sizes in offered]
-
-    @property
-    def length(self) -> int:
+        self.length = self._servers + 2 * len(self._sizes)
         """Numbers in an action."""
-        return self._servers + 2 * len(self._sizes)
 
     def read(self, actions: NDArray[Any]) -> tuple[Floats, Ints | None]:
         """(E, n) weights with sums above 0, and (E, K, 2) batch rules or None.
@@ -133,8 +130,7 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
     ) -> tuple[NDArray[np.float32], dict[str, Any]]:
         """Begin an episode; a seed gives the course of the first `SlottedSites` of it."""
         super().reset(seed=seed)
-        begin = int(self.np_random.integers(2**62)) if seed is None else seed
-        self.sites.restart(begin)
+        self.sites.restart(int(self.np_random.integers(2**62)) if seed is None else seed)
         return self.sites.observation[0].copy(), {}
 
     def step(
@@ -149,21 +145,15 @@ class EdgeSite(gymnasium.Env):  # type: ignore[misc]
 
 def spaces(control: Control) -> tuple[Any, Any]:
     """Of the observations and actions of one site."""
-    return tuple(
-        gymnasium.spaces.Box(0.0, 1.0, (length,), np.float32)
-        for length in (control.features, ActionReader(control).length)
-    )
+    lengths = control.features, ActionReader(control).length
+    return tuple(gymnasium.spaces.Box(0.0, 1.0, (length,), np.float32) for length in lengths)
 
 
 def counted(sites: SlottedSites) -> dict[str, NDArray[Any]]:
     """(E,) what became of requests in the last slot."""
-    arrived, rejected, late, timely = sites.outcomes
-    return {
-        "arrived": arrived.copy(),
-        "rejected": rejected.copy(),
-        "late": late.copy(),
-        "goodput": timely.astype(np.float64) @ sites.control.scenario.fleet.accuracy,
-    }
+    *counts, timely = sites.outcomes
+    found = dict(zip(("arrived", "rejected", "late"), map(np.copy, counts), strict=True))
+    return found | {"goodput": timely.astype(np.float64) @ sites.control.scenario.fleet.accuracy}
 
 
 class EdgeSites(gymnasium.vector.VectorEnv):  # type: ignore[misc]

@@ -50,16 +50,6 @@ class PhaseTally:
             accuracy=np.asarray(sites.control.scenario.fleet.accuracy, np.float64),
         )
 
-    def __add__(self, other: PhaseTally) -> PhaseTally:
-        return PhaseTally(
-            self.arrived + other.arrived,
-            self.rejected + other.rejected,
-            self.late + other.late,
-            self.timely + other.timely,
-            self.sent + other.sent,
-            self.accuracy,
-        )
-
     @property
     def goodput(self) -> NDArray[np.float64]:
         """(m,) correct answers in time per request; nan in a phase without requests."""
@@ -87,14 +77,14 @@ class PhaseTally:
 
 
 def _share(part: NDArray[np.generic], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    answer = np.full(len(whole), np.nan)
-    np.divide(part, whole, out=answer, where=whole > 0)
-    return answer
+    share = np.full(len(whole), np.nan)
+    np.divide(part, whole, out=share, where=whole > 0)
+    return share
 
 
 def _mean(shares: NDArray[np.float64]) -> float:
-    known = shares[~np.isnan(shares)]
-    return float(known.mean()) if len(known) else float("nan")
+    counted = shares[~np.isnan(shares)]
+    return float(counted.mean()) if len(counted) else float("nan")
 
 
 def evaluate(

@@ -19,11 +19,6 @@ from inferway.scheduling.neural_policy import About
 from inferway.scheduling.observation import ObservationLayout
 
 
-def policy_name(control: Control) -> str:
-    """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""
-    return f"rl-{'fo' if control.sees_phase else 'po'}{'-b' if control.batches else ''}"
-
-
 def about(
     control: Control,
     task: str,
@@ -36,17 +31,15 @@ def about(
     """Describe a policy for these sites, as its file does."""
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
-    times: tuple[tuple[float, ...], ...] | None = None
-    if control.batches:
-        times = tuple(
-            (time.mean_s,) if batch is None else tuple(map(float, batch.service_s))
-            for time, batch in zip(scenario.service, scenario.batches, strict=True)
-        )
+    times = tuple(
+        (time.mean_s,) if batch is None else tuple(map(float, batch.service_s))
+        for time, batch in zip(scenario.service, scenario.batches, strict=False)
+    )
     longest_s = None
     if control.sees_phase and isinstance(scenario.arrivals, PhasedArrivals):
         longest_s = max(phase.for_ for phase in scenario.arrivals.phases)
     return About(
-        policy=policy_name(control),
+        policy=f"rl-{'fo' if control.sees_phase else 'po'}{'-b' if control.batches else ''}",
         task=task,
         variants=tuple(fleet.variants),
         counts=tuple(map(int, fleet.count)),
@@ -56,7 +49,7 @@ def about(
         deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
         slot_s=control.slot_s,
         batch_sizes=control.sizes if control.batches else None,
-        batch_service_s=times,
+        batch_service_s=times if control.batches else None,
         phases=control.phases if control.sees_phase else None,
         longest_phase_s=longest_s,
         slots=slots,

@@ -93,10 +93,8 @@ class Perceptron(nn.Module):  # type: ignore[misc]
 class Actions(NamedTuple):
     """Answers to B observations."""
 
-    log_routing: Tensor
-    """(B, n) log y: eq. 8 in logarithms, as y may be rounded to 0."""
-    pairs: Tensor
-    """(B, K) which pair of batch sizes; (B, 0) without batches."""
+    log_routing: Tensor  # (B, n) log y: eq. 8 in logarithms, as y may be rounded to 0
+    pairs: Tensor  # (B, K) which pair of batch sizes; (B, 0) without batches
 
 
 class Actor(nn.Module):  # type: ignore[misc]
@@ -160,14 +158,6 @@ class Actor(nn.Module):  # type: ignore[misc]
     def rule_entropy(self, heads: Heads) -> Tensor:
         """(B,) entropy of the batch rules."""
         return -torch.cat([log.exp() * log for log in heads[1:]], 1).sum(1)
-
-
-def baseline_of(settings: Settings, control: Control) -> float:
-    """Reward per arrival that is subtracted: exogenous, so that no action is better for it."""
-    if settings.baseline is None:
-        return 0.0
-    least = min(control.reward_gains) * control.accuracy_weight
-    return least if settings.baseline < 0 else settings.baseline * control.accuracy_weight
 
 
 class Potential:
@@ -276,16 +266,11 @@ def symlog(values: Floats, unit: float) -> Floats:
 class Rollout(NamedTuple):
     """Trajectories of T slots at E sites, collected with one policy."""
 
-    observation: Tensor
-    """(T + 1, E, d)"""
-    actions: Actions
-    """Of T E rows."""
-    log_probs: Tensor
-    """(T E, 1 + K) of these actions."""
-    rewards: Floats
-    """(T, E) eq. 2."""
-    arrivals: Floats
-    """(T, E)"""
+    observation: Tensor  # (T + 1, E, d)
+    actions: Actions  # Of T E rows
+    log_probs: Tensor  # (T E, 1 + K) of these actions
+    rewards: Floats  # (T, E) eq. 2
+    arrivals: Floats  # (T, E)
 
 
 @dataclass(frozen=True)
@@ -333,11 +318,15 @@ class Learner:
         generator = torch.Generator().manual_seed(int(words[1] >> 1))
         self.actor = Actor(control, settings, generator)
         self.critic = Perceptron(seen.features, 1, settings, generator)
-        groups = [{"params": list(part.parameters())} for part in (self.actor, self.critic)]
+        self._modules: dict[str, nn.Module] = {"actor": self.actor, "critic": self.critic}
+        groups = [{"params": list(part.parameters())} for part in self._modules.values()]
         self.optimizer = torch.optim.Adam(groups, lr=settings.learning_rate)
-        self.baseline = baseline_of(settings, control)
-        shaped = settings.potential != "none"
-        self.potential = Potential(settings.potential, control) if shaped else None
+        least, given = min(control.reward_gains), settings.baseline
+        baseline = 0.0 if given is None else least if given < 0 else given
+        # Subtracted for each arrival: exogenous, so that no action is better for it.
+        self.baseline = baseline * control.accuracy_weight
+        kind = settings.potential
+        self.potential = None if kind == "none" else Potential(kind, control)
         self.scale = RunningScale(settings.sites, settings.discount)
         self.slots = 0
 
@@ -462,22 +451,21 @@ class Learner:
         return dict(zip(names, sums.tolist(), strict=True))
 
     def _check(self, update: Update) -> None:
+        after = f"after {self.slots:,} slots"
         numbers = {"reward": update.reward, "surrogate": update.surrogate}
         numbers |= {"critic's error": update.value_error}
         for name, value in numbers.items():
             if not math.isfinite(value):
-                raise DivergenceError(f"the {name} is {value} after {self.slots:,} slots")
-        for name, module in (("actor", self.actor), ("critic", self.critic)):
+                raise DivergenceError(f"the {name} is {value} {after}")
+        for name, module in self._modules.items():
             if not all(bool(torch.isfinite(one).all()) for one in module.parameters()):
-                raise DivergenceError(
-                    f"a weight of the {name} is not finite after {self.slots:,} slots"
-                )
+                raise DivergenceError(f"a weight of the {name} is not finite {after}")
 
     def state(self) -> dict[str, NDArray[Any]]:
         """Copy all that changes, between two updates: with it, training goes on exactly."""
         state: dict[str, NDArray[Any]] = {"slots": np.array(self.slots)}
         state["random"] = np.array(json.dumps(self.random.bit_generator.state))
-        for part, module in (("actor", self.actor), ("critic", self.critic)):
+        for part, module in self._modules.items():
             state |= {f"{part}.{name}": t.numpy().copy() for name, t in module.state_dict().items()}
         for place, moments in self.optimizer.state_dict()["state"].items():
             state |= {f"adam.{place}.{name}": t.numpy().copy() for name, t in moments.items()}
@@ -491,7 +479,7 @@ class Learner:
             part, _, rest = name.partition(".")
             parts.setdefault(part, {})[rest] = array
         try:
-            for part, module in (("actor", self.actor), ("critic", self.critic)):
+            for part, module in self._modules.items():
                 module.load_state_dict(
                     {name: torch.tensor(one) for name, one in parts[part].items()}
                 )

@@ -6,7 +6,8 @@ at random by the probabilities of its slot, with the reward of [Tan24], eq. 2.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numba
@@ -65,7 +66,7 @@ class Control:
     batches: bool = False
     rejected_weight: float = 1.0
     accuracy_weight: float = 1.0
-    gains: tuple[float, ...] = field(default=())
+    gains: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         scenario, fleet = self.scenario, self.scenario.fleet
@@ -148,13 +149,9 @@ class SlottedSites:
         self._pinned = pin(self._sites)
         self._advance = call_of(_ADVANCE, self._pinned.kind, *_DECISION)
         self._look = call_of(_LOOK, self._pinned.kind)
-        self._own_batches = np.array(
-            [
-                [(1, 1) if batch is None else (batch.min, batch.max) for batch in self._offers]
-                for _ in range(count)
-            ],
-            np.int64,
-        )
+        offers = control.scenario.batches or (None,) * len(control.sizes)
+        own = [(1, 1) if batch is None else (batch.min, batch.max) for batch in offers]
+        self._own_batches = np.array([own] * count, np.int64)
         self.observation: NDArray[np.float32] = self._sites.observation
         """(E, d) float32: what a controller sees, in the order of
         `inferway.scheduling.observation`; the next slot writes over it."""
@@ -165,11 +162,6 @@ class SlottedSites:
         self.arrivals: Ints = self.outcomes.arrived
         """(E,) requests that arrived in the last slot."""
         self.restart(seed)
-
-    @property
-    def _offers(self) -> Any:
-        scenario = self.control.scenario
-        return scenario.batches or (None,) * len(scenario.fleet.rate)
 
     @property
     def counts(self) -> arrays.PhaseCounts:
@@ -186,23 +178,15 @@ class SlottedSites:
         """(E,) the workload's phase at each site."""
         return self._sites.flow.phase
 
-    def restart(self, seed: int, site: int | None = None) -> None:
-        """Empty all sites, or one, at time 0, the workload somewhere in its long run."""
-        for e in range(self.count) if site is None else (site,):
-            self._restart(e, seed)
+    def restart(self, seed: int) -> None:
+        """Empty all sites, at time 0, the workload somewhere in its long run."""
+        sites, arrivals = self._sites, self.control.scenario.arrivals
+        for array in (*sites.servers, sites.clock_s, sites.reward, *sites.counted, *sites.outcomes):
+            array[:] = 0
+        for e in range(self.count):
+            sites.states[e] = streams(seed, e, 3)
+            begin(sites.flow, e, arrivals, np.random.default_rng(streams(seed, e, 4)[3]))
         self._look(self._pinned.handle)
-
-    def _restart(self, e: int, seed: int) -> None:
-        sites = self._sites
-        for array in sites.servers:
-            array[e] = 0
-        sites.clock_s[e] = 0.0
-        sites.reward[e] = 0.0
-        sites.states[e] = streams(seed, e, 3)
-        for counts in (*sites.counted, *sites.outcomes):
-            counts[e] = 0
-        chance = np.random.default_rng(streams(seed, e, 4)[3])
-        begin(sites.flow, e, self.control.scenario.arrivals, chance)
 
     def step(self, probabilities: Floats, batches: Ints | None = None) -> Floats:
         """Run all sites for a slot; the (E,) rewards, in place as `rewards`.
@@ -235,15 +219,18 @@ class SlottedSites:
 
     def _changing(self) -> dict[str, NDArray[Any]]:
         sites = self._sites
-        found: dict[str, NDArray[Any]] = {}
-        for part in ("servers", "routed", "counted", "outcomes"):
-            for name, array in getattr(sites, part)._asdict().items():
-                found[f"{part}.{name}"] = array
-        for name in ("next_s", "phase", "switch_s", "end_s", "at", "base_s"):
-            found[f"flow.{name}"] = getattr(sites.flow, name)
-        for name in ("clock_s", "reward", "observation", "states"):
-            found[name] = getattr(sites, name)
-        return found
+        parts = {
+            part: getattr(sites, part) for part in ("servers", "routed", "counted", "outcomes")
+        }
+        nested = {
+            f"{part}.{name}": array
+            for part, arrays in parts.items()
+            for name, array in arrays._asdict().items()
+        }
+        flow = ("next_s", "phase", "switch_s", "end_s", "at", "base_s")
+        nested |= {f"flow.{name}": getattr(sites.flow, name) for name in flow}
+        own = ("clock_s", "reward", "observation", "states")
+        return nested | {name: getattr(sites, name) for name in own}
 
 
 _ADVANCE, _LOOK = entry(routed.advance), entry(routed.look)
@@ -255,52 +242,50 @@ def _sites(control: Control, count: int) -> arrays.SiteArrays:
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
-    places = 1 << fleet.buffer.bit_length()
+    places = n, 1 << fleet.buffer.bit_length()
     rule = laws(scenario.service, scenario.batches or (None,) * classes)
     mean_s = np.array([time.mean_s for time in scenario.service])
-    deadline_s = np.inf if scenario.deadline_s is None else scenario.deadline_s
-    by_class = (count, phases, classes)
     drops = scenario.late == "drop" and scenario.deadline_s is not None
-    batched = any(batch is not None for batch in scenario.batches)
     gains = control.accuracy_weight * np.array(control.reward_gains)
+
+    def zeros(*shape: int, kind: Any = np.float64) -> NDArray[Any]:
+        return np.zeros((count, *shape), kind)
+
+    ints = partial(zeros, kind=np.int64)
+    words = partial(zeros, kind=np.uint32)
     return arrays.SiteArrays(
         servers=arrays.Servers(
-            queue=np.zeros((count, n), np.uint32),
-            tail=np.zeros((count, n), np.uint32),
-            taken=np.zeros((count, n), np.uint32),
-            started_s=np.zeros((count, n)),
-            free_s=np.zeros((count, n)),
-            arrived_s=np.zeros((count, n, places)),
-            ends_s=np.zeros((count, n, places)),
-            phase=np.zeros((count, n, places), np.uint8),
+            queue=words(n),
+            tail=words(n),
+            taken=words(n),
+            started_s=zeros(n),
+            free_s=zeros(n),
+            arrived_s=zeros(*places),
+            ends_s=zeros(*places),
+            phase=zeros(*places, kind=np.uint8),
         ),
         flow=flow_of(scenario.arrivals, scenario.capacity_per_s, count),
         routed=arrays.Routed(
-            threshold=np.ones((count, n)),
-            other=np.zeros((count, n), np.uint32),
-            smallest=np.ones((count, classes), np.int64),
-            largest=np.ones((count, classes), np.int64),
+            threshold=zeros(n) + 1,
+            other=words(n),
+            smallest=ints(classes) + 1,
+            largest=ints(classes) + 1,
         ),
         counted=arrays.PhaseCounts(
-            arrived=np.zeros((count, phases), np.int64),
-            rejected=np.zeros((count, phases), np.int64),
-            dropped=np.zeros((count, phases), np.int64),
-            sent=np.zeros(by_class, np.int64),
-            answered=np.zeros((*by_class, 2), np.int64),
-            batches=np.zeros(by_class, np.int64),
+            arrived=ints(phases),
+            rejected=ints(phases),
+            dropped=ints(phases),
+            sent=ints(phases, classes),
+            answered=ints(phases, classes, 2),
+            batches=ints(phases, classes),
         ),
-        outcomes=arrays.Outcomes(
-            arrived=np.zeros(count, np.int64),
-            rejected=np.zeros(count, np.int64),
-            late=np.zeros(count, np.int64),
-            timely=np.zeros((count, classes), np.int64),
-        ),
+        outcomes=arrays.Outcomes(ints(), ints(), ints(), timely=ints(classes)),
         terms=arrays.Terms(
             server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),
             capacity=fleet.buffer,
-            deadline_s=deadline_s,
+            deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
             drops=drops,
-            eager=not batched and not drops,
+            eager=not any(scenario.batches) and not drops,
             worth=np.stack([gains, np.full(classes, -1.0)], axis=1),
             loss=control.rejected_weight,
             service_s=np.maximum(mean_s, rule.batch_s.max(axis=1)),
@@ -309,8 +294,8 @@ def _sites(control: Control, count: int) -> arrays.SiteArrays:
             batches=control.batches,
         ),
         laws=rule,
-        clock_s=np.zeros(count),
-        reward=np.zeros(count),
-        observation=np.zeros((count, control.features), np.float32),
-        states=np.zeros((count, 3), np.uint64),
+        clock_s=zeros(),
+        reward=zeros(),
+        observation=zeros(control.features, kind=np.float32),
+        states=zeros(3, kind=np.uint64),
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
+import math
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -69,6 +68,8 @@ class Trained:
     def to_json(self) -> dict[str, Any]:
         """As ``inferway train --json`` has it."""
         tally = self.tally
+        names = ("goodput", "violation_ratio", "heavy_share")
+        phases = np.stack([tally.goodput, tally.violations, tally.heavy], axis=1).tolist()
         return {
             "policy": str(self.policy),
             "slots": self.slots,
@@ -76,15 +77,7 @@ class Trained:
             "evaluated_slots": self.evaluated,
             "goodput": tally.overall_goodput,
             "violation_ratio": tally.overall_violations,
-            "phases": [
-                {"goodput": goodput, "violation_ratio": violations, "heavy_share": heavy}
-                for goodput, violations, heavy in zip(
-                    tally.goodput.tolist(),
-                    tally.violations.tolist(),
-                    tally.heavy.tolist(),
-                    strict=True,
-                )
-            ],
+            "phases": [dict(zip(names, phase, strict=True)) for phase in phases],
             "cpu_s": self.cpu_s,
             "slots_per_cpu_s": self.slots_per_cpu_s,
         }
@@ -98,57 +91,49 @@ class LearningCurve:
     """
 
     def __init__(self, folder: Path, slots: int, *, tensorboard: bool = True) -> None:
-        self.path = folder / "curve.csv"
-        lines = _known(self.path, slots)
-        fresh = self.path.with_suffix(".new")
+        path = folder / "curve.csv"
+        lines = _kept(path, slots)
+        fresh = path.with_suffix(".new")
         fresh.write_text("".join(lines), encoding="utf-8")
-        fresh.replace(self.path)
+        fresh.replace(path)
         self._begun = bool(lines)
-        self._file = self.path.open("a", encoding="utf-8")
+        self._closing = ExitStack()
+        self._file = self._closing.enter_context(path.open("a", encoding="utf-8", buffering=1))
         self._writer: Any = None
         if tensorboard:
             from torch.utils.tensorboard import SummaryWriter
 
             self._writer = SummaryWriter(str(folder / "tensorboard"), purge_step=slots + 1)
+            self._closing.callback(self._writer.close)
+        self.close = self._closing.close
 
     def add(self, row: Mapping[str, float]) -> None:
         """Add a line; `slots` is one of its figures, and all lines have the same."""
-        text = io.StringIO()
-        line = csv.writer(text, lineterminator="\n")
         if not self._begun:
-            line.writerow(row)
+            self._file.write(",".join(row) + "\n")
             self._begun = True
-        line.writerow(
-            f"{value:.9g}" if isinstance(value, float) else value for value in row.values()
-        )
-        self._file.write(text.getvalue())
-        self._file.flush()
-        if self._writer is not None:
-            for name, value in row.items():
-                if name != "slots":
-                    self._writer.add_scalar(name, value, int(row["slots"]))
-
-    def close(self) -> None:
-        """Write out what is left."""
-        self._file.close()
-        if self._writer is not None:
-            self._writer.close()
+        cells = (f"{one:.9g}" if isinstance(one, float) else str(one) for one in row.values())
+        self._file.write(",".join(cells) + "\n")
+        for name, value in row.items() if self._writer is not None else ():
+            if name != "slots":
+                self._writer.add_scalar(name, value, int(row["slots"]))
 
 
-def _known(path: Path, slots: int) -> list[str]:
+def _kept(path: Path, slots: int) -> list[str]:
     """The header and the lines up to `slots`, none of them cut short."""
     if not path.exists() or slots == 0:
         return []
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    if not lines or "slots" not in lines[0].rstrip("\n").split(","):
+    header, *lines = path.read_text(encoding="utf-8").splitlines(keepends=True) or [""]
+    names = header.rstrip("\n").split(",")
+    if "slots" not in names:
         return []
-    names = lines[0].rstrip("\n").split(",")
-    place, kept = names.index("slots"), [lines[0]]
-    for line in lines[1:]:
+    place = names.index("slots")
+
+    def kept(line: str) -> bool:
         cells = line.rstrip("\n").split(",")
-        if line.endswith("\n") and len(cells) == len(names) and int(cells[place]) <= slots:
-            kept.append(line)
-    return kept
+        return line.endswith("\n") and len(cells) == len(names) and int(cells[place]) <= slots
+
+    return [header, *filter(kept, lines)]
 
 
 def train(
@@ -193,18 +178,18 @@ def train(
     with alone(out):
         identity = identity_of(control, settings, task, seed, start)
         checkpoint = Checkpoint(out)
-        found = checkpoint.read()
+        saved = checkpoint.read()
         learner = Learner(control, settings, seed)
         cpu_before = 0.0
-        if found is not None:
-            check_same(found[0], identity, checkpoint.path)
-            learner.restore(found[1])
-            cpu_before = float(found[0].get("cpu_s", 0.0))
+        if saved is not None:
+            check_same(saved[0], identity, checkpoint.path)
+            learner.restore(saved[1])
+            cpu_before = float(saved[0].get("cpu_s", 0.0))
         elif start is not None:
             _begin_with(learner, start)
         curve = LearningCurve(out, learner.slots, tensorboard=tensorboard)
         clock = _Clock(learner.slots, settings.slots)
-        kept_s, kept_slots = time.monotonic(), learner.slots if found else -1
+        kept_s, kept_slots = time.monotonic(), learner.slots if saved else -1
 
         def keep() -> None:
             nonlocal kept_s, kept_slots
@@ -213,88 +198,65 @@ def train(
                 checkpoint.write({"identity": identity, "cpu_s": cpu_s}, learner.state())
             kept_s, kept_slots = time.monotonic(), learner.slots
 
-        try:
-            with _stoppable() as stopped:
-                while learner.slots < settings.slots and not stopped.is_set():
-                    try:
-                        update = learner.update()
-                    except DivergenceError as error:
-                        left = "there was no checkpoint yet"
-                        if kept_slots >= 0:
-                            left = f"{checkpoint.path} is kept, of {kept_slots:,} slots"
-                        raise DivergenceError(
-                            f"training failed: {error}; {left}. A lower learning rate, or rewards "
-                            "that are scaled, may help."
-                        ) from None
-                    row = _row(update)
+        def evaluated() -> PhaseTally:
+            # Not the seed that the training's own sites have.
+            other = int(np.random.SeedSequence([seed, 5]).generate_state(1)[0])
+            return evaluate(learner.actor.deployed, control, slots=evaluation_slots, seed=other)
+
+        with closing(curve), _stoppable() as stopped:
+            while learner.slots < settings.slots and not stopped.is_set():
+                try:
+                    update = learner.update()
+                except DivergenceError as error:
+                    left = "there was no checkpoint yet"
+                    if kept_slots >= 0:
+                        left = f"{checkpoint.path} is kept, of {kept_slots:,} slots"
+                    raise DivergenceError(
+                        f"training failed: {error}; {left}. A lower learning rate, or rewards "
+                        "that are scaled, may help."
+                    ) from None
+                row = _row(update)
+                if evaluate_every:
                     number = learner.slots // settings.slots_per_update
-                    if evaluate_every:
-                        due = number % evaluate_every == 0 or learner.slots >= settings.slots
-                        row |= _evaluated(learner, seed, evaluation_slots if due else 0)
-                    row |= {"cpu_s": cpu_before + clock.cpu_s}
-                    curve.add(row)
-                    if progress is not None:
-                        progress(clock.progress(update))
-                    if time.monotonic() - kept_s >= checkpoint_every_s:
-                        keep()
-                keep()
-        finally:
-            curve.close()
-        tally = _tally(learner, seed, evaluation_slots)
+                    due = number % evaluate_every == 0 or learner.slots >= settings.slots
+                    tally = evaluated() if due else None
+                    row["evaluated_goodput"] = tally.overall_goodput if tally else math.nan
+                    row["evaluated_violations"] = tally.overall_violations if tally else math.nan
+                curve.add(row | {"cpu_s": cpu_before + clock.cpu_s})
+                if progress is not None:
+                    progress(clock.progress(update))
+                if time.monotonic() - kept_s >= checkpoint_every_s:
+                    keep()
+            keep()
         trained = Trained(
             policy=out / POLICY,
             slots=learner.slots,
             finished=learner.slots >= settings.slots,
-            tally=tally,
+            tally=evaluated(),
             evaluated=evaluation_slots,
             cpu_s=clock.cpu_s,
             slots_per_cpu_s=clock.slots_per_cpu_s(learner.slots),
         )
-        told = trained.to_json()
-        names = ("evaluated_slots", "goodput", "violation_ratio")
-        said = about(
-            control,
-            task,
-            slots=learner.slots,
-            seed=seed,
-            command=command,
-            result={name: told[name] for name in names},
+        figures = trained.to_json()
+        result = {name: figures[name] for name in ("evaluated_slots", "goodput", "violation_ratio")}
+        described = about(
+            control, task, slots=learner.slots, seed=seed, command=command, result=result
         )
-        save(trained.policy, learner.actor.network.arrays(), said)
+        save(trained.policy, learner.actor.network.arrays(), described)
         return trained
 
 
-def _tally(learner: Learner, seed: int, slots: int) -> PhaseTally:
-    return evaluate(
-        learner.actor.deployed,
-        learner.control,
-        slots=slots,
-        # Not the seed that the training's own sites have.
-        seed=int(np.random.SeedSequence([seed, 5]).generate_state(1)[0]),
-    )
-
-
-def _evaluated(learner: Learner, seed: int, slots: int) -> dict[str, float]:
-    names = ("evaluated_goodput", "evaluated_violations")
-    if not slots:
-        return dict.fromkeys(names, float("nan"))
-    tally = _tally(learner, seed, slots)
-    return dict(zip(names, (tally.overall_goodput, tally.overall_violations), strict=True))
-
-
 def _row(update: Update) -> dict[str, float]:
-    tally = update.tally
-    row: dict[str, float] = {
-        "slots": update.slots,
-        "goodput": tally.overall_goodput,
-        "violations": tally.overall_violations,
+    figures = {field.name: getattr(update, field.name) for field in dataclasses.fields(update)}
+    slots, tally = figures.pop("slots"), figures.pop("tally")
+    overall = {"goodput": tally.overall_goodput, "violations": tally.overall_violations}
+    phases = {
+        f"{name}_{phase}": value
+        for name in ("goodput", "violations", "heavy")
+        for phase, value in enumerate(getattr(tally, name).tolist())
     }
-    for name in ("goodput", "violations", "heavy"):
-        for phase, value in enumerate(getattr(tally, name).tolist()):
-            row[f"{name}_{phase}"] = value
-    left_out = ("slots", "tally")
-    fields = [field.name for field in dataclasses.fields(update) if field.name not in left_out]
-    return row | {name: float(getattr(update, name)) for name in fields}
+    row = {"slots": slots} | overall | phases
+    return row | {name: float(value) for name, value in figures.items()}
 
 
 def _begin_with(learner: Learner, start: Path) -> None:
@@ -305,9 +267,8 @@ def _begin_with(learner: Learner, start: Path) -> None:
     layers = learner.actor.network.arrays()
     if [weight.shape for weight in network.weights] != [weight.shape for weight, _ in layers]:
         raise ValueError(f"{start} has layers of other sizes than what is to be trained")
-    for (weight, bias), new_weight, new_bias in zip(
-        layers, network.weights, network.biases, strict=True
-    ):
+    trained = zip(network.weights, network.biases, strict=True)
+    for (weight, bias), (new_weight, new_bias) in zip(layers, trained, strict=True):
         weight[:], bias[:] = new_weight, new_bias
 
 
@@ -334,10 +295,9 @@ class _Clock:
     """Speed and time left of this process's part."""
 
     def __init__(self, slots: int, total: int) -> None:
-        self.before, self.total = slots, total
-        self.start_s, self.start_cpu_s = time.monotonic(), time.process_time()
-        self.first: tuple[int, float, float] | None = None
-        """Slots, time and CPU time after the first update, in which code is compiled."""
+        self.total, self.start_cpu_s = total, time.process_time()
+        self.marks = [(slots, time.monotonic(), self.start_cpu_s)]
+        """Slots, time and CPU time at the start and after the first update, which compiles."""
 
     @property
     def cpu_s(self) -> float:
@@ -345,19 +305,17 @@ class _Clock:
 
     def slots_per_cpu_s(self, slots: int) -> float:
         """Without the first update, where there are others."""
-        if slots == self.before:
-            return float("nan")
-        if self.first is None or slots == self.first[0]:
-            return (slots - self.before) / self.cpu_s
-        return (slots - self.first[0]) / (time.process_time() - self.first[2])
+        for before, _, cpu_s in reversed(self.marks):
+            if slots != before:
+                return (slots - before) / (time.process_time() - cpu_s)
+        return float("nan")
 
     def progress(self, update: Update) -> TrainingProgress:
         now_s = time.monotonic()
-        if self.first is None:
-            pace = (update.slots - self.before) / max(now_s - self.start_s, 1e-9)
-            self.first = (update.slots, now_s, time.process_time())
-        else:
-            pace = (update.slots - self.first[0]) / max(now_s - self.first[1], 1e-9)
+        before, before_s, _ = self.marks[-1]
+        pace = (update.slots - before) / max(now_s - before_s, 1e-9)
+        if len(self.marks) == 1:
+            self.marks.append((update.slots, now_s, time.process_time()))
         return TrainingProgress(
             slots=update.slots,
             total=self.total,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +12,12 @@ from burst import SMALL, control
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
 from inferway.learning.ppo import (  # noqa: E402
+    Learner,
     Potential,
     RunningScale,
     advantages_of,
-    baseline_of,
     symlog,
 )
-from inferway.learning.settings import Settings  # noqa: E402
 from inferway.learning.site import SlottedSites  # noqa: E402
 
 DEADLINE_S = 0.3
@@ -61,10 +61,13 @@ def test_symlog() -> None:
     assert symlog(values, 2.0)[2] == pytest.approx(1.0)
 
 
-def test_baseline() -> None:
-    assert baseline_of(SMALL, control()) == 0.0
-    assert baseline_of(Settings(baseline=-1), control(accuracy_weight=2.0)) == 2 * 0.7769
-    assert baseline_of(Settings(baseline=0.5), control(accuracy_weight=2.0)) == 1.0
+@pytest.mark.parametrize(
+    ("given", "weight", "expected"),
+    [(None, 1.0, 0.0), (-1.0, 2.0, 2 * 0.7769), (0.5, 2.0, 1.0)],
+)
+def test_baseline(given: float | None, weight: float, expected: float) -> None:
+    learner = Learner(control(accuracy_weight=weight), replace(SMALL, baseline=given))
+    assert learner.baseline == expected
 
 
 @pytest.mark.parametrize("kind", ["queues", "outcomes"])
