@@ -326,7 +326,7 @@ def test_slow_and_idle_connections_are_closed(start: Any, site_of: Any, until: A
         until(lambda: any(connection.exchanges for connection in listener.connections))
 
         async def pass_time() -> None:
-            listener.clock.tick += 10
+            listener.tick += 10
             for connection in list(listener.connections):
                 connection.expire()
 

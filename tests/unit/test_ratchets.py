@@ -17,7 +17,6 @@ MOST_PARAMETERS = 8
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE = {
     "Batch": 2,
-    "Clock": 2,
     "Engine": 2,
     "Estimate": 2,
     "Exchange": 2,
@@ -41,13 +40,7 @@ NAMED_TWICE = {
 WIDE_CONSTRUCTORS = {}
 
 # Modules that import each other in a circle, lazily or for types only as well.
-CIRCLES = (
-    (
-        "inferway.live.http.connection",
-        "inferway.live.http.exchange",
-        "inferway.live.http.listener",
-    ),
-)
+CIRCLES: tuple[tuple[str, ...], ...] = ()
 
 
 def named_twice(sources: dict[str, str]) -> dict[str, list[str]]:

@@ -22,10 +22,10 @@ from inferway.live.descriptors import Descriptors
 from inferway.live.errors import ServeError
 from inferway.live.growths import Growths
 from inferway.live.headroom import Headroom
-from inferway.live.http.exchange import Exchange
+from inferway.live.http.exchange import Exchange, Handler
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.http.routes import Handler, Routes, inference_routes, lay_out
+from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
 from inferway.live.pauses import Pauses, settle

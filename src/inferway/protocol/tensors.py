@@ -10,7 +10,7 @@ import struct
 import threading
 from collections.abc import Callable, Generator
 from functools import lru_cache
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -22,6 +22,7 @@ from inferway.protocol.refusal import RefusalError
 from inferway.unreadable import UNREADABLE, fault
 
 Raw = bytes | bytearray | memoryview
+T = TypeVar("T")
 
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
@@ -383,3 +384,13 @@ def _read_bytes(name: str, data: Raw, start: int, size: int, count: int) -> NDAr
         else:
             reason = f"the binary data of input {name!r} ends at element {i} of {count}"
         raise RefusalError(400, reason) from None
+
+
+def finished(steps: Generator[int, None, T]) -> T:
+    """Take all steps of a work at once, and return what comes of it."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: T = end.value
+            return result

@@ -6,6 +6,7 @@ ask. One that is two letters from ours was meant to be ours, and is refused.
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Generator, Iterable
 from typing import Any, Final
@@ -13,20 +14,11 @@ from typing import Any, Final
 import msgspec
 from numpy.typing import NDArray
 
-from inferway.live.http.beside import SteppedWork
 from inferway.live.http.compression import unpacking
 from inferway.live.http.exchange import Exchange, Prepared
 from inferway.live.http.limits import Limits
 from inferway.protocol import DTYPES
-from inferway.protocol.messages import (
-    Count,
-    InferMessage,
-    InferParameters,
-    InputMessage,
-    RequestedOutput,
-    TensorParameters,
-    decode_infer,
-)
+from inferway.protocol.messages import InferMessage, InferParameters, TensorParameters, decode_infer
 from inferway.protocol.refusal import RefusalError, long_json
 from inferway.protocol.tensors import LARGE, long_from_json
 from inferway.spelling import edits
@@ -42,6 +34,7 @@ _FAMILIES: Final = ("binary_data", "sequence_", "shared_memory_", "triton_")
 """How names of known conventions begin."""
 _KNOWN: Final = frozenset({"classification", "content_type", "headers", "priority", "timeout"})
 """Other names of known conventions: Triton's, and MLServer's."""
+_Fields = dict[str, msgspec.Raw]
 
 
 def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: bool) -> bool:
@@ -54,165 +47,86 @@ def prepare(exchange: Exchange, limits: Limits, received_s: float, *, numbers: b
     packed = exchange.encoding is not None
     if not packed and _json_end(exchange, exchange.body) <= LARGE:
         return True
+    connection = exchange.connection
+    listener = connection.listener
     work = _work(exchange, limits, received_s, numbers)
     counted = 0
 
     def count(size: int) -> None:
         nonlocal counted
         more, counted = size - counted, max(size, counted)
-        connection = exchange.connection
         if more > 0 and not connection.grow(exchange, more):
-            raise RefusalError(503, connection.listener.bodies.reason)
+            raise RefusalError(503, listener.bodies.reason)
 
-    def keep(prepared: Prepared | None, error: Exception | None) -> None:
-        if prepared is not None and prepared.data is not exchange.body:
-            try:
-                count(len(prepared.data))
-            except RefusalError as refusal:
-                error = refusal
-        if error is not None:
-            if not isinstance(error, RefusalError):
-                exchange.connection.listener.broken(error)
-                error = RefusalError(500, "the server failed on this request")
-            prepared = Prepared(received_s, error)
+    def keep(prepared: Prepared) -> None:
+        if prepared.data is not exchange.body:
+            count(len(prepared.data))
         exchange.prepared = prepared
 
-    def done(prepared: Prepared | None, error: Exception | None) -> None:
-        exchange.request = exchange.withdraw = None
-        keep(prepared, error)
-        exchange.connection.again(exchange)
-
-    if packed:  # most bodies end with the first step
+    async def rest() -> None:
         try:
-            count(next(work))
-        except StopIteration as end:
-            keep(end.value, None)
-            return True
+            keep(await listener.beside.result(work, count))
         except RefusalError as refusal:
-            keep(None, refusal)
+            exchange.prepared = Prepared(received_s, refusal)
+        except Exception as error:
+            listener.broken(error)
+            failure = RefusalError(500, "the server failed on this request")
+            exchange.prepared = Prepared(received_s, failure)
+        exchange.request = exchange.withdraw = None
+        connection.again(exchange)
+
+    try:
+        try:
+            if packed:  # most bodies end with the first step
+                count(next(work))
+        except StopIteration as end:
+            keep(end.value)
             return True
-    exchange.request = exchange.connection.listener.beside.run(work, count, done)
-    exchange.withdraw = SteppedWork.cancel
+    except RefusalError as refusal:
+        exchange.prepared = Prepared(received_s, refusal)
+        return True
+    exchange.request = listener.beside.begin(rest())
+    exchange.withdraw = asyncio.Task.cancel
     return False
 
 
-def read(text: bytes | bytearray | memoryview) -> InferMessage:
-    """Read the JSON of a request; `RefusalError` where it is none."""
+def read(text: bytes | bytearray | memoryview) -> tuple[InferMessage, int]:
+    """Read the JSON of a request; how many of its parameters mean nothing here and are left out.
+
+    RefusalError where it is none, or where one of these was meant to be another.
+    """
     try:
         try:
-            return decode_infer(text)
+            return decode_infer(text), 0
         except msgspec.ValidationError as error:
             if _UNKNOWN not in str(error):
                 raise
-            return patched(text)
+            return _without_unknown(text)
     except UNREADABLE as error:
         raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
 
 
-def _json_end(exchange: Exchange, body: bytes | bytearray) -> int:
-    value = exchange.header_length
-    if value is None:
-        return len(body)
-    # What is wrong with it is said where the body is taken apart.
-    return min(int(value), len(body)) if value.isdigit() and len(value) <= 18 else 0
-
-
-def _work(
-    exchange: Exchange, limits: Limits, received_s: float, numbers: bool
-) -> Generator[int, None, Prepared]:
-    """Yield how many bytes are to be counted beside the body as it came."""
-    body, data = exchange.body, exchange.body
-    unpacked: bytes | bytearray = data
-    if exchange.encoding is not None:
-        limit, beyond = limits.body_bytes, ""
-        if exchange.header_length is None and limits.json_bytes < limit:
-            limit, beyond = limits.json_bytes, long_json(limits.json_bytes)
-        unpacked = yield from unpacking(body, exchange.encoding, limit, beyond)
-    end = _json_end(exchange, unpacked)
-    if not LARGE < end <= limits.json_bytes:
-        return Prepared(received_s, None, unpacked)
-    yield 0
-    message = read(memoryview(unpacked)[:end])
-    arrays: dict[int, NDArray[Any]] = {}
-    for place, given in enumerate(message.inputs if numbers else ()):
-        size = memoryview(given.data).nbytes
-        if size > LARGE and given.datatype in _READ:
-            yield 0
-            # What does not fit its shape is refused where that is checked, before any is read.
-            if all(given.shape) and math.prod(given.shape) <= min(limits.elements, size):
-                arrays[place] = yield from long_from_json(
-                    given.name, given.datatype, tuple(given.shape), bytes(given.data)
-                )
-    return Prepared(received_s, None, unpacked, message, arrays)
-
-
-class _Tensor(msgspec.Struct, gc=False):
-    """An input or a requested output with any parameters."""
-
-    name: str
-    parameters: dict[str, msgspec.Raw] | None = None
-
-
-class _Input(_Tensor, gc=False, kw_only=True):
-    """An input with any parameters."""
-
-    datatype: str
-    shape: list[Count]
-    data: msgspec.Raw = msgspec.Raw()
-
-
-class _Message(msgspec.Struct, gc=False):
-    """A request with any parameters."""
-
-    inputs: list[_Input]
-    id: str = ""
-    parameters: dict[str, msgspec.Raw] | None = None
-    outputs: list[_Tensor] | None = None
-
-
-class PatchedMessage(InferMessage, gc=False, kw_only=True):
-    """A request without the parameters that mean nothing here; `ignored` of them were left out."""
-
-    ignored: int
-
-
-_decode = msgspec.json.Decoder(_Message).decode
-_encode = msgspec.json.Encoder().encode
-
-
-def patched(text: bytes | bytearray | memoryview) -> PatchedMessage:
-    """Read a request that has parameters which mean nothing here, and leave these out.
-
-    RefusalError when one of them was meant to be another; else as decoding.
-    """
-    found = _decode(text)
+def _without_unknown(text: bytes | bytearray | memoryview) -> tuple[InferMessage, int]:
     ignored = 0
 
-    def left(given: dict[str, msgspec.Raw] | None, kind: type[Any]) -> Any:
+    def kept(given: _Fields, kind: type[msgspec.Struct]) -> dict[str, Any]:
         nonlocal ignored
-        if given is None:
-            return None
-        unknown = unknown_in(given, kind)
+        parameters = msgspec.json.decode(given.get("parameters", b"null"), type=_Fields | None)
+        unknown = unknown_in(parameters or (), kind)
         ignored += len(unknown)
-        kept = {name: value for name, value in given.items() if name not in unknown}
-        return msgspec.json.decode(_encode(kept), type=kind)
+        if not unknown:
+            return given
+        left = {name: value for name, value in (parameters or {}).items() if name not in unknown}
+        return given | {"parameters": left}
 
-    inputs = [
-        InputMessage(
-            one.name, one.datatype, one.shape, left(one.parameters, TensorParameters), one.data
-        )
-        for one in found.inputs
-    ]
-    outputs = None
-    if found.outputs is not None:
-        outputs = [
-            RequestedOutput(one.name, left(one.parameters, TensorParameters))
-            for one in found.outputs
-        ]
-    parameters = left(found.parameters, InferParameters)
-    return PatchedMessage(
-        inputs=inputs, id=found.id, parameters=parameters, outputs=outputs, ignored=ignored
-    )
+    message: dict[str, Any] = msgspec.json.decode(text, type=_Fields)
+    for name in ("inputs", "outputs"):
+        if name in message:
+            tensors = msgspec.json.decode(message[name], type=list[_Fields] | None)
+            if tensors is not None:
+                message[name] = [kept(tensor, TensorParameters) for tensor in tensors]
+    message = kept(message, InferParameters)
+    return decode_infer(msgspec.json.encode(message)), ignored
 
 
 def unknown_in(names: Iterable[str], kind: type[msgspec.Struct]) -> set[str]:
@@ -231,3 +145,39 @@ def unknown_in(names: Iterable[str], kind: type[msgspec.Struct]) -> set[str]:
                 400, f"unknown parameter {name[:_LONGEST_SHOWN]!r}; did you mean {near!r}?"
             )
     return unknown
+
+
+def _json_end(exchange: Exchange, body: bytes | bytearray) -> int:
+    value = exchange.header_length
+    if value is None:
+        return len(body)
+    # What is wrong with it is said where the body is taken apart.
+    return min(int(value), len(body)) if value.isdigit() and len(value) <= 18 else 0
+
+
+def _work(
+    exchange: Exchange, limits: Limits, received_s: float, numbers: bool
+) -> Generator[int, None, Prepared]:
+    """Yield how many bytes are to be counted beside the body as it came."""
+    body: bytes | bytearray = exchange.body
+    if exchange.encoding is not None:
+        limit, beyond = limits.body_bytes, ""
+        if exchange.header_length is None and limits.json_bytes < limit:
+            limit, beyond = limits.json_bytes, long_json(limits.json_bytes)
+        body = yield from unpacking(exchange.body, exchange.encoding, limit, beyond)
+    end = _json_end(exchange, body)
+    if not LARGE < end <= limits.json_bytes:
+        return Prepared(received_s, None, body)
+    yield 0
+    message, ignored = read(memoryview(body)[:end])
+    arrays: dict[int, NDArray[Any]] = {}
+    for place, given in enumerate(message.inputs if numbers else ()):
+        size = memoryview(given.data).nbytes
+        if size > LARGE and given.datatype in _READ:
+            yield 0
+            # What does not fit its shape is refused where that is checked, before any is read.
+            if all(given.shape) and math.prod(given.shape) <= min(limits.elements, size):
+                arrays[place] = yield from long_from_json(
+                    given.name, given.datatype, tuple(given.shape), bytes(given.data)
+                )
+    return Prepared(received_s, None, body, message, ignored, arrays)

@@ -8,6 +8,7 @@ from collections.abc import Generator
 from typing import Final
 
 from inferway.protocol.refusal import RefusalError
+from inferway.protocol.tensors import finished
 
 SMALLEST: Final = 1024
 """Responses below this many bytes are sent as they are: packing costs more than it saves."""
@@ -54,11 +55,10 @@ def unpacking(
                 415, f"content encoding {name!r} is not offered; gzip and deflate are"
             )
     allowed = max(FREE, RATIO * len(body))
+    reason = f"the body unpacks to more than {RATIO} times its size; send it unpacked"
     if limit <= allowed:
-        allowed, reason = limit, f"the body unpacks to more than the limit of {limit} bytes"
-        reason = beyond or reason
-    else:
-        reason = f"the body unpacks to more than {RATIO} times its size; send it unpacked"
+        allowed = limit
+        reason = beyond or f"the body unpacks to more than the limit of {limit} bytes"
     unpacked = bytearray()
     goal = FIRST
     rest = memoryview(body)
@@ -92,18 +92,12 @@ def unpacking(
 
 def decompress(body: bytes, encoding: bytes, limit: int) -> bytes | bytearray:
     """Unpack a small body at once; see `unpacking`."""
-    steps = unpacking(body, encoding, limit)
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            result: bytes | bytearray = end.value
-            return result
+    return finished(unpacking(body, encoding, limit))
 
 
 def accepted(header: bytes) -> bytes | None:
     """Choose gzip, deflate or neither by an Accept-Encoding header."""
-    found: dict[bytes, float] = {}
+    qualities: dict[bytes, float] = {}
     for item in header.lower().split(b","):
         name, _, parameters = item.partition(b";")
         quality = 1.0
@@ -113,9 +107,9 @@ def accepted(header: bytes) -> bytes | None:
                 quality = float(value)
             except ValueError:
                 quality = 0.0
-        found[name.strip()] = quality
-    best = max((b"gzip", b"deflate"), key=lambda name: found.get(name, 0.0))
-    return best if found.get(best, 0.0) > 0.0 else None
+        qualities[name.strip()] = quality
+    best = max((b"gzip", b"deflate"), key=lambda name: qualities.get(name, 0.0))
+    return best if qualities.get(best, 0.0) > 0.0 else None
 
 
 def packing(parts: list[bytes], encoding: bytes) -> Generator[int, None, list[bytes]]:

@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import deque
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import httptools
 
-from inferway.live.http.exchange import Exchange
-from inferway.live.http.whole import DEADLINE, NODE, PATH, PREDICTED, VARIANT, whole
+from inferway.live.http.exchange import (
+    DEADLINE,
+    NODE,
+    PATH,
+    PREDICTED,
+    RETRY,
+    VARIANT,
+    Exchange,
+    Port,
+    whole,
+)
 from inferway.live.security.keys import Denied
 from inferway.protocol.refusal import long_json
 
-if TYPE_CHECKING:
-    from inferway.live.http.listener import Listener
-
-_CHALLENGE = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 LINGER_S: Final = 1.0
 """How long a refused client may send nothing more before its connection is closed."""
 LINGERS: Final = 10
@@ -28,72 +33,49 @@ _SMALL: Final = 2048
 """Answers that are no larger, refusals among them, always have a place."""
 
 _HOST: Final = re.compile(rb"(?:[!$&-.0-9;=A-Z_a-z~%]*|\[[0-9A-Za-z:.%]+\])(?::[0-9]*)?")
+_CHALLENGE: Final = b'WWW-Authenticate: Bearer realm="inferway"\r\n'
 _METHODS: Final = b"Allow: GET, HEAD, POST\r\n"
 CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
-_LATER: Final = b"Retry-After: 1\r\n"
 _UNSERVED: Final = b"Inferway-Unserved: 1\r\n"
+_FIELDS: Final = {
+    b"host": "host",
+    b"content-length": "",
+    b"content-type": "content_type",
+    b"accept-encoding": "accept_encoding",
+    b"x-request-id": "given_id",
+    b"traceparent": "traceparent",
+    b"authorization": "authorization",
+    b"expect": "expects",
+    b"inference-header-content-length": "header_length",
+    b"content-encoding": "encoding",
+    b"transfer-encoding": "transfer",
+    b"tracestate": "tracestate",
+}
+"""The few headers that matter, and the fields of an exchange that keep them."""
+_LISTS: Final = frozenset({"header_length", "encoding", "transfer", "tracestate"})
+"""Fields of which several lines are joined by commas."""
 
 
 class Connection(asyncio.Protocol):
     """Parses requests, finds who handles them and writes the responses in order."""
 
-    __slots__ = (
-        "_allowed_bytes",
-        "_backlog",
-        "_buffer",
-        "_cap",
-        "_closed",
-        "_current",
-        "_deaf",
-        "_ending",
-        "_gone",
-        "_head",
-        "_head_bytes",
-        "_heard",
-        "_host",
-        "_hosts",
-        "_parser",
-        "_paused",
-        "_queued",
-        "_received",
-        "_resumed",
-        "_since",
-        "_stuck",
-        "_transfer",
-        "_transport",
-        "_upgrade",
-        "_url",
-        "_whole",
-        "exchanges",
-        "listener",
-        "tick",
-        "unread",
-    )
-
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Port) -> None:
         self.listener = listener
         self.exchanges: deque[Exchange] = deque()
-        self.tick = listener.clock.tick
+        self.tick = listener.tick
         self._parser: Any = httptools.HttpRequestParser(self)
         self._head: Exchange | None = None
         """The one whose header lines come; none once they are whole."""
         self._current: Exchange | None = None
-        self._url = b""
-        self._head_bytes = 0
-        self._received = 0
-        self._cap = 0
-        self._host, self._hosts = b"", 0
-        self._transfer: bytes | None = None
+        self._url = self._host = self._upgrade = b""
+        self._head_bytes = self._received = self._cap = self._queued = self._allowed_bytes = 0
         self._buffer: bytearray | None = None
-        self._upgrade = b""
         self._resumed = self._deaf = self._heard = self._paused = self._gone = False
-        self._queued = 0
         self._backlog: deque[memoryview] = deque()
         self.unread = 0
         """Bytes of answers that wait here: for the client to read, or for those before them."""
         self._stuck: int | None = None
         self._since: int | None = None
-        self._allowed_bytes = 0
         self._ending: bool | None = None
         self._closed: int | None = None
         # Between nodes there are no keys, and so none to ask for.
@@ -106,7 +88,7 @@ class Connection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         connections = self.listener.connections
         if len(connections) >= self.listener.limits.connections:
-            self._refuse_and_close(503, "too many connections are open", _LATER)
+            self._refuse_and_close(503, "too many connections are open", RETRY)
             return
         connections.add(self)
         if self.listener.draining:  # it was on its way when the listener closed
@@ -130,7 +112,7 @@ class Connection(asyncio.Protocol):
         if self._deaf:
             self._heard = True
             return
-        self.tick = self.listener.clock.tick
+        self.tick = self.listener.tick
         # Between two requests the parser keeps nothing, so that it need not see them all.
         if self._whole and self._current is None and self._take_whole(data):
             return
@@ -154,7 +136,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         """Read no more from a client that does not read its answers."""
-        self._stuck = self.listener.clock.tick
+        self._stuck = self.listener.tick
         if self._since is None:
             self._since, self._allowed_bytes = self._stuck, 0
         self._pause()
@@ -179,8 +161,7 @@ class Connection(asyncio.Protocol):
             exchange.hop = {}
         self.exchanges.append(exchange)
         self._url = b""
-        self._head_bytes = self._received = self._hosts = 0
-        self._transfer = None
+        self._head_bytes = self._received = 0
 
     def on_url(self, url: bytes) -> None:
         """Take a piece of the target."""
@@ -204,46 +185,23 @@ class Connection(asyncio.Protocol):
         if exchange.hop is not None and name[:9].lower() == b"inferway-":
             exchange.hop[name.lower()] = value
             return
-        length = len(name)
-        # Told apart by length first: most headers are of no interest.
-        if length == 14:
-            if name.lower() == b"content-length":
-                # llhttp has checked that these are digits, and that others before them are zeros.
-                self._received = -int(value[-20:])
-        elif length == 31:
-            if name.lower() == b"inference-header-content-length":
-                exchange.header_length = _listed(exchange.header_length, value)
-        elif length == 16:
-            if name.lower() == b"content-encoding":
-                exchange.encoding = _listed(exchange.encoding, value)
-        elif length == 17:
-            if name.lower() == b"transfer-encoding":
-                self._transfer = _listed(self._transfer, value)
-        elif length == 15:
-            if name.lower() == b"accept-encoding":
-                exchange.accept_encoding = value
-        elif length == 13:
-            if name.lower() == b"authorization":
-                # Two of them are as good as none: whoever stands in front may check the other one.
-                exchange.authorization = b"" if exchange.authorization is not None else value
-        elif length == 12:
-            lower = name.lower()
-            if lower == b"x-request-id":
-                exchange.given_id = value
-            elif lower == b"content-type":
-                exchange.content_type = value
-        elif length == 11:
-            if name.lower() == b"traceparent":
-                exchange.traceparent = value
-        elif length == 10:
-            if name.lower() == b"tracestate":
-                exchange.tracestate = _listed(exchange.tracestate, value)
-        elif length == 4:
-            if name.lower() == b"host":
-                exchange.host = value
-                self._hosts += 1
-        elif length == 6 and name.lower() == b"expect":
+        field = _FIELDS.get(name.lower())
+        if field is None:
+            return
+        if field == "":
+            # llhttp has checked that these are digits, and that others before them are zeros.
+            self._received = -int(value[-20:])
+        elif field == "expects":
             exchange.expects = value.lower() == b"100-continue"
+        elif field == "authorization":
+            # Two of them are as good as none: whoever stands in front may check the other one.
+            exchange.authorization = b"" if exchange.authorization is not None else value
+        elif field in _LISTS:
+            before = getattr(exchange, field)
+            setattr(exchange, field, value if before is None else b"%s,%s" % (before, value))
+        else:
+            exchange.hosts += field == "host"
+            setattr(exchange, field, value)
 
     def on_headers_complete(self) -> None:
         """Decide who handles the request, and whether its body may come."""
@@ -256,27 +214,24 @@ class Connection(asyncio.Protocol):
         version = parser.get_http_version()
         exchange.old = version == "1.0"
         exchange.keep_alive = parser.should_keep_alive() and not listener.draining
-        # RFC 9112, 3.2, 6.1 and 6.3.
-        if version != "1.1" or self._hosts != 1 or exchange.host != self._host:
-            refusal = self._wrong_head(exchange, version)
+        plain = version == "1.1" and exchange.hosts == 1 and exchange.host == self._host
+        if not plain or exchange.transfer is not None:
+            refusal = _wrong_head(exchange, version)
             if refusal is not None:
                 self._refuse_and_close(*refusal)
                 return
             self._host = exchange.host
-        if self._transfer is not None:
-            refusal = _wrong_transfer(self._transfer, exchange.old)
-            if refusal is not None:
-                self._refuse_and_close(*refusal)
-                return
         guard = listener.guard
         if guard is not None:
-            found = guard.look(
+            roles = guard.look(
                 exchange.authorization or b"", listener.role(self._url), self._client
             )
-            if isinstance(found, Denied):
-                self._refuse_and_close(found.status, found.reason, _lines(found))
+            if isinstance(roles, Denied):
+                extra = b"Retry-After: %d\r\n" % roles.retry_s if roles.retry_s else b""
+                extra = _CHALLENGE if roles.status == 401 else extra
+                self._refuse_and_close(roles.status, roles.reason, extra)
                 return
-            exchange.roles = found
+            exchange.roles = roles
         # Without raw tensors all of a body is JSON.
         text = exchange.header_length is None
         self._cap = listener.text_cap if text else listener.limits.body_bytes
@@ -296,7 +251,7 @@ class Connection(asyncio.Protocol):
             if exchange.method == b"CONNECT":
                 self._refuse_and_close(405, "CONNECT is not answered: this is no proxy", _METHODS)
                 return
-            if announced or self._transfer is not None:
+            if announced or exchange.transfer is not None:
                 self._upgrade = b"Transfer-Encoding: chunked\r\n"
                 if announced:
                     self._upgrade = b"Content-Length: %d\r\n" % announced
@@ -365,7 +320,7 @@ class Connection(asyncio.Protocol):
             limit = self.listener.limits.queued_bytes
             if unread + len(reply) > limit:
                 reason = f"{unread} bytes of answers of this connection wait to be read"
-                exchange.refuse(503, f"the answer was dropped: {reason}", _LATER)
+                exchange.refuse(503, f"the answer was dropped: {reason}", RETRY)
                 return
         exchanges = self.exchanges
         if not exchanges or exchanges[0] is not exchange:
@@ -394,24 +349,18 @@ class Connection(asyncio.Protocol):
 
     def drain(self) -> None:
         """Close when the last answer has gone."""
-        if not self.exchanges:
+        if self.exchanges:
+            self.exchanges[-1].keep_alive = False
+        else:
             self._end(lingering=False)
-            return
-        last = self.exchanges[-1]
-        last.keep_alive = False
 
     def expire(self) -> None:
         """Close a connection that has been idle or slow for too long."""
-        limits, tick = self.listener.limits, self.listener.clock.tick
-        if self._closed is not None and tick - self._closed > limits.receive_s:
-            self.abort()  # its last bytes are never read
-            return
-        if self._stuck is not None and tick - self._stuck > limits.receive_s:
-            self.abort()
-            return
-        if self._since is not None:
-            due = self._since + limits.receive_s + self._allowed_bytes / limits.read_rate
-            if tick > due:
+        limits, tick = self.listener.limits, self.listener.tick
+        slow_s = 0.0 if self._since is None else self._allowed_bytes / limits.read_rate
+        for begun, more_s in ((self._closed, 0.0), (self._stuck, 0.0), (self._since, slow_s)):
+            # The last bytes of one that has been closed may never be read.
+            if begun is not None and tick - begun > limits.receive_s + more_s:
                 self.abort()
                 return
         current = self._current
@@ -427,37 +376,29 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _take_whole(self, data: bytes) -> bool:
-        found, limits = whole(data), self.listener.limits
-        if found is None:
+        match, listener = whole(data), self.listener
+        if match is None:
             return False
-        head = found.end()
+        head = match.end()
         size = len(data) - head
-        cap = self.listener.text_cap if found[13] is None else limits.body_bytes
-        bodies = self.listener.bodies
-        if head > limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
+        cap = listener.text_cap if match[13] is None else listener.limits.body_bytes
+        bodies = listener.bodies
+        if head > listener.limits.head_bytes or size > cap or bodies.held + size > bodies.limit:
             return False  # the parser's way refuses it
         bodies.held += size
-        target, node, variant, path, left, predicted, carried, *given = found.groups()
-        exchange = Exchange(self, self.tick)
+        exchange = Exchange(self, self.tick, b"POST", data[head:], size)
         self.exchanges.append(exchange)
-        exchange.hop = {NODE: node, VARIANT: variant, PATH: path}
+        target, node, variant, path, left, predicted, exchange.carried, *given, _ = match.groups()
+        exchange.hop = hop = {NODE: node, VARIANT: variant, PATH: path}
         if left is not None:
-            exchange.hop[DEADLINE] = left
+            hop[DEADLINE] = left
         if predicted is not None:
-            exchange.hop[PREDICTED] = predicted
-        exchange.carried = carried
-        (
-            exchange.given_id,
-            exchange.traceparent,
-            exchange.tracestate,
-            exchange.content_type,
-            exchange.encoding,
-            exchange.header_length,
-            exchange.accept_encoding,
-            _,
-        ) = given
-        exchange.method, exchange.body, exchange.size = b"POST", data[head:], size
-        exchange.headed, exchange.keep_alive = True, not self.listener.draining
+            hop[PREDICTED] = predicted
+        exchange.given_id, exchange.traceparent, exchange.tracestate, exchange.content_type = given[
+            :4
+        ]
+        exchange.encoding, exchange.header_length, exchange.accept_encoding = given[4:]
+        exchange.headed, exchange.keep_alive = True, not listener.draining
         self._handle(exchange, target)
         return True
 
@@ -494,35 +435,20 @@ class Connection(asyncio.Protocol):
         peer = self._transport.get_extra_info("peername")
         return str(peer[0]) if peer else ""
 
-    def _wrong_head(self, exchange: Exchange, version: str) -> tuple[int, str] | None:
-        if version not in ("1.0", "1.1"):
-            return 400, f"malformed HTTP: version {version} is not spoken here; 1.1 is"
-        if self._hosts > 1:
-            return 400, f"the request has {self._hosts} Host headers, expected one"
-        if not self._hosts and version == "1.1":
-            return 400, "the request has no Host header"
-        if _HOST.fullmatch(exchange.host) is None:
-            shown = exchange.host[:64].decode("latin-1")
-            return 400, f"the Host header is {shown!r}, expected a host and perhaps a port"
-        return None
-
     def _too_large(self) -> None:
-        limits = self.listener.limits
-        if self._cap < limits.body_bytes:
-            self._refuse_and_close(413, long_json(self._cap))
-        else:
-            limit = limits.body_bytes
-            self._refuse_and_close(413, f"the body is larger than the limit of {limit} bytes")
+        limit = self.listener.limits.body_bytes
+        reason = f"the body is larger than the limit of {limit} bytes"
+        self._refuse_and_close(413, long_json(self._cap) if self._cap < limit else reason)
 
     def _no_room(self, size: int) -> None:
         bodies = self.listener.bodies
         if size > bodies.limit:
             reason = f"the body is larger than all bodies together may be, {bodies.limit} bytes"
             self._refuse_and_close(413, reason)
-            return
-        # Whoever forwards it gives it to another node.
-        extra = _LATER + _UNSERVED if self.listener.hops else _LATER
-        self._refuse_and_close(503, bodies.reason, extra)
+        else:
+            # Whoever forwards it gives it to another node.
+            extra = _UNSERVED if self.listener.hops else b""
+            self._refuse_and_close(503, bodies.reason, RETRY + extra)
 
     def _refuse_and_close(self, status: int, reason: str, extra: bytes = b"") -> None:
         if self._deaf:
@@ -532,8 +458,7 @@ class Connection(asyncio.Protocol):
         if exchange is None or exchange.answered:
             exchange = Exchange(self, self.tick)
             self.exchanges.append(exchange)
-        exchange.keep_alive = False
-        exchange.headed = False
+        exchange.keep_alive = exchange.headed = False
         exchange.refuse(status, reason, extra)
 
     def _drop_current(self) -> Exchange | None:
@@ -553,7 +478,7 @@ class Connection(asyncio.Protocol):
             self._transport.write(data)
         elif not self._transport.is_closing():
             if self._since is None:
-                self._since, self._allowed_bytes = self.listener.clock.tick, 0
+                self._since, self._allowed_bytes = self.listener.tick, 0
             self._allowed_bytes += len(data)
             self._backlog.append(memoryview(data))
             self._count(len(data))
@@ -598,22 +523,20 @@ class Connection(asyncio.Protocol):
             return
         self._transport.write_eof()
         self._resume()
+        self._heard = True
         # Connections beyond the cap are not kept for what they may send.
         self._linger(LINGERS if self in self.listener.connections else 1)
 
     def _linger(self, times: int) -> None:
-        self._heard = False
-        self.listener.loop.call_later(LINGER_S, self._lingered, times - 1)
-
-    def _lingered(self, times: int) -> None:
-        if self._heard and times:
-            self._linger(times)
+        if times and self._heard:
+            self._heard = False
+            asyncio.get_running_loop().call_later(LINGER_S, self._linger, times - 1)
         else:
             self._close()
 
     def _close(self) -> None:
         if self._closed is None:
-            self._closed = self.listener.clock.tick
+            self._closed = self.listener.tick
         self._transport.close()
 
     def _regulate(self) -> None:
@@ -640,21 +563,22 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
 
-def _lines(denied: Denied) -> bytes:
-    if denied.status == 401:
-        return _CHALLENGE
-    return b"Retry-After: %d\r\n" % denied.retry_s if denied.retry_s else b""
-
-
-def _listed(before: bytes | None, value: bytes) -> bytes:
-    """Join the values of a header's lines."""
-    return value if before is None else b"%s,%s" % (before, value)
-
-
-def _wrong_transfer(value: bytes, old: bool) -> tuple[int, str] | None:
-    if old:
+def _wrong_head(exchange: Exchange, version: str) -> tuple[int, str] | None:
+    """Say what is wrong with a head (RFC 9112, 3.2, 6.1 and 6.3); None where nothing is."""
+    if version not in ("1.0", "1.1"):
+        return 400, f"malformed HTTP: version {version} is not spoken here; 1.1 is"
+    if exchange.hosts > 1:
+        return 400, f"the request has {exchange.hosts} Host headers, expected one"
+    if not exchange.hosts and version == "1.1":
+        return 400, "the request has no Host header"
+    if _HOST.fullmatch(exchange.host) is None:
+        shown = exchange.host[:64].decode("latin-1")
+        return 400, f"the Host header is {shown!r}, expected a host and perhaps a port"
+    if exchange.transfer is None:
+        return None
+    if exchange.old:
         return 400, "a request of HTTP/1.0 has no Transfer-Encoding"
-    codings = [coding for part in value.lower().split(b",") if (coding := part.strip())]
+    codings = [c for part in exchange.transfer.lower().split(b",") if (c := part.strip())]
     if codings[-1:] != [b"chunked"]:
         return 400, "the last Transfer-Encoding of a request must be chunked"
     if len(codings) > 1:

@@ -34,21 +34,22 @@ _ERRORS: Final = {
     503: "Starting, stopping or not ready.",
     504: "The deadline passed while the request was queued.",
 }
-_TASK: Final = {"name": "task", "in": "path", "required": True, "schema": {"type": "string"}}
-_VARIANT: Final = _TASK | {"name": "variant"}
-_REQUEST: Final = _TASK | {"name": "request"}
-_NAMES: Final = [
-    {
-        "name": name,
-        "in": "header",
-        "required": False,
-        "description": text,
-        "schema": {"type": "string"},
-    }
-    for name, text in (
-        ("X-Request-Id", "Comes back with the answer; made where it is absent."),
-        ("traceparent", "W3C Trace Context."),
-        ("tracestate", "The same; only beside a traceparent."),
+_STRING: Final = {"schema": {"type": "string"}}
+_TASK, _VARIANT, _REQUEST = (
+    {"name": name, "in": "path", "required": True, **_STRING}
+    for name in ("task", "variant", "request")
+)
+_HEADERS: Final = [
+    {"name": name, "in": "header", "required": False, "description": text, **schema}
+    for name, text, schema in (
+        ("X-Request-Id", "Comes back with the answer; made where it is absent.", _STRING),
+        ("traceparent", "W3C Trace Context.", _STRING),
+        ("tracestate", "The same; only beside a traceparent.", _STRING),
+        (
+            "Inference-Header-Content-Length",
+            "Length of the JSON part where raw tensors follow it.",
+            {"schema": {"type": "integer", "minimum": 0}},
+        ),
     )
 ]
 
@@ -58,8 +59,8 @@ def document() -> dict[str, Any]:
     """Make the document."""
     # Data that is decoded later has no schema of its own.
     many: Any = list
-    given = _as_told(InputMessage, data=list[Any])
-    asked = _as_told(InferMessage, inputs=many[given])
+    given = _with(InputMessage, data=list[Any])
+    asked = _with(InferMessage, inputs=many[given])
     kinds = (
         asked, AnswerMessage, ServerMetadata, TaskMetadata, IndexMessage, list[IndexEntry],
     )  # fmt: skip
@@ -72,23 +73,36 @@ def document() -> dict[str, Any]:
         "properties": {"error": {"type": "string"}},
         "required": ["error"],
     }
+    raw = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
+    index = {
+        "summary": "Every task's variants, and whether they answer",
+        "requestBody": {"required": False, "content": _json(wanted)},
+        "responses": _responses("Listed.", _json(listed), 400, 401, 413, 415, 503),
+    }
+    run = {
+        "summary": "Infer",
+        "parameters": _HEADERS,
+        "requestBody": {"required": True, "content": _json(infer) | raw},
+        "responses": _responses("An answer.", _json(answer) | raw, *_ERRORS),
+    }
+    thing = {"type": "object"}
     paths: dict[str, Any] = {
         "/v2": _read("Name, version and extensions of the server", server),
         "/v2/health/live": _health("Whether the process serves", []),
         "/v2/health/ready": _health("Whether all models are warm and the server stays", []),
-        "/v2/openapi.json": _read("This document", {"type": "object"}),
-        "/v2/repository/index": {"parameters": [], "post": _index(wanted, listed)},
+        "/v2/openapi.json": _read("This document", thing),
+        "/v2/repository/index": {"parameters": [], "post": index},
         "/v2/models/{task}/explain/{request}": _read(
-            "Why a request was answered as it was", {"type": "object"}, [_TASK, _REQUEST]
+            "Why a request was answered as it was", thing, _TASK, _REQUEST
         ),
     }
     for base, parameters in (
         ("/v2/models/{task}", [_TASK]),
         ("/v2/models/{task}/versions/{variant}", [_TASK, _VARIANT]),
     ):
-        paths[base] = _read("Inputs, outputs and variants", task, parameters)
+        paths[base] = _read("Inputs, outputs and variants", task, *parameters)
         paths[f"{base}/ready"] = _health("Whether the task can be served", parameters)
-        paths[f"{base}/infer"] = {"parameters": parameters, "post": _infer(infer, answer)}
+        paths[f"{base}/infer"] = {"parameters": parameters, "post": run}
     return {
         "openapi": "3.1.0",
         "info": {
@@ -107,69 +121,37 @@ def document() -> dict[str, Any]:
     }
 
 
-def _as_told(kind: type[msgspec.Struct], **types: Any) -> Any:
-    # The message with other types, and without the defaults of what they replace.
+def _with(kind: type[msgspec.Struct], **types: Any) -> Any:
+    """Make the message with other types, and without the defaults of what they replace."""
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):
-        if field.name in types:
-            told = types[field.name]
-            fields.append((field.name, told) if field.required else (field.name, told | None, None))
-        elif field.required:
-            fields.append((field.name, field.type))
+        given = types.get(field.name, field.type)
+        if field.required:
+            fields.append((field.name, given))
+        elif field.name in types:
+            fields.append((field.name, given | None, None))
         else:
-            fields.append((field.name, field.type, field.default))
+            fields.append((field.name, given, field.default))
     return msgspec.defstruct(kind.__name__, fields)
 
 
-def _read(summary: str, schema: Any, parameters: list[Any] | None = None) -> dict[str, Any]:
-    answers = {
-        "200": {"description": "Found.", "content": {"application/json": {"schema": schema}}}
-    }
-    return {
-        "parameters": parameters or [],
-        "get": {"summary": summary, "responses": answers | _refusals(401, 404, 503)},
-    }
+def _json(schema: Any) -> dict[str, Any]:
+    return {"application/json": {"schema": schema}}
+
+
+def _responses(said: str, content: Any, *statuses: int) -> dict[str, Any]:
+    refusal = _json({"$ref": _REF.format(name="Error")})
+    answers = {str(one): {"description": _ERRORS[one], "content": refusal} for one in statuses}
+    return {"200": {"description": said} | ({"content": content} if content else {})} | answers
+
+
+def _read(summary: str, schema: Any, *parameters: Any) -> dict[str, Any]:
+    responses = _responses("Found.", _json(schema), 401, 404, 503)
+    return {"parameters": [*parameters], "get": {"summary": summary, "responses": responses}}
 
 
 def _health(summary: str, parameters: list[Any]) -> dict[str, Any]:
-    answers = {"200": {"description": "Yes."}, "503": {"description": "No."}}
+    responses = _responses("Yes.", None) | {"503": {"description": "No."}}
     if parameters:
-        answers |= _refusals(401, 404)
-    return {"parameters": parameters, "get": {"summary": summary, "responses": answers}}
-
-
-def _index(wanted: Any, listed: Any) -> dict[str, Any]:
-    found = {"description": "Listed.", "content": {"application/json": {"schema": listed}}}
-    return {
-        "summary": "Every task's variants, and whether they answer",
-        "requestBody": {"required": False, "content": {"application/json": {"schema": wanted}}},
-        "responses": {"200": found} | _refusals(400, 401, 413, 415, 503),
-    }
-
-
-def _infer(infer: Any, answer: Any) -> dict[str, Any]:
-    raw = {"schema": {"type": "string", "format": "binary"}}
-    length = {
-        "name": "Inference-Header-Content-Length",
-        "in": "header",
-        "required": False,
-        "description": "Length of the JSON part where raw tensors follow it.",
-        "schema": {"type": "integer", "minimum": 0},
-    }
-    content = {"application/json": {"schema": infer}, "application/octet-stream": raw}
-    found = {
-        "description": "An answer.",
-        "content": {"application/json": {"schema": answer}, "application/octet-stream": raw},
-    }
-    return {
-        "summary": "Infer",
-        "parameters": [*_NAMES, length],
-        "requestBody": {"required": True, "content": content},
-        "responses": {"200": found} | _refusals(*_ERRORS),
-    }
-
-
-def _refusals(*statuses: int) -> dict[str, Any]:
-    schema = {"$ref": _REF.format(name="Error")}
-    content = {"application/json": {"schema": schema}}
-    return {str(one): {"description": _ERRORS[one], "content": content} for one in statuses}
+        responses |= _responses("Yes.", None, 401, 404)
+    return {"parameters": parameters, "get": {"summary": summary, "responses": responses}}

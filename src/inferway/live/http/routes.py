@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from functools import partial
+from typing import Final
 from urllib.parse import quote, unquote_to_bytes
 
 from inferway.live.explain import KEPT
 from inferway.live.http.compression import decompress
-from inferway.live.http.exchange import Exchange
+from inferway.live.http.exchange import RETRY, Exchange, Handler
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
 from inferway.live.http.openapi import document
@@ -16,7 +17,6 @@ from inferway.live.intake import Intake
 from inferway.live.intake import unknown as why_unknown
 from inferway.live.security.keys import ANY_KEY, ANYBODY, Role
 from inferway.live.site import Site
-from inferway.protocol import Tensor
 from inferway.protocol.messages import (
     IndexEntry,
     ServerMetadata,
@@ -28,8 +28,6 @@ from inferway.protocol.messages import (
 from inferway.protocol.refusal import RefusalError
 from inferway.unreadable import UNREADABLE, fault
 from inferway.version import __version__
-
-Handler = Callable[[Exchange], None]
 
 EXTENSIONS: Final = ["binary_tensor_data"]
 _READ: Final = (b"GET", b"HEAD")
@@ -49,16 +47,14 @@ class Routes:
         unknown: Callable[[str], str],
         otherwise: Callable[[bytes, bytes], Handler] | None = None,
     ) -> None:
-        self._unknown = unknown
-        self._otherwise = otherwise
+        self._unknown, self._otherwise = unknown, otherwise
         self._paths: dict[bytes, dict[bytes, Handler]] = {}
         self._below: dict[bytes, Callable[[Exchange, bytes], None]] = {}
         self._roles: dict[bytes, int] = {}
 
     def read(self, path: str, handler: Handler, role: int) -> None:
         """Answer GET and HEAD of who has the role."""
-        for method in _READ:
-            self._add(method, path, handler, role)
+        self._add(_READ, path, handler, role)
 
     def read_below(self, path: str, handler: Callable[[Exchange, bytes], None], role: int) -> None:
         """Answer GET and HEAD of whatever stands after the path and a slash."""
@@ -67,24 +63,22 @@ class Routes:
 
     def post(self, path: str, handler: Handler, role: int) -> None:
         """Answer POST of who has the role."""
-        self._add(b"POST", path, handler, role)
+        self._add((b"POST",), path, handler, role)
 
     def clear(self, path: str) -> None:
         """Forget a path and all that is below it."""
         for start in {path.encode(), quote(path).encode()}:
             for table in (self._paths, self._below, self._roles):
-                for known in [*table]:
-                    if known == start or known.startswith(start + b"/"):
-                        del table[known]
+                for target in [*table]:
+                    if target == start or target.startswith(start + b"/"):
+                        del table[target]
 
     def role(self, target: bytes) -> int:
         """Tell which role a target asks for; what leads nowhere is told to any key."""
         # A path with a slash at its end may be the start of others, and none itself.
-        if target in self._paths:
-            return self._roles[target]
-        path = plain_path(target)
-        if path in self._paths:
-            return self._roles[path]
+        for path in (target, plain_path(target)):
+            if path in self._paths:
+                return self._roles[path]
         start = self._start_of(path)
         return ANY_KEY if start is None else self._roles[start]
 
@@ -94,38 +88,27 @@ class Routes:
         if methods is None:
             methods = self._paths.get(path := plain_path(target))
             if methods is None:
-                if (below := self._find_below(path)) is not None:
-                    return below if method in _READ else _not_allowed(method, _READ)
-                if self._otherwise is not None:
+                start = self._start_of(path)
+                if start is not None:
+                    below, rest = self._below[start], path[len(start) :]
+                    methods = dict.fromkeys(_READ, lambda exchange: below(exchange, rest))
+                elif self._otherwise is not None:
                     return self._otherwise(method, target)
-                reason = self._unknown(path.decode("utf-8", "replace")[:256])
-                return lambda exchange: exchange.refuse(404, reason)
+                else:
+                    reason = self._unknown(path.decode("utf-8", "replace")[:256])
+                    return lambda exchange: exchange.refuse(404, reason)
         handler = methods.get(method)
-        if handler is None:
-            return _not_allowed(method, methods)
-        return handler
-
-    def _find_below(self, path: bytes) -> Handler | None:
-        start = self._start_of(path)
-        if start is None:
-            return None
-        answer, rest = self._below[start], path[len(start) :]
-        return lambda exchange: answer(exchange, rest)
+        return _not_allowed(method, methods) if handler is None else handler
 
     def _start_of(self, path: bytes) -> bytes | None:
-        for start in self._below:
-            if path.startswith(start) and len(path) > len(start):
-                return start
-        return None
+        fitting = (at for at in self._below if path.startswith(at) and len(path) > len(at))
+        return next(fitting, None)
 
-    def _add(self, method: bytes, path: str, handler: Handler, role: int) -> None:
-        for spelling in {path, quote(path)}:
-            written = spelling.encode()
-            self._paths.setdefault(written, {})[method] = handler
+    def _add(self, methods: Iterable[bytes], path: str, handler: Handler, role: int) -> None:
+        for written in {path.encode(), quote(path).encode()}:
+            self._paths.setdefault(written, {}).update(dict.fromkeys(methods, handler))
             # A key is looked at before the method is of interest.
-            before = self._roles.get(written, role)
-            assert before == role, f"{path} has two roles"
-            self._roles[written] = role
+            assert self._roles.setdefault(written, role) == role, f"{path} has two roles"
 
 
 def _not_allowed(method: bytes, methods: Iterable[bytes]) -> Handler:
@@ -165,55 +148,59 @@ def inference_routes(
 
     routes = Routes(unknown)
     metadata = encode(ServerMetadata("inferway", __version__, EXTENSIONS))
-    routes.read("/v2", lambda exchange: exchange.respond(200, metadata), Role.INFER)
-    routes.read("/v2/", lambda exchange: exchange.respond(200, metadata), Role.INFER)
-    described = encode(document())
-    routes.read("/v2/openapi.json", lambda exchange: exchange.respond(200, described), Role.INFER)
-    routes.read("/v2/health/live", lambda exchange: exchange.respond(200), ANYBODY)
-    routes.read(
-        "/v2/health/ready", lambda exchange: exchange.respond(200 if ready() else 503), ANYBODY
-    )
+    for path, body in (
+        ("/v2", metadata), ("/v2/", metadata), ("/v2/openapi.json", encode(document())),
+    ):  # fmt: skip
+        routes.read(path, _constant(body), Role.INFER)
+    routes.read("/v2/health/live", _constant(b""), ANYBODY)
+    routes.read("/v2/health/ready", _health(ready), ANYBODY)
     routes.post("/v2/repository/index", _index(served, ready, limits), Role.INFER)
     for site in sites.values():
-        _lay_out(routes, site, ready, limits)
+        lay_out(routes, site, ready, limits)
     return routes
 
 
 def lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
-    """Lay out a task's paths anew: another fleet answers, or none."""
-    routes.clear(f"/v2/models/{site.task}")
-    _lay_out(routes, site, ready, limits)
-
-
-def _lay_out(routes: Routes, site: Site, ready: Callable[[], bool], limits: Limits) -> None:
+    """Lay out a task's paths, or do so anew: another fleet answers, or none."""
     own = f"/v2/models/{site.task}"
+    routes.clear(own)
     if site.present is None:
-        routes.post(f"{own}/infer", _unserved(site.task), Role.INFER)
-        routes.read(f"{own}/ready", _unserved(site.task), Role.INFER)
+        reason = f"nothing that can answer task {site.task!r} is within reach now"
+        for add, path in ((routes.post, f"{own}/infer"), (routes.read, f"{own}/ready")):
+            add(path, lambda exchange: exchange.refuse(503, reason, RETRY), Role.INFER)
         return
 
     def explain(exchange: Exchange, identity: bytes) -> None:
-        found = site.log.explain(identity)
-        if found is None:
+        explanation = site.log.explain(identity)
+        if explanation is None:
             shown = identity.decode("utf-8", "replace")[:128]
             exchange.refuse(
                 404, f"no request {shown!r} among the last {KEPT} of task {site.task!r}"
             )
         else:
-            exchange.respond(200, encode(found))
+            exchange.respond(200, encode(explanation))
 
     routes.read_below(f"{own}/explain", explain, Role.READ)
-    body = encode(_metadata(site))
+    inputs, outputs = (
+        [TensorMetadata(tensor.name, tensor.datatype, tensor.shape) for tensor in side]
+        for side in (site.signature.inputs, site.signature.outputs)
+    )
+    metadata = TaskMetadata(site.task, list(site.versions), "inferway", inputs, outputs)
+    described = _constant(encode(metadata))
     for variant in (None, *site.versions):
         base = own if variant is None else f"{own}/versions/{variant}"
-        routes.read(base, _told(body), Role.INFER)
-        routes.read(f"{base}/ready", _ready(site, variant, ready), Role.INFER)
+        routes.read(base, described, Role.INFER)
+        serves = partial(site.serves, variant)
+        routes.read(f"{base}/ready", _health(ready, serves), Role.INFER)
         routes.post(f"{base}/infer", Infer(Intake(site, variant, limits)), Role.INFER)
 
 
-def _unserved(task: str) -> Handler:
-    reason = f"nothing that can answer task {task!r} is within reach now"
-    return lambda exchange: exchange.refuse(503, reason, b"Retry-After: 1\r\n")
+def _constant(body: bytes) -> Handler:
+    return lambda exchange: exchange.respond(200, body)
+
+
+def _health(*checks: Callable[[], bool]) -> Handler:
+    return lambda exchange: exchange.respond(200 if all(check() for check in checks) else 503)
 
 
 def _index(
@@ -224,8 +211,7 @@ def _index(
     def entry(site: Site, variant: str, all_ready: bool) -> IndexEntry:
         reason = "" if site.serves(variant) else "no instance of it is healthy"
         reason = reason if all_ready else "the server is not ready"
-        state: Any = "UNAVAILABLE" if reason else "READY"
-        return IndexEntry(site.task, variant, state, reason)
+        return IndexEntry(site.task, variant, "UNAVAILABLE" if reason else "READY", reason)
 
     def answer(exchange: Exchange) -> None:
         body = exchange.body
@@ -246,25 +232,3 @@ def _index(
             exchange.respond(200, encode(listed))
 
     return answer
-
-
-def _told(body: bytes) -> Handler:
-    return lambda exchange: exchange.respond(200, body)
-
-
-def _ready(site: Site, variant: str | None, ready: Callable[[], bool]) -> Handler:
-    return lambda exchange: exchange.respond(200 if ready() and site.serves(variant) else 503)
-
-
-def _metadata(site: Site) -> TaskMetadata:
-    return TaskMetadata(
-        site.task,
-        list(site.versions),
-        "inferway",
-        [_tensor(tensor) for tensor in site.signature.inputs],
-        [_tensor(tensor) for tensor in site.signature.outputs],
-    )
-
-
-def _tensor(tensor: Tensor) -> TensorMetadata:
-    return TensorMetadata(tensor.name, tensor.datatype, tensor.shape)

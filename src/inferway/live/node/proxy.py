@@ -10,11 +10,10 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.http.exchange import JSON, NODE, PATH, PREDICTED, Exchange, Handler
 from inferway.live.http.inference import Infer
 from inferway.live.http.limits import Limits
-from inferway.live.http.routes import Handler, Routes
-from inferway.live.http.whole import NODE, PATH, PREDICTED
+from inferway.live.http.routes import Routes
 from inferway.live.intake import Intake
 from inferway.live.security.keys import ANYBODY
 from inferway.live.site import Site

@@ -19,8 +19,7 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from inferway.deployment.nodes import MAX_HOPS
-from inferway.live.http.exchange import JSON
-from inferway.live.http.whole import DEADLINE, NODE, PATH, VARIANT
+from inferway.live.http.exchange import DEADLINE, JSON, NODE, PATH, VARIANT
 from inferway.protocol.address import joined
 from inferway.protocol.messages import ErrorMessage
 from inferway.protocol.refusal import RefusalError

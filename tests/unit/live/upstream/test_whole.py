@@ -11,10 +11,9 @@ import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
 from inferway.live.bodies import Bodies
-from inferway.live.http.exchange import JSON, Exchange
+from inferway.live.http.exchange import JSON, Exchange, whole
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
-from inferway.live.http.whole import whole
 from inferway.live.upstream.headers import (
     Response,
     ResponseHeaders,
