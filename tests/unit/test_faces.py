@@ -22,7 +22,6 @@ INNER: dict[str, set[str]] = {
     "network/clients.py": {
         "inferway.loadgen.generator",
         "inferway.loadgen.message",
-        "inferway.loadgen.plan",
     },
     # What a killed node has kept on its disk: no page tells the fractional allocation.
     "network/ring.py": {

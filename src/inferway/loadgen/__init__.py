@@ -6,8 +6,7 @@ or have certificates of an own authority. `summary` and `network_summary` put a 
 numbers, `measured_ntag` into the network twin's.
 """
 
-from inferway.loadgen.access import Access, AddressError, DriveError
-from inferway.loadgen.addresses import addresses_of
+from inferway.loadgen.access import Access, AddressError, DriveError, addresses_of
 from inferway.loadgen.network import drive_network
 from inferway.loadgen.network_record import (
     MeasuredGain,
@@ -16,9 +15,8 @@ from inferway.loadgen.network_record import (
     measured_ntag,
     network_summary,
 )
-from inferway.loadgen.process import Stream, drive, replay
 from inferway.loadgen.record import Record, Summary, summary
-from inferway.loadgen.workload import URL, run
+from inferway.loadgen.streams import URL, Stream, drive, replay, run
 
 __all__ = [
     "URL",

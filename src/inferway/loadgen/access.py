@@ -1,14 +1,35 @@
-"""By what servers let a client in, and by what it knows them: a bearer key and an authority."""
+"""The servers that are driven: where they are, how they let a client in, what a task of them takes.
+
+A server is asked for a task's signature before the requests. That goes to the given address and
+nowhere else: no proxy settings are read, no redirect is followed.
+"""
 
 from __future__ import annotations
 
+import http.client
 import ssl
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+
+from inferway.protocol import DTYPES, Signature, Tensor
+from inferway.protocol.address import NODE, ServerAddress, parse_server, split
+from inferway.protocol.messages import RemoteModel, TensorMetadata
+from inferway.unreadable import UNREADABLE, fault
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+HOW_TO_GIVE: Final = "with --key-file FILE or in INFERWAY_KEY"
+"""Completes sentences that ask for a key."""
+_OTHER_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
+"""Results of a verification (OpenSSL, X509_V_ERR_*) that mean: nobody who is trusted signed it."""
+_PORT: Final = 8000
+_ASK_S: Final = 5.0
+"""How long a server may take for the connection, and for an answer about a task."""
 
 
 class DriveError(ValueError):
@@ -17,13 +38,6 @@ class DriveError(ValueError):
 
 class AddressError(DriveError):
     """Where a server is has not been said, or is no address."""
-
-
-HOW_TO_GIVE: Final = "with --key-file FILE or in INFERWAY_KEY"
-"""Completes sentences that ask for a key."""
-
-_OTHER_AUTHORITY: Final = frozenset({2, 7, 18, 19, 20, 21})
-"""Results of a verification (OpenSSL, X509_V_ERR_*) that mean: nobody who is trusted signed it."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +72,9 @@ class Access:
         if self.authority is not None:
             _ = self.context  # what is wrong with the file is said now
 
+    def __reduce__(self) -> tuple[type[Access], tuple[Any, ...]]:
+        return Access, (self.key, self.authority)  # the context is made anew
+
     @property
     def headers(self) -> dict[str, str]:
         """Headers of every request, by name."""
@@ -82,23 +99,12 @@ class Access:
         except ssl.SSLError:
             raise DriveError(f"{self.authority} does not hold a certificate in PEM") from None
         except OSError as error:
-            raise DriveError(
-                f"{self.authority} cannot be read: {error.strerror or error}"
-            ) from None
+            why = error.strerror or error
+            raise DriveError(f"{self.authority} cannot be read: {why}") from None
 
     def hidden(self, sentence: str) -> str:
         """Return a server's sentence without the key, should the server repeat it."""
         return sentence if self.key is None else sentence.replace(self.key, "(the key)")
-
-    def encode(self) -> bytes:
-        """Write it as one line, for another process."""
-        authority = None if self.authority is None else str(self.authority)
-        return msgspec.json.encode({"key": self.key, "authority": authority}) + b"\n"
-
-    @classmethod
-    def decode(cls, line: bytes) -> Access:
-        """Read what `encode` wrote."""
-        return cls(**msgspec.json.decode(line, type=dict[str, str | None]))
 
 
 OPEN: Final = Access()
@@ -115,3 +121,133 @@ def unsecured(error: ssl.SSLError) -> str:
     if error.reason == "WRONG_VERSION_NUMBER":  # what came was no TLS at all
         return "it does not speak TLS: write its address with http://"
     return f"TLS failed: {(error.reason or str(error)).lower().replace('_', ' ')}"
+
+
+def server_at(url: str) -> ServerAddress:
+    """Read a server's address, as the user gave it; AddressError when it is none."""
+    try:
+        return parse_server(url)
+    except ValueError as error:
+        raise AddressError(str(error)) from None
+
+
+class _Node(msgspec.Struct):
+    http: str
+
+
+def addresses_of(deployment: Deployment, file: Path | None = None) -> dict[str, str]:
+    """Collect the addresses of a deployment's nodes, as URLs.
+
+    Parameters
+    ----------
+    deployment
+        A file with `network`. Nodes with an `address` listen there, at port 8000 unless it says
+        another.
+    file
+        A JSON document ``{"edge-1": {"http": "127.0.0.1:41001", ...}, ...}``, whose addresses hold
+        in place of the file's.
+
+    Raises
+    ------
+    AddressError
+        When the document is none, or an address is none.
+    DeploymentError
+        As `inferway.network.topology_of`.
+    """
+    from inferway.network.layout import members_of, topology_of
+
+    addresses = {}
+    for name, node in members_of(deployment, topology_of(deployment)).items():
+        if node.address is not None:
+            host, port = split(node.address.replace(NODE, name))
+            addresses[name] = ServerAddress(host, port or _PORT, False, "").url
+    if file is None:
+        return addresses
+    try:
+        document = msgspec.json.decode(file.read_bytes(), type=dict[str, _Node])
+    except OSError as error:
+        raise AddressError(f"{file} cannot be read: {error.strerror or error}") from error
+    except UNREADABLE as error:
+        raise AddressError(
+            f"{file} holds no addresses ({fault(error)}): write them as "
+            '{"edge-1": {"http": "127.0.0.1:8000"}}'
+        ) from error
+    return addresses | {name: server_at(node.http).url for name, node in document.items()}
+
+
+def signature(url: str, task: str, *, access: Access = OPEN) -> Signature:
+    """Ask the server at a URL what a task takes and returns.
+
+    DriveError when nothing answers there, the server is not ready, does not serve the task, asks
+    for a key or has a certificate that is not trusted; or when the address has no TLS, though an
+    authority is named.
+    """
+    address = server_at(url)
+    if access.authority is not None and not address.tls:
+        raise DriveError(
+            f"{address.url} has no TLS, and --ca names an authority for it: write its address with "
+            "https:// in --url or --addresses"
+        )
+    status, body = _get(address, f"{address.prefix}/v2/health/ready", access)
+    if status != 200:
+        raise DriveError(f"the server at {address.url} is not ready (status {status})")
+    status, body = _get(address, address.model_path(task), access)
+    if status != 200:
+        raise DriveError(f"the server at {address.url} does not serve a task {task!r}")
+    try:
+        metadata = msgspec.json.decode(body, type=RemoteModel)
+        read = Signature(_tensors(metadata.inputs), _tensors(metadata.outputs))
+        if not read.inputs or not read.outputs:
+            raise ValueError("it names no inputs or no outputs")
+    except (*UNREADABLE, KeyError) as error:
+        raise DriveError(
+            f"the server at {address.url} answered no Open Inference Protocol metadata "
+            f"for the task {task!r}: {fault(error)}"
+        ) from error
+    return read
+
+
+def _tensors(metadata: list[TensorMetadata]) -> tuple[Tensor, ...]:
+    for tensor in metadata:
+        DTYPES[tensor.datatype]
+    return tuple(Tensor(one.name, one.datatype, one.shape) for one in metadata)
+
+
+def _get(address: ServerAddress, path: str, access: Access) -> tuple[int, bytes]:
+    connection = (
+        http.client.HTTPSConnection(
+            address.host, address.port, timeout=_ASK_S, context=access.context
+        )
+        if address.tls
+        else http.client.HTTPConnection(address.host, address.port, timeout=_ASK_S)
+    )
+    try:
+        connection.request("GET", path, headers={"Host": address.authority} | access.headers)
+        response = connection.getresponse()
+        body = response.read()
+    except ssl.SSLError as error:
+        raise DriveError(f"no connection to {address.url}: {unsecured(error)}") from error
+    except (OSError, http.client.HTTPException) as error:
+        raise DriveError(
+            f"no server answers at {address.url} ({_reason(error)}): "
+            "start one with `inferway serve FILE`, or say with --url or --addresses where it is"
+        ) from error
+    finally:
+        connection.close()
+    if response.status == 401:
+        wrong = "asks for a key" if access.key is None else "does not take the key that was given"
+        raise DriveError(f"the server at {address.url} {wrong}: give one {HOW_TO_GIVE}")
+    return response.status, body
+
+
+def _reason(error: Exception) -> str:
+    match error:
+        case ConnectionRefusedError():
+            return "connection refused"
+        case TimeoutError():
+            return "no answer in time"
+        case ConnectionResetError() | http.client.BadStatusLine():
+            return (
+                "the connection ended without an answer; with TLS the address begins with https://"
+            )
+    return str(error) or type(error).__name__

@@ -1,4 +1,4 @@
-"""What an answer says: the variant, the predicted class, the latency that the server predicted."""
+"""The part of an inference answer that a record keeps."""
 
 from __future__ import annotations
 
@@ -49,38 +49,25 @@ class _Body(msgspec.Struct):
     parameters: _Parameters | None = None
 
 
-_DECODER: Final = msgspec.json.Decoder(_Body)
+_decode: Final = msgspec.json.Decoder(_Body).decode
 
 
 def decode(content: bytes, json_length: int) -> Prediction | None:
-    """Read the body of a successful answer.
+    """Read the body of a successful answer; None if it is no inference answer.
 
-    Parameters
-    ----------
-    content
-        The whole body.
-    json_length
-        Length in bytes of its JSON part (the header Inference-Header-Content-Length), or -1 when
-        all of it is JSON.
-
-    Returns
-    -------
-    answer
-        None if the body is no inference answer.
+    `json_length` is the length in bytes of its JSON part (the header
+    Inference-Header-Content-Length), or -1 when all of it is JSON.
     """
-    binary = json_length >= 0
+    if json_length < 0:
+        json_length = len(content)
     try:
-        parsed = _DECODER.decode(content[:json_length] if binary else content)
-        chosen = _class(parsed.outputs, content[json_length:] if binary else b"")
+        body = _decode(content[:json_length])
+        predicted_class = _class(body.outputs, content[json_length:])
     except (*UNREADABLE, KeyError, TypeError, OverflowError):
         return None
-    return Prediction(parsed.model_version, chosen, _latency(parsed.parameters))
-
-
-def _latency(parameters: _Parameters | None) -> float:
-    if parameters is None or parameters.predicted_latency_ms is None:
-        return math.nan
-    return parameters.predicted_latency_ms / 1e3
+    latency_ms = None if body.parameters is None else body.parameters.predicted_latency_ms
+    predicted_s = math.nan if latency_ms is None else latency_ms / 1e3
+    return Prediction(body.model_version, predicted_class, predicted_s)
 
 
 def _class(outputs: list[_Output], raw: bytes) -> int:

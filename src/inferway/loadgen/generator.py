@@ -5,21 +5,26 @@ from __future__ import annotations
 import asyncio
 import gc
 import math
+import os
+import ssl
 import time
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from inferway.loadgen.access import OPEN, Access
+from inferway.loadgen.access import Access, unsecured
 from inferway.loadgen.alarm import alarm
 from inferway.loadgen.answer import decode
-from inferway.loadgen.plan import SendOutcome, SendPlan
-from inferway.loadgen.pool import NOTHING, Reply, RequestPool, Said
+from inferway.protocol.address import ServerAddress
+from inferway.protocol.http1 import ClientConnection, ConnectionPool
 from inferway.unreadable import UNREADABLE
 
+_CONNECT_S: Final = 5.0
 _FIRST_CONNECTIONS: Final = 32
 _FIRST_CONNECTIONS_EACH: Final = 4
 _REPORT_S: Final = 0.1
@@ -30,35 +35,199 @@ _LONGEST_REASON: Final = 200
 
 UNANSWERED: Final = "no answer before the end"
 UNSENT: Final = "no connection was free before the end"
-NO_ANSWER: Final = "the answer is no inference answer"
 
-Report = Callable[[int, int], None]
+_COLUMNS: Final[dict[str, tuple[Any, type[np.generic]]]] = {
+    "sent_s": (math.nan, np.float64),
+    "done_s": (math.nan, np.float64),
+    "status": (0, np.int16),
+    "variant": (-1, np.int16),
+    "predicted_class": (-1, np.int32),
+    "predicted_s": (math.nan, np.float64),
+    "waited": (False, np.bool_),
+    "reason": (-1, np.int16),
+    "said": (-1, np.int32),
+}
+"""Of an outcome: what stands there before anything is known, and the type; see `Record`."""
+
+
+@dataclass(frozen=True)
+class SendPlan:
+    """Everything that the generator needs; tasks do not concern it.
+
+    Attributes
+    ----------
+    addresses
+        The servers that it talks to.
+    heads, target
+        Distinct beginnings of requests, as `inferway.loadgen.message.head` encodes them, and which
+        server each of them goes to.
+    bodies
+        Distinct rests of requests, as `inferway.loadgen.message.encode` encodes them.
+    due_s
+        Shape (N,): when to send, seconds from the start, ascending.
+    head, body
+        Shape (N,): which of the heads and bodies to send then.
+    connections
+        Greatest number of connections to each server, each with one request at a time.
+    grace_s
+        How long to wait for answers after the last send, seconds.
+    every_s
+        Begin when the wall clock reaches a multiple of this, seconds; 0 to begin at once.
+    """
+
+    addresses: Sequence[ServerAddress]
+    heads: Sequence[bytes]
+    target: Sequence[int]
+    bodies: Sequence[bytes]
+    due_s: NDArray[np.float64]
+    head: NDArray[np.int64]
+    body: NDArray[np.int64]
+    connections: int
+    grace_s: float
+    every_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SendOutcome:
+    """What the generator saw of the requests that were due, in the plan's order.
+
+    `columns` are those of a `Record`, and `said`, which indexes `nodes`, `paths` and
+    `degradations`: what answers' headers said of nodes, each empty where they said nothing; -1
+    where there was no answer. `refused` is which server could not be reached at the start and why,
+    else empty; `began_s` when the plan's time began, seconds since 1970.
+    """
+
+    columns: dict[str, NDArray[Any]]
+    variants: tuple[str, ...]
+    reasons: tuple[str, ...]
+    nodes: tuple[str, ...]
+    paths: tuple[str, ...]
+    degradations: tuple[str, ...]
+    cpu_s: float
+    interrupted: bool
+    refused: str
+    began_s: float
+
+    def __len__(self) -> int:
+        return len(self.columns["sent_s"])
+
+    def of_record(self, rows: Any) -> dict[str, Any]:
+        """Return what a `Record` takes as it is, of some of the requests."""
+        columns = {name: column[rows] for name, column in self.columns.items() if name != "said"}
+        return columns | {
+            "generated": len(self),
+            "variants": self.variants,
+            "reasons": self.reasons,
+            "cpu_s": self.cpu_s,
+            "interrupted": self.interrupted,
+        }
+
+
+class Reply(NamedTuple):
+    """One answer as it came: headers that do not matter are left out."""
+
+    status: int
+    body: bytes
+    json_length: int
+    """Length of the body's JSON part; -1 when all of it is JSON, or none."""
+    said: tuple[bytes, bytes, bytes]
+    """Node, path, and why it is degraded; each empty if the headers do not say it."""
+
+    @classmethod
+    def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Reply:
+        """Make a reply of its headers, by name in lower case."""
+        get = headers.get
+        length = get(b"inference-header-content-length")
+        said = (get(b"inferway-node", b""), get(b"inferway-path", b""))
+        # Where it is no number, there is no JSON, and so no answer.
+        json_length = -1 if length is None else int(length) if length.isdigit() else 0
+        return cls(status, body, json_length, (*said, get(b"inferway-degraded", b"")))
+
+    @classmethod
+    def whole(cls, data: bytes) -> Reply | None:
+        """Leave every reply to the parser, which is as fast where few headers are read."""
+        return None
+
+
+class RequestPool(ConnectionPool):
+    """Sends requests to one server, by their numbers, at once, each on a connection of its own."""
+
+    def __init__(
+        self, address: ServerAddress, most: int, generator: Generator, tls: ssl.SSLContext | None
+    ) -> None:
+        super().__init__(
+            address.host, address.port, form=Reply, most=most, connect_s=_CONNECT_S, tls=tls
+        )
+        self.address, self._generator = address, generator
+        self.refused = ""
+        """Why the latest connection could not be made."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection."""
+        return bool(self._busy or self._idle)
+
+    async def connect(self, count: int) -> None:
+        """Open so many connections before there are requests."""
+        await asyncio.gather(*(self._connect() for _ in range(min(count, self._most))))
+
+    def close(self) -> None:
+        """End all connections; nothing is told of the requests on them."""
+        self._closed = True
+        for connection in tuple(self._busy):
+            connection.call = None
+            connection.abort()
+        self._busy.clear()
+        self.anew()
+
+    def write(self, connection: ClientConnection, call: int) -> None:
+        """Write a request."""
+        connection.send(self._generator.message(call))
+
+    def answered(self, call: int, answer: Reply, sent_s: float, now_s: float) -> None:
+        """Pass an answer on."""
+        self._generator.answered(call, answer, now_s)
+
+    def broken(self, connection: ClientConnection, call: int, wrong: str) -> None:
+        """Say that a request is lost."""
+        self._generator.failed(call, "the connection ended before the answer")
+
+    def unreachable(self, call: int | None, error: Exception) -> None:
+        """Say that a request has no connection."""
+        number = getattr(error, "errno", None)
+        match error:
+            case TimeoutError():
+                self.refused = "none in time"
+            case ssl.SSLError():  # its number is none of the system's
+                self.refused = unsecured(error)
+            case _:
+                self.refused = os.strerror(number).lower() if number else str(error)
+        if call is not None:
+            self._generator.failed(call, f"no connection: {self.refused}")
+
+    def full(self) -> None:
+        """Note that the last request waits for a connection."""
+        self._generator.columns["waited"][self._waiting[-1]] = True
 
 
 class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
-class _Generator:
+class Generator:
     """Sends a plan's requests at their times, records what comes back.
 
     Arrivals are never delayed by answers: a due request takes an idle connection, or a new one is
     opened, up to the plan's number; only beyond that it waits, and that wait is in its latency.
+    `report` is told ten times a second how many requests are due and ended so far.
     """
 
     def __init__(
-        self,
-        plan: SendPlan,
-        access: Access,
-        loop: asyncio.AbstractEventLoop,
-        report: Report | None,
+        self, plan: SendPlan, access: Access, report: Callable[[int, int], None] | None = None
     ) -> None:
-        self._plan = plan
-        self._access = access
-        self._loop = loop
-        self._report = report
+        self._plan, self._access, self._report = plan, access, report
+        self._loop = asyncio.get_running_loop()
         self._heads = [one + access.lines for one in plan.heads]
-        self._bodies = plan.bodies
         self._due_s: list[float] = plan.due_s.tolist()
         self._head: list[int] = plan.head.tolist()
         self._body: list[int] = plan.body.tolist()
@@ -67,29 +236,19 @@ class _Generator:
             for one in plan.addresses
         ]
         self._pool_of = [self._pools[target] for target in plan.target]
-        count = len(self._due_s)
-        self._sent = [math.nan] * count
-        self._done = [math.nan] * count
-        self._status = [0] * count
-        self._variant = [-1] * count
-        self._class = [-1] * count
-        self._predicted = [math.nan] * count
-        self._waited = [False] * count
-        self._reason = [-1] * count
-        self._said_by = [-1] * count
+        self.columns = {name: [blank] * len(plan.due_s) for name, (blank, _) in _COLUMNS.items()}
         self._variants: dict[str, int] = {}
         self._reasons: dict[str, int] = {}
         self._reasons_of: dict[int, dict[str, int]] = {}
-        self._said: dict[Said, int] = {NOTHING: 0}
-        self._next = 0
-        self._ended = 0
-        self._start = 0.0
-        self._began = math.nan
+        self._said = {(b"", b"", b""): 0}
+        self._next = self._ended = 0
+        self._start, self._began = 0.0, math.nan
         self._finished = asyncio.Event()
         self._stopped = False
-        self._alarm = alarm(loop, self._send_due)
+        self._alarm = alarm(self._loop, self._send_due)
 
     async def run(self) -> SendOutcome:
+        """Send all, and wait for the answers; one entry per request that was due until the end."""
         first = max(_FIRST_CONNECTIONS // max(len(self._pools), 1), _FIRST_CONNECTIONS_EACH)
         await asyncio.gather(*(pool.connect(first) for pool in self._pools))
         if any(not pool.connected for pool in self._pools):
@@ -119,36 +278,36 @@ class _Generator:
         self._stopped = True
         self._finished.set()
 
-    # The pools report here.
+    # The pools come here.
 
     def message(self, request: int) -> bytes:
-        self._sent[request] = time.monotonic() - self._start
-        return self._heads[self._head[request]] + self._bodies[self._body[request]]
+        """Give the bytes of a request, which is written to a connection now."""
+        self.columns["sent_s"][request] = time.monotonic() - self._start
+        return self._heads[self._head[request]] + self._plan.bodies[self._body[request]]
 
-    def waits(self, request: int) -> None:
-        self._waited[request] = True
-
-    def ended(self, request: int, reply: Reply, now_s: float) -> None:
-        self._done[request] = now_s - self._start
+    def answered(self, request: int, reply: Reply, now_s: float) -> None:
+        """Note an answer, and when it came on the monotonic clock."""
+        columns = self.columns
+        columns["done_s"][request] = now_s - self._start
         status, body, json_length, said = reply
-        self._said_by[request] = self._said.setdefault(said, len(self._said))
-        if status == 200:
-            answer = decode(body, json_length)
-            if answer is None:
-                self._blame(request, 0, NO_ANSWER)
-            else:
-                self._status[request] = status
-                index = self._variants.setdefault(answer.variant, len(self._variants))
-                self._variant[request] = index
-                self._class[request] = answer.predicted_class
-                self._predicted[request] = answer.predicted_s
+        columns["said"][request] = self._said.setdefault(said, len(self._said))
+        answer = decode(body, json_length) if status == 200 else None
+        if answer is not None:
+            columns["status"][request] = status
+            index = self._variants.setdefault(answer.variant, len(self._variants))
+            columns["variant"][request] = index
+            columns["predicted_class"][request] = answer.predicted_class
+            columns["predicted_s"][request] = answer.predicted_s
+        elif status == 200:
+            self._blame(request, 0, "the answer is no inference answer")
         else:
-            self._status[request] = status
+            columns["status"][request] = status
             self._blame(request, status, self._sentence(body))
         self._end()
 
     def failed(self, request: int, reason: str) -> None:
-        self._done[request] = time.monotonic() - self._start
+        """Note why a request gets no answer."""
+        self.columns["done_s"][request] = time.monotonic() - self._start
         self._blame(request, 0, reason)
         self._end()
 
@@ -163,12 +322,12 @@ class _Generator:
 
     def _blame(self, request: int, status: int, sentence: str) -> None:
         """Write down why a request has no inference answer: the first sentences of each status."""
-        known = self._reasons_of.setdefault(status, {})
-        if sentence not in known:
-            if len(known) >= _MOST_REASONS:
+        reasons = self._reasons_of.setdefault(status, {})
+        if sentence not in reasons:
+            if len(reasons) >= _MOST_REASONS:
                 sentence = "other reasons"
-            known[sentence] = self._reasons.setdefault(sentence, len(self._reasons))
-        self._reason[request] = known[sentence]
+            reasons[sentence] = self._reasons.setdefault(sentence, len(self._reasons))
+        self.columns["reason"][request] = reasons[sentence]
 
     # Sending.
 
@@ -202,28 +361,21 @@ class _Generator:
             pool.close()
 
     def _outcome(self, cpu_s: float) -> SendOutcome:
-        count = self._next
+        count, columns = self._next, self.columns
         for request in range(count):
-            if self._status[request] == 0 and self._reason[request] < 0:
-                sent = math.isfinite(self._sent[request])
+            if columns["status"][request] == 0 and columns["reason"][request] < 0:
+                sent = math.isfinite(columns["sent_s"][request])
                 self._blame(request, 0, UNANSWERED if sent else UNSENT)
-        nodes, paths, degradations = zip(*map(_text, self._said), strict=True)
+        said = [[part.decode("utf-8", "replace") for part in one] for one in self._said]
         missing = [pool for pool in self._pools if not pool.connected]
         return SendOutcome(
+            {name: np.array(columns[name][:count], kind) for name, (_, kind) in _COLUMNS.items()},
             variants=tuple(self._variants),
-            sent_s=np.array(self._sent[:count]),
-            done_s=np.array(self._done[:count]),
-            status=np.array(self._status[:count], np.int16),
-            variant=np.array(self._variant[:count], np.int16),
-            predicted_class=np.array(self._class[:count], np.int32),
-            predicted_s=np.array(self._predicted[:count]),
-            waited=np.array(self._waited[:count], np.bool_),
             reasons=tuple(self._reasons),
-            reason=np.array(self._reason[:count], np.int16),
-            said=np.array(self._said_by[:count], np.int32),
-            nodes=nodes,
-            paths=paths,
-            degradations=tuple(map(self._access.hidden, degradations)),
+            # Names of nodes stand percent-encoded in headers.
+            nodes=tuple(unquote(node) for node, _, _ in said),
+            paths=tuple(unquote(path) for _, path, _ in said),
+            degradations=tuple(self._access.hidden(degraded) for *_, degraded in said),
             cpu_s=cpu_s,
             interrupted=self._stopped,
             refused=""
@@ -231,40 +383,3 @@ class _Generator:
             else f"{missing[0].address.url}: {missing[0].refused or 'it ended at once'}",
             began_s=self._began,
         )
-
-
-def _text(said: Said) -> tuple[str, str, str]:
-    """Read headers; names of nodes stand percent-encoded in them."""
-    node, path, degraded = (part.decode("utf-8", "replace") for part in said)
-    return unquote(node), unquote(path), degraded
-
-
-async def generate(
-    plan: SendPlan,
-    access: Access = OPEN,
-    *,
-    report: Report | None = None,
-    started: Callable[[Callable[[], None]], None] | None = None,
-) -> SendOutcome:
-    """Send a plan's requests at their times.
-
-    Parameters
-    ----------
-    plan
-        What to send, when, and where.
-    access
-        What all its servers ask for.
-    report
-        Called ten times a second with the numbers of requests that are due and ended so far.
-    started
-        Called once with a function that ends the run early.
-
-    Returns
-    -------
-    outcome
-        One entry per request that was due until the end.
-    """
-    generator = _Generator(plan, access, asyncio.get_running_loop(), report)
-    if started is not None:
-        started(generator.stop)
-    return await generator.run()

@@ -9,23 +9,18 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.access import OPEN, Access, DriveError
-from inferway.loadgen.addresses import known, server_at
+from inferway.loadgen.access import OPEN, Access, AddressError, DriveError, server_at, signature
+from inferway.loadgen.generator import SendPlan
 from inferway.loadgen.message import Inputs, encode, head, inputs_of
-from inferway.loadgen.metadata import signature
 from inferway.loadgen.network_record import NetworkRecord
-from inferway.loadgen.plan import SendOutcome, SendPlan
-from inferway.loadgen.process import CONNECTIONS, GRACE_S, Told, carry_out, spoken
+from inferway.loadgen.process import carry_out
+from inferway.loadgen.streams import CONNECTIONS, GRACE_S, Told, check_connections, spoken
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.network import DeliveryNetwork
-    from inferway.network.arrivals import Trace
     from inferway.protocol import Signature
 
 _ITEMS: Final = 0x17E5  # tells this use of the seed from others
-
-Index = NDArray[np.int64]
 
 
 def drive_network(
@@ -85,135 +80,97 @@ def drive_network(
     trace = requests_of(network, replace(demand, seed=chosen), duration_s)
     if not len(trace.time_s):
         raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
-    if connections < 1:
-        raise DriveError(f"connections is {connections}: at least one is needed to send anything")
-    return _Load(deployment, network, trace, addresses, access, chosen).sent(
-        binary=binary,
+    check_connections(connections)
+    entered, place = np.unique(trace.entry, return_inverse=True)
+    names = [network.nodes[node] for node in entered]
+    if missing := [name for name in names if name not in addresses]:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise AddressError(
+            f"requests enter at {missing[0]}{more}, and nothing says where that node listens: give "
+            "`--addresses FILE.json`, or `address` of the node in the deployment file"
+        )
+    urls = [addresses[name] for name in names]
+    # Of each kind of task, its signature and the inputs that are sent.
+    kinds = tuple(deployment.tasks)
+    counts = [one.count for one in deployment.tasks.values()]
+    kind_of = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[trace.task]
+    rng = np.random.default_rng([chosen, _ITEMS])
+    item, body = np.empty(len(kind_of), np.int32), np.empty(len(kind_of), np.int64)
+    bodies: list[bytes] = []
+    inputs: dict[int, Inputs] = {}
+    for kind in np.unique(kind_of).tolist():
+        rows = np.flatnonzero(kind_of == kind)
+        places, first = np.unique(place[rows], return_index=True)
+        asked = _signature(
+            [urls[one] for one in places],
+            [network.tasks[one] for one in trace.task[rows[first]]],
+            access,
+        )
+        tests = inputs_of(deployment.tasks[kinds[kind]], asked, chosen)
+        inputs[kind], item[rows] = tests.drawn(rng, len(rows))
+        body[rows] = len(bodies) + item[rows]
+        bodies += encode(kinds[kind], asked, inputs[kind].images, binary=binary)
+    servers = [server_at(url) for url in urls]
+    # A head for each pair of a server and a task.
+    pair, head_of = np.unique(place * len(network.tasks) + trace.task, return_inverse=True)
+    target, task = (part.tolist() for part in np.divmod(pair, len(network.tasks)))
+    plan = SendPlan(
+        addresses=servers,
+        heads=[head(servers[s], network.tasks[k]) for s, k in zip(target, task, strict=True)],
+        target=target,
+        bodies=bodies,
+        due_s=trace.time_s,
+        head=head_of.astype(np.int64),
+        body=body,
         connections=connections,
         grace_s=grace_s,
         every_s=network.slot_s if with_slots else 0.0,
-        progress=progress,
+    )
+    outcome = carry_out(plan, access, spoken(progress))
+    count, said = len(outcome), outcome.columns["said"]
+    label = np.full(count, -1, np.int32)
+    for kind, one in inputs.items():
+        if one.labels is not None:
+            rows = np.flatnonzero(kind_of[:count] == kind)
+            label[rows] = one.labels[item[rows]]
+    nodes, node = _indexed(outcome.nodes, said, network.nodes)
+    paths, path = _indexed(outcome.paths, said)
+    degradations, degraded = _indexed(outcome.degradations, said)
+    return NetworkRecord(
+        task="" if len(inputs) > 1 else kinds[next(iter(inputs))],
+        intended_s=trace.time_s[:count],
+        item=item[:count],
+        label=label,
+        **outcome.of_record(slice(None)),
+        slot_s=network.slot_s,
+        kinds=kinds,
+        kind=kind_of[:count],
+        tasks=network.tasks,
+        asked=trace.task[:count],
+        type=trace.type[:count],
+        nodes=nodes,
+        entry=trace.entry[:count],
+        node=node,
+        paths=paths,
+        path=path,
+        degradations=degradations,
+        degraded=degraded,
+        began_s=outcome.began_s,
     )
 
 
-class _Load:
-    """A trace with its inputs and the servers that it goes to."""
-
-    def __init__(
-        self,
-        deployment: Deployment,
-        network: DeliveryNetwork,
-        trace: Trace,
-        addresses: Mapping[str, str],
-        access: Access,
-        seed: int,
-    ) -> None:
-        self.network = network
-        self.trace = trace
-        self.access = access
-        self.kinds = tuple(deployment.tasks)
-        counts = [one.count for one in deployment.tasks.values()]
-        self.kind = np.repeat(np.arange(len(counts), dtype=np.int32), counts)[trace.task]
-        entered, self.place = np.unique(trace.entry, return_inverse=True)
-        self.urls = known(addresses, [network.nodes[node] for node in entered])
-        self.signatures: dict[int, Signature] = {}
-        self.inputs: dict[int, Inputs] = {}
-        self.item = np.empty(len(self.kind), np.int32)
-        rng = np.random.default_rng([seed, _ITEMS])
-        for kind in np.unique(self.kind).tolist():
-            rows = np.flatnonzero(self.kind == kind)
-            self.signatures[kind] = self._signature(rows)
-            task = deployment.tasks[self.kinds[kind]]
-            inputs = inputs_of(task, self.signatures[kind], seed)
-            drawn = rng.integers(0, len(inputs.images), len(rows))
-            used, self.item[rows] = np.unique(drawn, return_inverse=True)
-            self.inputs[kind] = inputs.only(used)
-
-    def sent(
-        self,
-        *,
-        binary: bool,
-        connections: int,
-        grace_s: float,
-        every_s: float,
-        progress: Told | None,
-    ) -> NetworkRecord:
-        """Send it; see `drive_network`."""
-        trace, names = self.trace, self.network.tasks
-        servers = [server_at(url) for url in self.urls]
-        bodies: list[bytes] = []
-        first = np.zeros(len(self.kinds), np.int64)
-        for kind, inputs in self.inputs.items():
-            first[kind] = len(bodies)
-            asked = self.signatures[kind]
-            bodies += encode(self.kinds[kind], asked, inputs.images, binary=binary)
-        # A head for each pair of a server and a task.
-        pair, head_of = np.unique(self.place * len(names) + trace.task, return_inverse=True)
-        target, task = np.divmod(pair, len(names))
-        plan = SendPlan(
-            addresses=servers,
-            heads=[
-                head(servers[s], names[k])
-                for s, k in zip(target.tolist(), task.tolist(), strict=True)
-            ],
-            target=target.tolist(),
-            bodies=bodies,
-            due_s=trace.time_s,
-            head=head_of.astype(np.int64),
-            body=first[self.kind] + self.item,
-            connections=connections,
-            grace_s=grace_s,
-            every_s=every_s,
-        )
-        return self._record(carry_out(plan, self.access, spoken(progress)))
-
-    def _signature(self, rows: Index) -> Signature:
-        """Ask each node that requests enter at for a task of one kind; all must say the same."""
-        places, first = np.unique(self.place[rows], return_index=True)
-        asked: Signature | None = None
-        for place, task in zip(places, self.trace.task[rows[first]], strict=True):
-            told = signature(self.urls[place], self.network.tasks[task], access=self.access)
-            if asked is not None and told != asked:
-                raise DriveError(
-                    f"{self.urls[places[0]]} and {self.urls[place]} disagree on what the task "
-                    f"{self.network.tasks[task]!r} takes: {asked.inputs} and {told.inputs}"
-                )
-            asked = told
-        assert asked is not None  # a kind is asked about where it has requests
-        return asked
-
-    def _record(self, outcome: SendOutcome) -> NetworkRecord:
-        count = len(outcome)
-        trace, item = self.trace, self.item[:count]
-        label = np.full(count, -1, np.int32)
-        for kind, inputs in self.inputs.items():
-            if inputs.labels is not None:
-                rows = np.flatnonzero(self.kind[:count] == kind)
-                label[rows] = inputs.labels[item[rows]]
-        nodes, node = _indexed(outcome.nodes, outcome.said, self.network.nodes)
-        paths, path = _indexed(outcome.paths, outcome.said)
-        degradations, degraded = _indexed(outcome.degradations, outcome.said)
-        return NetworkRecord(
-            task="" if len(self.inputs) > 1 else self.kinds[next(iter(self.inputs))],
-            intended_s=trace.time_s[:count],
-            item=item,
-            label=label,
-            **outcome.columns(slice(None)),
-            slot_s=self.network.slot_s,
-            kinds=self.kinds,
-            kind=self.kind[:count],
-            tasks=self.network.tasks,
-            asked=trace.task[:count],
-            type=trace.type[:count],
-            nodes=nodes,
-            entry=trace.entry[:count],
-            node=node,
-            paths=paths,
-            path=path,
-            degradations=degradations,
-            degraded=degraded,
-            began_s=outcome.began_s,
-        )
+def _signature(urls: list[str], tasks: list[str], access: Access) -> Signature:
+    """Ask each server for its task, all of one kind: all must say the same."""
+    first, *others = (
+        signature(url, task, access=access) for url, task in zip(urls, tasks, strict=True)
+    )
+    for url, task, other in zip(urls[1:], tasks[1:], others, strict=True):
+        if other != first:
+            raise DriveError(
+                f"{urls[0]} and {url} disagree on what the task {task!r} takes: {first.inputs} "
+                f"and {other.inputs}"
+            )
+    return first
 
 
 def _indexed(
@@ -221,14 +178,8 @@ def _indexed(
 ) -> tuple[tuple[str, ...], NDArray[np.int32]]:
     """Number what answers said, after `names`; -1 where they said nothing.
 
-    Parameters
-    ----------
-    said
-        Distinct headers, empty where there was none.
-    by
-        Which of them each request's answer had; -1 without an answer.
-    names
-        Names that come first, whether said or not.
+    `said` are the distinct headers, empty where there was none, and `by` says which of them each
+    request's answer had, -1 without an answer.
     """
     index = {name: k for k, name in enumerate(names)}
     number = [index.setdefault(one, len(index)) if one else -1 for one in said]

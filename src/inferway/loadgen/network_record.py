@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.loadgen.record import Record, named
+from inferway.loadgen.record import Record, Summary, named, summary
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.network import DeliveryNetwork
-from collections.abc import Mapping
-from dataclasses import replace
 
-from inferway.loadgen.record import Summary, summary
+Float = NDArray[np.float64]
+Count = NDArray[np.int64]
 
-if TYPE_CHECKING:
-    from inferway.deployment import Deployment
+UNNAMED: Final = "not named"
+"""Stands for the node of answers that do not say where they come from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,23 +79,13 @@ class NetworkRecord(Record):
     @property
     def slot(self) -> NDArray[np.int64]:
         """The slot in which each request was due, from 0."""
-        slot: NDArray[np.int64] = np.floor(self.intended_s / self.slot_s).astype(np.int64)
-        return slot
+        return np.asarray(np.floor(self.intended_s / self.slot_s).astype(np.int64))
 
     @property
     def hops(self) -> NDArray[np.int16]:
         """Links between the entry and the node that answered; -1 where no path was named."""
         counts = np.array([*(one.count(",") for one in self.paths), -1], np.int16)
-        hops: NDArray[np.int16] = counts[self.path]
-        return hops
-
-    def of_kind(self, name: str) -> NetworkRecord:
-        """Return the requests for the tasks of one kind."""
-        return self.only(self.kind == self.kinds.index(name))
-
-    def entered_at(self, node: str) -> NetworkRecord:
-        """Return the requests that entered at a node."""
-        return self.only(self.entry == self.nodes.index(node))
+        return np.asarray(counts[self.path])
 
     def to_frame(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name, as `Record.to_frame` does; nodes and paths as names."""
@@ -111,10 +101,6 @@ class NetworkRecord(Record):
             "degraded": named(self.degradations, self.degraded),
             "slot": self.slot,
         }
-
-
-Float = NDArray[np.float64]
-Count = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,15 +145,11 @@ class MeasuredGain:
 
     def to_json(self) -> dict[str, Any]:
         """The series, for JSON."""
-        return {
-            "first_slot": self.first_slot,
-            "offered": self.offered.tolist(),
-            "answered": self.answered.tolist(),
-            "rejected": self.rejected.tolist(),
-            "failed": self.failed.tolist(),
-            "gain_ms": self.gain_ms.tolist(),
-            "latency_s": self.latency_s.tolist(),
-            "inaccuracy": self.inaccuracy.tolist(),
+        series = (
+            "offered", "answered", "rejected", "failed", "gain_ms", "latency_s", "inaccuracy",
+        )  # fmt: skip
+        return {"first_slot": self.first_slot} | {
+            name: getattr(self, name).tolist() for name in series
         }
 
 
@@ -250,19 +232,14 @@ def _alone(network: DeliveryNetwork, record: NetworkRecord, slot: Count, slots: 
     from inferway.placement.serving import serve
 
     least = minimal(network).astype(np.uint8)
-    types = len(network.requests.task)
     options = network.options
-    found = np.zeros((slots, types))
-    for one in range(slots):
-        requests = np.bincount(record.type[slot == one], minlength=types).astype(np.float64)
+    mean_cost = np.zeros((slots, len(network.requests.task)))
+    for one, row in enumerate(mean_cost):
+        requests = np.bincount(record.type[slot == one], minlength=len(row)).astype(np.float64)
         cost = options.cost * serve(network, requests, least)
         total = np.add.reduceat(cost, options.first[:-1])  # every type has an option
-        found[one] = total / np.where(requests > 0, requests, 1.0)
-    return found
-
-
-UNNAMED = "not named"
-"""Stands for the node of answers that do not say where they come from."""
+        row[:] = total / np.where(requests > 0, requests, 1.0)
+    return mean_cost
 
 
 @dataclass(frozen=True)
@@ -329,34 +306,28 @@ def network_summary(record: NetworkRecord, deployment: Deployment) -> NetworkSum
         mean = float(known.mean()) if known.size and np.isfinite(known).all() else None
         return replace(summary(record.only(rows)), profile_accuracy=mean)
 
-    asked, entered = np.unique(record.kind).tolist(), np.unique(record.entry).tolist()
-    hops = record.hops[record.answered]
-    number, counts = np.unique(hops[hops >= 0], return_counts=True)
-    return NetworkSummary(
-        whole=of(np.ones(len(record), np.bool_)),
-        tasks={record.kinds[k]: of(record.kind == k) for k in asked},
-        entries={record.nodes[k]: of(record.entry == k) for k in entered},
-        served=_served(record),
-        hops=dict(zip(number.tolist(), counts.tolist(), strict=True)),
-        degraded=_degraded(record),
-        gain=measured_ntag(record, deployment),
-    )
-
-
-def _served(record: NetworkRecord) -> dict[str, dict[str, float]]:
-    rows = record.answered
-    columns = (record.node[rows], record.kind[rows], record.variant[rows])
+    answered = record.answered
+    total = int(answered.sum())
+    columns = (record.node[answered], record.kind[answered], record.variant[answered])
     unique, counts = np.unique(np.column_stack(columns), axis=0, return_counts=True)
-    found: dict[str, dict[str, float]] = {}
+    served: dict[str, dict[str, float]] = {}
     for (node, kind, variant), count in zip(unique.tolist(), counts.tolist(), strict=True):
         name = record.nodes[node] if node >= 0 else UNNAMED
-        here = found.setdefault(name, {})
-        here[f"{record.kinds[kind]}/{record.variants[variant]}"] = count / int(rows.sum())
-    return found
-
-
-def _degraded(record: NetworkRecord) -> dict[str, int]:
-    rows = record.answered & (record.degraded >= 0)
-    counts = np.bincount(record.degraded[rows], minlength=len(record.degradations))
-    found: Mapping[str, int] = dict(zip(record.degradations, counts.tolist(), strict=True))
-    return {sentence: count for sentence, count in found.items() if count}
+        key = f"{record.kinds[kind]}/{record.variants[variant]}"
+        served.setdefault(name, {})[key] = count / total
+    hops = record.hops[answered]
+    degraded = record.degraded[answered & (record.degraded >= 0)]
+    sentences = np.bincount(degraded, minlength=len(record.degradations)).tolist()
+    return NetworkSummary(
+        whole=of(np.ones(len(record), np.bool_)),
+        tasks={record.kinds[k]: of(record.kind == k) for k in np.unique(record.kind)},
+        entries={record.nodes[k]: of(record.entry == k) for k in np.unique(record.entry)},
+        served=served,
+        hops=dict(sorted(Counter(hops[hops >= 0].tolist()).items())),
+        degraded={
+            sentence: count
+            for sentence, count in zip(record.degradations, sentences, strict=True)
+            if count
+        },
+        gain=measured_ntag(record, deployment),
+    )

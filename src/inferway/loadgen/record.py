@@ -13,28 +13,8 @@ from numpy.typing import NDArray
 
 from inferway.loadgen.access import HOW_TO_GIVE, DriveError
 
-
-def write_archive(path: Path, content: Mapping[str, Any]) -> None:
-    """Write arrays of numbers, tuples of names, and single values to a NumPy archive (.npz)."""
-    with path.open("wb") as file:
-        # An empty tuple must still be one of names.
-        columns: dict[str, Any] = {
-            name: np.array(value, np.str_) if isinstance(value, tuple) else value
-            for name, value in content.items()
-        }
-        np.savez(file, **columns)
-
-
-def read_archive(path: Path) -> dict[str, Any]:
-    """Read what `write_archive` wrote, each as it was."""
-    with np.load(path, allow_pickle=False) as data:
-        return {name: _plain(data[name]) for name in data.files}
-
-
-def _plain(value: Any) -> Any:
-    if value.ndim == 0:
-        return value.item()
-    return tuple(value.tolist()) if value.dtype.kind == "U" else value
+_LATE_S: Final = 1e-3
+_LATE_SHARE: Final = 0.1
 
 
 @dataclass(frozen=True)
@@ -107,8 +87,7 @@ class Record:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which requests got an inference answer."""
-        answered: NDArray[np.bool_] = self.status == 200
-        return answered
+        return np.asarray(self.status == 200)
 
     @property
     def rejected(self) -> NDArray[np.bool_]:
@@ -127,15 +106,13 @@ class Record:
     @property
     def lag_s(self) -> NDArray[np.float64]:
         """How late the generator sent each request that was sent, seconds."""
-        lag = self.sent_s - self.intended_s
-        sent: NDArray[np.float64] = lag[np.isfinite(lag)]
-        return sent
+        sent = np.isfinite(self.sent_s)
+        return np.asarray((self.sent_s - self.intended_s)[sent])
 
     @property
     def correct(self) -> NDArray[np.bool_]:
         """Which requests were answered with their true class."""
-        correct: NDArray[np.bool_] = self.predicted_class == self.label
-        return self.answered & (self.label >= 0) & correct
+        return np.asarray(self.answered & (self.label >= 0) & (self.predicted_class == self.label))
 
     def failures(self) -> dict[str, int]:
         """Count why requests have no inference answer, most frequent first.
@@ -146,13 +123,14 @@ class Record:
         rows = ~self.answered
         pairs = np.column_stack([self.status[rows], self.reason[rows]])
         unique, counts = np.unique(pairs, axis=0, return_counts=True)
-        found: dict[str, int] = {}
-        for place in np.argsort(-counts, kind="stable"):
-            status, reason = unique[place].tolist()
-            what = str(status) if status else "no answer"
-            why = f": {self.reasons[reason]}" if reason >= 0 else ""
-            found[what + why] = int(counts[place])
-        return found
+        order = np.argsort(-counts, kind="stable")
+        return {
+            (str(status) if status else "no answer")
+            + (f": {self.reasons[reason]}" if reason >= 0 else ""): count
+            for (status, reason), count in zip(
+                unique[order].tolist(), counts[order].tolist(), strict=True
+            )
+        }
 
     def to_frame(self) -> dict[str, NDArray[Any]]:
         """Return the columns by name, ready for `pandas.DataFrame(...)`.
@@ -177,7 +155,14 @@ class Record:
 
     def save(self, path: Path) -> None:
         """Write to a NumPy archive (.npz)."""
-        write_archive(path, {f.name: getattr(self, f.name) for f in fields(self)})
+        content = {one.name: getattr(self, one.name) for one in fields(self)}
+        # An empty tuple must still be one of names.
+        columns: dict[str, Any] = {
+            name: np.array(value, np.str_) if isinstance(value, tuple) else value
+            for name, value in content.items()
+        }
+        with path.open("wb") as file:
+            np.savez(file, **columns)
 
     @classmethod
     def load(cls, path: Path) -> Self:
@@ -189,7 +174,18 @@ class Record:
             When the file holds no record.
         """
         try:
-            return cls(**read_archive(path))
+            with np.load(path, allow_pickle=False) as data:
+                content = {name: data[name] for name in data.files}
+            return cls(
+                **{
+                    name: value.item()
+                    if value.ndim == 0
+                    else tuple(value.tolist())
+                    if value.dtype.kind == "U"
+                    else value
+                    for name, value in content.items()
+                }
+            )
         except (TypeError, ValueError, zipfile.BadZipFile) as error:
             raise DriveError(f"{path} holds no record of a drive: {error}") from error
 
@@ -200,12 +196,7 @@ class Record:
 
 def named(names: tuple[str, ...], index: NDArray[Any]) -> NDArray[np.str_]:
     """Write each index as its name; -1 is empty."""
-    found: NDArray[np.str_] = np.array([*names, ""])[index]
-    return found
-
-
-_LATE_S: Final = 1e-3
-_LATE_SHARE: Final = 0.1
+    return np.asarray(np.array([*names, ""])[index])
 
 
 @dataclass(frozen=True)
@@ -287,7 +278,9 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
     span = float(np.ptp(record.intended_s)) if len(record) > 1 else 0.0
     rejected = int(record.rejected.sum())
     lag = float(np.percentile(record.lag_s, 99)) if record.lag_s.size else 0.0
-    known = accuracy is not None and count > 0 and all(name in accuracy for name in shares)
+    profiles = None
+    if accuracy is not None and count > 0 and all(name in accuracy for name in shares):
+        profiles = sum(share * accuracy[name] for name, share in shares.items())
     return Summary(
         offered=len(record),
         answered=count,
@@ -299,11 +292,7 @@ def summary(record: Record, accuracy: Mapping[str, float] | None = None) -> Summ
         p95_s=p95,
         p99_s=p99,
         shares=shares,
-        profile_accuracy=(
-            sum(share * accuracy[name] for name, share in shares.items())
-            if known and accuracy is not None
-            else None
-        ),
+        profile_accuracy=profiles,
         accuracy=float(record.correct[labelled].mean()) if labelled.any() else None,
         send_lag_p99_s=lag,
         cpu_per_request_s=record.cpu_s / max(record.generated, 1),

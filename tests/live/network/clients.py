@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import time
@@ -15,9 +16,9 @@ from numpy.typing import NDArray
 
 from inferway.catalog import model_path, testset
 from inferway.lab import LocalCluster
-from inferway.loadgen.generator import UNANSWERED, UNSENT
+from inferway.loadgen import Access
+from inferway.loadgen.generator import UNANSWERED, UNSENT, SendOutcome, SendPlan
 from inferway.loadgen.message import encode, head
-from inferway.loadgen.plan import SendOutcome, SendPlan
 from inferway.protocol import parse_server
 from inferway.runtime import inspect
 
@@ -53,18 +54,20 @@ class Answers:
     @property
     def answered(self) -> NDArray[np.bool_]:
         """Which got an inference answer."""
-        return np.asarray(self.outcome.status == 200)
+        return np.asarray(self.outcome.columns["status"] == 200)
 
     @property
     def took_s(self) -> NDArray[np.float64]:
         """(N,) from when each was due to its answer, whatever it says; NaN without one."""
-        return np.asarray(self.begun_s + self.outcome.done_s - self.due_s)
+        return np.asarray(self.begun_s + self.outcome.columns["done_s"] - self.due_s)
 
     @property
     def silent(self) -> NDArray[np.bool_]:
         """Which were sent, or should have been, and heard nothing at all."""
         mute = [self.outcome.reasons.index(one) for one in self._mute]
-        return np.asarray((self.outcome.status == 0) & np.isin(self.outcome.reason, mute))
+        return np.asarray(
+            (self.outcome.columns["status"] == 0) & np.isin(self.outcome.columns["reason"], mute)
+        )
 
     @property
     def _mute(self) -> list[str]:
@@ -73,12 +76,12 @@ class Answers:
     @property
     def paths(self) -> NDArray[np.str_]:
         """(N,) the way of each answer, as ``edge,left,cloud``; empty without one."""
-        return np.array([*self.outcome.paths, ""])[self.outcome.said]
+        return np.array([*self.outcome.paths, ""])[self.outcome.columns["said"]]
 
     @property
     def degraded(self) -> NDArray[np.str_]:
         """(N,) what each answer said of being degraded; empty if it did not."""
-        return np.array([*self.outcome.degradations, ""])[self.outcome.said]
+        return np.array([*self.outcome.degradations, ""])[self.outcome.columns["said"]]
 
     def between(self, start_s: float, end_s: float) -> NDArray[np.bool_]:
         """Which were due then, on the monotonic clock."""
@@ -87,7 +90,10 @@ class Answers:
     def failures(self, chosen: NDArray[np.bool_] | None = None) -> dict[str, int]:
         """Count why requests were not answered, as status and sentence."""
         rows = ~self.answered if chosen is None else ~self.answered & chosen
-        status, reason = self.outcome.status[rows].tolist(), self.outcome.reason[rows].tolist()
+        status, reason = (
+            self.outcome.columns["status"][rows].tolist(),
+            self.outcome.columns["reason"][rows].tolist(),
+        )
         found = Counter(
             f"{one or 'no answer'}: {self.outcome.reasons[why]}"
             for one, why in zip(status, reason, strict=True)
@@ -123,12 +129,12 @@ class Answers:
     def summary(self) -> dict[str, Any]:
         """Put it into a few numbers."""
         answered = self.answered
-        refused = (self.outcome.status != 0) & ~answered
+        refused = (self.outcome.columns["status"] != 0) & ~answered
         return {
             "requests": len(self),
             "answered": int(answered.sum()),
             "refused": int(refused.sum()),
-            "broken": int(((self.outcome.status == 0) & ~self.silent).sum()),
+            "broken": int(((self.outcome.columns["status"] == 0) & ~self.silent).sum()),
             "silent": int(self.silent.sum()),
             "slowest_s": round(float(np.nanmax(self.took_s)), 3),
             "failures": self.failures(),
@@ -165,7 +171,7 @@ class Clients:
         rate_per_s: float = RATE_PER_S,
         seed: int = 1,
     ) -> None:
-        there, self._back = folder / "plan.npz", folder / "outcome.npz"
+        self._back = folder / "outcome"
         self._back.unlink(missing_ok=True)
         server = parse_server(up.url(entry))
         images = testset("digits").images[:_IMAGES]
@@ -173,7 +179,7 @@ class Clients:
         chance = np.random.default_rng(seed)
         popular = 1.0 / np.arange(1, len(tasks) + 1) ** 1.2
         self.due_s = np.arange(count) / rate_per_s
-        SendPlan(
+        plan = SendPlan(
             addresses=[server],
             heads=[head(server, task) for task in tasks],
             target=[0] * len(tasks),
@@ -183,15 +189,17 @@ class Clients:
             body=chance.integers(0, len(images), count),
             connections=512,
             grace_s=_GRACE_S,
-        ).save(there)
-        words = [sys.executable, "-m", "inferway.loadgen", str(there), str(self._back)]
+        )
+        words = [sys.executable, "-m", "inferway.loadgen", str(self._back)]
         self._process = subprocess.Popen(
             up.command_at(entry, *words),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            text=True,
         )
+        assert self._process.stdin is not None
         assert self._process.stdout is not None
+        pickle.dump((plan, Access()), self._process.stdin)
+        self._process.stdin.flush()
         # It says how far it is as soon as it begins.
         self._process.stdout.readline()
         self.begun_s = time.monotonic()
@@ -210,7 +218,7 @@ class Clients:
         for _ in self._process.stdout:
             pass
         assert self._process.wait(_PATIENCE_S) == 0
-        outcome = SendOutcome.load(self._back)
+        outcome: SendOutcome = pickle.loads(self._back.read_bytes())
         assert not outcome.refused, outcome.refused
         assert len(outcome) == len(self.due_s)
         return Answers(outcome, self.begun_s + self.due_s, self.begun_s)

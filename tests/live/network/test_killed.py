@@ -94,8 +94,8 @@ def test_a_killed_entry_node_goes_on_where_it_stopped(ring: Ring, send: Send) ->
     write("kill -9 of the entry node", figures)
     # Whoever asks a node that is not there is told by the kernel; one that begins says so itself.
     assert figures["silent"] == 0
-    refused = np.flatnonzero((answers.outcome.status != 0) & ~answers.answered)
-    assert (answers.outcome.status[refused] == 503).all(), figures["failures"]
+    refused = np.flatnonzero((answers.outcome.columns["status"] != 0) & ~answers.answered)
+    assert (answers.outcome.columns["status"][refused] == 503).all(), figures["failures"]
     assert (answers.due_s[refused] < times["ready_s"]).all()
     assert answers.answered[answers.between(times["ready_s"] + 1.0, np.inf)].all()
     assert max(figures["used_most"].values()) <= 1.0

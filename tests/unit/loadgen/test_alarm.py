@@ -8,7 +8,7 @@ import pytest
 from inferway.loadgen import alarm as module
 
 
-@pytest.mark.parametrize("kind", ["_KernelTimer", "_LoopTimer"])
+@pytest.mark.parametrize("kind", ["KernelAlarm", "Alarm"])
 def test_wakes_once_at_each_set_and_never_early(kind):
     async def run() -> list[float]:
         loop = asyncio.get_running_loop()
@@ -38,7 +38,7 @@ def test_wakes_once_at_each_set_and_never_early(kind):
     assert sorted(late)[10] < 2e-3
 
 
-@pytest.mark.parametrize("kind", ["_KernelTimer", "_LoopTimer"])
+@pytest.mark.parametrize("kind", ["KernelAlarm", "Alarm"])
 def test_a_wake_up_that_is_moved_while_it_is_on_its_way_comes_once(kind):
     async def run() -> list[float]:
         loop = asyncio.get_running_loop()

@@ -6,8 +6,7 @@ import httptools
 import numpy as np
 import pytest
 
-from inferway.loadgen.access import DriveError
-from inferway.loadgen.addresses import server_at
+from inferway.loadgen.access import DriveError, server_at
 from inferway.loadgen.message import body, encode, head, random_images
 from inferway.protocol import Signature, Tensor
 from inferway.protocol.address import ServerAddress

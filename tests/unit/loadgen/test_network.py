@@ -76,7 +76,7 @@ def test_each_request_goes_to_its_entry_node_and_task(deployment, servers):
     np.testing.assert_array_equal(record.entry, trace.entry)
     assert record.answered.all()
     for name, server in servers.items():
-        here = record.entered_at(name)
+        here = record.only(record.entry == record.nodes.index(name))
         assert len(server.requests) == len(here) > 20
         for k, task in enumerate(record.tasks):
             paths = [path for path, _ in server.requests]

@@ -1,0 +1,300 @@
+"""Streams of requests to one server: given ones, or a deployment's own workload."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inferway.loadgen.access import OPEN, Access, DriveError, server_at, signature
+from inferway.loadgen.generator import SendPlan
+from inferway.loadgen.message import encode, head, inputs_of
+from inferway.loadgen.process import Progress, carry_out
+from inferway.loadgen.record import Record
+from inferway.protocol.inference import Parameters
+
+if TYPE_CHECKING:
+    from inferway.deployment import Deployment
+
+URL: Final = "http://127.0.0.1:8000"
+"""Where `inferway serve` listens unless told otherwise."""
+CONNECTIONS: Final = 512
+"""Greatest number of connections unless told otherwise."""
+GRACE_S: Final = 10.0
+"""How long answers are waited for after the last send, seconds."""
+
+Told = Callable[[str, float], None]
+
+
+class SendSettings(TypedDict, total=False):
+    """How requests are sent; see `replay`."""
+
+    access: Access
+    binary: bool
+    connections: int
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An open-loop stream of requests for one task.
+
+    Attributes
+    ----------
+    task
+        The task's name.
+    times_s
+        Shape (N,): when each request is due, seconds from the start.
+    images
+        Shape (M, ...): distinct inputs without their batch axis.
+    labels
+        Shape (M,): their true classes, if known.
+    item
+        Shape (N,): which input each request sends; in turn if not given.
+    variant
+        Pins all requests to one variant.
+    parameters
+        Sent with each request, say `{"deadline_ms": 50}`.
+    """
+
+    task: str
+    times_s: ArrayLike
+    images: NDArray[Any]
+    labels: ArrayLike | None = None
+    item: ArrayLike | None = None
+    variant: str | None = None
+    parameters: Parameters | None = None
+
+    def validated(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return times and items; DriveError where the stream does not fit together."""
+        times, count = np.asarray(self.times_s, np.float64), len(self.images)
+        given = np.arange(len(times)) % max(count, 1) if self.item is None else self.item
+        items = np.asarray(given, np.int64)
+        labels = count if self.labels is None else len(np.asarray(self.labels))
+        wrong = ""
+        if not np.all(np.isfinite(times)) or np.any(times < 0):
+            wrong = "has a time that is negative or not finite"
+        elif len(items) != len(times):
+            wrong = f"has {len(times)} times but {len(items)} items: one each, please"
+        elif len(items) and (items.min() < 0 or items.max() >= count):
+            wrong = f"names an item outside its {count} inputs"
+        elif labels != count:
+            wrong = f"has {count} inputs but {labels} labels"
+        if wrong:
+            raise DriveError(f"the stream for the task {self.task!r} {wrong}")
+        return times, items
+
+
+def check_connections(connections: int) -> None:
+    """Refuse a number with which nothing can be sent."""
+    if connections < 1:
+        raise DriveError(f"connections is {connections}: at least one is needed to send anything")
+
+
+def spoken(told: Told | None) -> Progress | None:
+    """Turn numbers of requests into a sentence and the part that is done, 0..1."""
+    if told is None:
+        return None
+    return lambda due, ended, planned: told(
+        f"{due} of {planned} requests sent, {due - ended} open", due / planned
+    )
+
+
+def replay(
+    url: str,
+    streams: Sequence[Stream],
+    *,
+    access: Access = OPEN,
+    binary: bool = True,
+    connections: int = CONNECTIONS,
+    grace_s: float = GRACE_S,
+    progress: Progress | None = None,
+) -> list[Record]:
+    """Send streams of requests to a server at their times, from a process of its own.
+
+    Requests are sent when they are due whatever the answers do, so latency counts from the
+    intended time.
+
+    Parameters
+    ----------
+    url
+        The server, as `http://127.0.0.1:8000`; nothing is sent anywhere else.
+    streams
+        One for each task; they run at the same time.
+    access
+        The key that the server asks for, and who signed its certificate.
+    binary
+        Tensors as raw bytes (the binary tensor extension), else as JSON.
+    connections
+        Greatest number of connections; a request that finds all in use waits, and its wait counts.
+    grace_s
+        How long to wait for answers after the last request is due, seconds.
+    progress
+        Called about ten times a second with how many requests are due, ended, and planned.
+
+    Returns
+    -------
+    records
+        One per stream. After Ctrl-C they hold what was due until then and say `interrupted`.
+
+    Raises
+    ------
+    DriveError
+        When no server answers there, it is not ready, lacks a task, asks for a key or has a
+        certificate that is not trusted, or when inputs do not fit.
+    KeyboardInterrupt
+        Where Ctrl-C comes before any request is due.
+    """
+    address = server_at(url)
+    check_connections(connections)
+    bodies: list[bytes] = []
+    parts = []
+    for index, stream in enumerate(streams):
+        times, items = stream.validated()
+        parts.append((times, np.full(len(times), index), items, items + len(bodies)))
+        bodies += encode(
+            stream.task,
+            signature(url, stream.task, access=access),
+            stream.images,
+            parameters=stream.parameters,
+            binary=binary,
+        )
+    due_s, owner, item, body = map(np.concatenate, zip(*parts, strict=True))
+    order = np.argsort(due_s, kind="stable")
+    plan = SendPlan(
+        addresses=[address],
+        heads=[head(address, stream.task, stream.variant) for stream in streams],
+        target=[0] * len(streams),
+        bodies=bodies,
+        due_s=due_s[order],
+        head=owner[order],
+        body=body[order],
+        connections=connections,
+        grace_s=grace_s,
+    )
+    outcome = carry_out(plan, access, progress)
+    records = []
+    for index, stream in enumerate(streams):
+        rows = np.flatnonzero(plan.head[: len(outcome)] == index)
+        sent = item[order][rows].astype(np.int32)
+        labels = np.full(len(stream.images), -1) if stream.labels is None else stream.labels
+        records.append(
+            Record(
+                task=stream.task,
+                intended_s=plan.due_s[rows],
+                item=sent,
+                label=np.asarray(labels, np.int32)[sent],
+                **outcome.of_record(rows),
+            )
+        )
+    return records
+
+
+def drive(
+    url: str,
+    task: str,
+    times_s: ArrayLike,
+    images: NDArray[Any],
+    labels: ArrayLike | None = None,
+    *,
+    item: ArrayLike | None = None,
+    variant: str | None = None,
+    parameters: Parameters | None = None,
+    progress: Progress | None = None,
+    **settings: Unpack[SendSettings],
+) -> Record:
+    """Send one task's requests at their times; see `Stream`, and `replay` for the settings.
+
+    >>> record = drive("http://127.0.0.1:8000", "digits", times_s, images, labels)  # doctest: +SKIP
+    """
+    stream = Stream(task, times_s, images, labels, item, variant, parameters)
+    return replay(url, [stream], progress=progress, **settings)[0]
+
+
+def run(
+    deployment: Deployment,
+    url: str = URL,
+    *,
+    duration_s: float = 30.0,
+    seed: int | None = None,
+    progress: Told | None = None,
+    **settings: Unpack[SendSettings],
+) -> dict[str, Record]:
+    """Send the workload of a deployment's file to a running server.
+
+    Tasks of a zoo get images of its test set, with labels; others get random tensors of their
+    signature, as the server tells it.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    url
+        The server; nothing is sent anywhere else.
+    duration_s
+        How long to send, seconds.
+    seed
+        Of arrivals and inputs; the file's if not given.
+    progress
+        Called with what is being done and the part of it that is done, 0..1.
+    settings
+        `access`, `binary`, `connections` and `grace_s`, as in `replay`.
+
+    Returns
+    -------
+    records
+        By task. After Ctrl-C they hold what was due until then and say `interrupted`.
+
+    Raises
+    ------
+    DriveError
+        When the file has no workload, nothing is due within the duration, or the server cannot be
+        driven.
+    """
+    if not deployment.workload:
+        raise DriveError(
+            f"{deployment.path} has no `workload`: say there how requests arrive, for example "
+            "workload: {TASK: {arrivals: {process: poisson, rate: 100/s}}}"
+        )
+    chosen = deployment.seed if seed is None else seed
+    access = settings.get("access", OPEN)
+    streams = [
+        stream
+        for index, name in enumerate(deployment.workload)
+        if (stream := _stream(deployment, name, url, access, duration_s, (chosen, index)))
+        is not None
+    ]
+    if not streams:
+        raise DriveError(f"no request is due within {duration_s:g} s: drive for longer")
+    records = replay(url, streams, progress=spoken(progress), **settings)
+    return {record.task: record for record in records}
+
+
+def _stream(
+    deployment: Deployment,
+    name: str,
+    url: str,
+    access: Access,
+    duration_s: float,
+    seed: tuple[int, int],
+) -> Stream | None:
+    from inferway.dispatch.bounds import max_rate
+    from inferway.site.fleet import fleet_of
+    from inferway.workload.arrivals import times
+
+    task = deployment.tasks[name]
+    words = np.random.SeedSequence(seed).generate_state(3)
+    times_s = times(
+        deployment.workload[name].arrivals,
+        horizon_s=duration_s,
+        capacity_per_s=max_rate(fleet_of(deployment, name), task.accuracy_target),
+        seed=int(words[0]),
+    )
+    if len(times_s) == 0:
+        return None
+    inputs = inputs_of(task, signature(url, name, access=access), int(words[1]))
+    (images, labels), item = inputs.drawn(np.random.default_rng(int(words[2])), len(times_s))
+    return Stream(name, times_s, images, labels, item=item)
