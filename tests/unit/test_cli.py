@@ -202,7 +202,7 @@ def test_ctrl_c_ends_quietly(tmp_path: Path) -> None:
     os.mkfifo(pipe)
     # `existing` wants a plain file, so the wait is made inside `load`.
     code = (
-        "import os, sys, time, inferway.cli.file as f\n"
+        "import os, sys, time, inferway.cli.options as f\n"
         "from inferway.cli import main\n"
         "f.existing = lambda path: (print('waiting', flush=True), time.sleep(60))\n"
         f"sys.exit(main(['bound', {str(pipe)!r}]))"

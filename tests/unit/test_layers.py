@@ -129,13 +129,13 @@ def test_twin_and_live_do_not_know_each_other() -> None:
 
 
 def test_only_studies_and_the_command_line_use_the_public_face() -> None:
-    assert wrong_way(Import("inferway.cli.bound", "inferway", 1, eager=False)) is None
+    assert wrong_way(Import("inferway.cli.files", "inferway", 1, eager=False)) is None
     assert wrong_way(Import("inferway.__main__", "inferway.cli", 1, eager=True)) is None
     assert wrong_way(Import("inferway.live.server", "inferway", 1, eager=False)) is not None
 
 
 def test_downward_imports_pass() -> None:
-    found = only("from inferway.dispatch import Bound\n", "inferway.cli.bound")
+    found = only("from inferway.dispatch import Bound\n", "inferway.cli.files")
     assert found.target == "inferway.dispatch"
     assert wrong_way(found) is None
 

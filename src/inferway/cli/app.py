@@ -15,20 +15,12 @@ import typer
 import typer.main
 
 from inferway.cli import (
-    apply,
-    beforehand,
-    bound,
-    certs,
-    check,
-    conformance,
-    demo,
-    drive,
+    clients,
     failure,
-    node,
+    files,
     place,
     plan,
     replay,
-    schema,
     serve,
     simulate,
     study,
@@ -64,23 +56,26 @@ def options(
     """Keep the mean accuracy promised, at the least latency."""
 
 
-app.command()(demo.demo)
-app.command()(serve.serve)
-app.command()(up.up)
-app.command()(node.node)
-app.command()(apply.apply)
-app.command()(drive.drive)
-app.command()(bound.bound)
-app.command()(check.check)
-app.command("compile")(beforehand.compile_)
-app.command()(simulate.simulate)
-app.command()(place.place)
-app.command()(plan.plan)
-app.command()(train.train)
-app.command()(replay.replay)
-app.command()(schema.schema)
-app.command()(certs.certs)
-app.command()(conformance.conformance)
+for command in (
+    study.demo,
+    serve.serve,
+    up.up,
+    serve.node,
+    clients.apply,
+    clients.drive,
+    files.bound,
+    files.check,
+    files.compile_,
+    simulate.simulate,
+    place.place,
+    plan.plan,
+    train.train,
+    replay.replay,
+    files.schema,
+    up.certs,
+    clients.conformance,
+):
+    app.command(command.__name__.rstrip("_"))(command)
 app.add_typer(study.app, name="study")
 app.add_typer(zoo.app, name="zoo")
 

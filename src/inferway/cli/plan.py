@@ -6,16 +6,15 @@ from typing import Annotated
 
 import typer
 
-from inferway.cli import failure, quantity, terminal
-from inferway.cli.file import File, Seed, opened
+from inferway.cli import failure, options, terminal
 
 
 def plan(
-    file: File,
+    file: options.File,
     rate: Annotated[
         float | None,
         typer.Option(
-            parser=quantity.rate,
+            parser=options.rate,
             metavar="RATE",
             help="Such as 120/s.",
             show_default="the file's workload",
@@ -24,7 +23,7 @@ def plan(
     latency: Annotated[
         float | None,
         typer.Option(
-            parser=quantity.time,
+            parser=options.time,
             metavar="TIME",
             help="Greatest mean response time, such as 300ms.",
             show_default="the task's deadline",
@@ -34,14 +33,14 @@ def plan(
         str | None, typer.Option(help="Which node to plan, where there are several.")
     ] = None,
     queries: Annotated[int, typer.Option(min=1000, help="Requests per simulation.")] = 200_000,
-    seed: Seed = None,
+    seed: options.Seed = None,
     tries: Annotated[int, typer.Option(min=1, help="Most simulations per task.")] = 40,
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
     from inferway.twin.plan import plan as planned
 
-    deployment = opened(file)
+    deployment = options.opened(file)
     try:
         with terminal.progress() as told:
             found = planned(

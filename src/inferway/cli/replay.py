@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,7 +30,9 @@ def replay(
     """Run recorded requests through the same policy and report every decision that differs."""
     from inferway.dispatch import replay as replaying
 
-    found = {}
+    found: dict[str, Replay] = {}
+    # The recordings of a task together: at each node, where there are nodes.
+    tasks: dict[str, dict[str, Replay]] = {}
     try:
         with terminal.progress() as progress:
             for recording in replaying.recordings(folder):
@@ -40,75 +43,53 @@ def replay(
 
                 one = replaying.replay(recording, requests=requests or None, progress=done)
                 # Of a task there are several where its fleet has changed.
-                found[one.task if recording == folder else name] = one
+                name = one.task if recording == folder else name
+                found[name] = one
+                tasks.setdefault(str(Path(name).parent / one.task), {})[name] = one
     except ValueError as error:  # no recording, or one that cannot be read
         raise CommandError(str(error), REFUSED) from error
     if json:
-        tasks = {task: one.to_json() for task, one in found.items()}
-        terminal.document({"schema": 1, "tasks": tasks, "network": None})
+        documents = {task: one.to_json() for task, one in found.items()}
+        terminal.document({"schema": 1, "tasks": documents, "network": None})
     else:
-        for task, several in _by_task(found).items():
+        for task, several in tasks.items():
             terminal.show(*_lines(task, several))
-    for task, several in _by_task(found).items():
+    for task, several in tasks.items():
         for name, one in several.items():
             for sentence in one.losses:
                 terminal.complain(f"warning: {name}: {sentence}")
         if any(one.requests and not one.same_code for one in several.values()):
+            differ = any(one.differences for one in several.values())
             terminal.complain(
                 f"warning: {task}: other code of policies and site than this made the recording; "
-                + (
-                    "the differences may be the code's"
-                    if any(one.differences for one in several.values())
-                    else "this code decides the same"
-                )
+                + ("the differences may be the code's" if differ else "this code decides the same")
             )
     if any(one.differences for one in found.values()):
         raise typer.Exit(FAILED)
 
 
-def _by_task(found: dict[str, Replay]) -> dict[str, dict[str, Replay]]:
-    """Put the recordings of a task together: at each node, where there are nodes."""
-    tasks: dict[str, dict[str, Replay]] = {}
-    for name, one in found.items():
-        tasks.setdefault(str(Path(name).parent / one.task), {})[name] = one
-    return tasks
-
-
-def _lines(task: str, several: dict[str, Replay]) -> list[str]:
-    if len(several) == 1:
-        return [_line(task, *several.values()), *_differing(*several.values())]
+def _lines(task: str, several: dict[str, Replay]) -> Iterator[str]:
     policies = ", ".join(dict.fromkeys(one.policy for one in several.values()))
     requests, events = (
         sum(getattr(one, name) for one in several.values()) for name in ("requests", "events")
     )
     count = sum(len(one.differences) for one in several.values())
-    lines = [
-        f"{task}: {requests} requests, {events} events in {len(several)} recordings, policy "
-        f"{policies}: {_differ(count)}"
-    ]
-    for name, one in several.items():
-        if one.differences:
-            lines += [_line(name, one), *_differing(one)]
-    return lines
-
-
-def _line(name: str, one: Replay) -> str:
-    return (
-        f"{name}: {one.requests} requests, {one.events} events, policy {one.policy}: "
-        f"{_differ(len(one.differences))}"
+    where = "" if len(several) == 1 else f" in {len(several)} recordings"
+    yield f"{task}: {requests} requests, {events} events{where}, policy {policies}: " + _differ(
+        count
     )
+    for name, one in several.items():
+        if where and one.differences:
+            yield from _lines(name, {name: one})
+        elif not where:
+            for each in one.differences[:_SHOWN]:
+                yield (
+                    f"  request {each.request} at {each.time_s:.6f} s: {each.what} "
+                    f"{each.recorded} then, {each.replayed} now"
+                )
+            if len(one.differences) > _SHOWN:
+                yield f"  and {len(one.differences) - _SHOWN} more; --json lists them all"
 
 
 def _differ(count: int) -> str:
     return "1 decision differs" if count == 1 else f"{count or 'no'} decisions differ"
-
-
-def _differing(one: Replay) -> list[str]:
-    lines = [
-        f"  request {each.request} at {each.time_s:.6f} s: {each.what} {each.recorded} then, "
-        f"{each.replayed} now"
-        for each in one.differences[:_SHOWN]
-    ]
-    if len(one.differences) > _SHOWN:
-        lines.append(f"  and {len(one.differences) - _SHOWN} more; --json lists them all")
-    return lines

@@ -1,7 +1,13 @@
-"""``inferway serve``: a deployment file as a running server."""
+"""Processes that serve: ``serve``, a deployment alone, and ``node``, one node of a network."""
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
 from functools import partial
 from importlib.util import find_spec
 from itertools import combinations
@@ -10,37 +16,59 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import options, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, Policy, opened
-from inferway.cli.serving import (
-    DrainDelay,
-    Grace,
-    Keys,
-    LogLevel,
-    MaxBodies,
-    MaxJson,
-    MaxMemory,
-    Record,
-    TlsCert,
-    TlsKey,
-    certificate,
-    check_listeners,
-    leave,
-    mebibytes,
-    outlive_hangup,
-    refused_port,
-)
 from inferway.extras import installing
 
 if TYPE_CHECKING:
-    from inferway.live import Server
+    from inferway.live import Certificate, Node, Server
 
 _EVERYWHERE: Final = {"0.0.0.0", "::", ""}
+_HERE: Final = ("127.0.0.1", "localhost", "::1")
+
+
+class LogLevel(StrEnum):
+    """How much the server writes to standard error."""
+
+    debug = "debug"
+    info = "info"
+    warning = "warning"
+    error = "error"
+
+
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")]
+DrainDelay = Annotated[
+    float, typer.Option(min=0, help="Seconds, after SIGTERM, of serving while not ready.")
+]
+Grace = Annotated[float, typer.Option(min=0, help="Seconds to wait then for requests in flight.")]
+Keys = Annotated[
+    Path | None,
+    options.file(
+        "Keys that clients must send, a line each: KEY or ROLE+ROLE=KEY; else INFERWAY_KEYS."
+    ),
+]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option(min=1, help="Growth of memory while requests run, MiB; the file's, else 512."),
+]
+MaxBodies = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help="Bodies of all connections that wait or have come in part, MiB; the file's, else 256.",
+    ),
+]
+MaxJson = Annotated[
+    int, typer.Option(min=1, help="Longest JSON of a request, MiB, as sent and unpacked.")
+]
+Record = Annotated[Path | None, options.folder("Record every event and decision, for `replay`.")]
+TlsCert = Annotated[Path | None, options.file("Certificate chain for clients, PEM.")]
+TlsKey = Annotated[Path | None, options.file("Its key, PEM.")]
+Log = Annotated[LogLevel, typer.Option(help="What to log.")]
 
 
 def serve(
-    file: File,
+    file: options.File,
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     http_port: Annotated[
         int, typer.Option(min=0, max=65535, help="Open Inference Protocol over HTTP; 0: any free.")
@@ -51,15 +79,12 @@ def serve(
             min=0,
             max=65535,
             help="The same over gRPC; 8001 where it is installed, with --http-port 0 any free.",
-            show_default=False,
         ),
     ] = None,
     no_grpc: Annotated[
         bool, typer.Option("--no-grpc", help="No gRPC, even where it is installed.")
     ] = False,
-    admin_port: Annotated[
-        int, typer.Option(min=0, max=65535, help="Metrics and admin; 0: any free.")
-    ] = 8002,
+    admin_port: Port = 8002,
     drain_delay: DrainDelay = 2.0,
     grace: Grace = 10.0,
     admin_host: Annotated[
@@ -72,11 +97,9 @@ def serve(
     ] = False,
     apply_from: Annotated[
         list[Path] | None,
-        typer.Option(
-            metavar="DIR",
-            help="Where `apply` may take files from, policies and models too; repeatable. "
-            "FILE's folder if not given.",
-            show_default=False,
+        options.folder(
+            "Where `apply` may take files from, policies and models too; repeatable. "
+            "FILE's folder if not given."
         ),
     ] = None,
     tls_cert: TlsCert = None,
@@ -103,13 +126,12 @@ def serve(
     idle_timeout: Annotated[
         int, typer.Option(min=1, help="Seconds that an unused connection stays open.")
     ] = 300,
-    policy: Policy = None,
+    policy: options.Policy = None,
     record: Record = None,
     forget: Annotated[
-        bool,
-        typer.Option("--forget", help="Neither recall nor keep measured service times."),
+        bool, typer.Option("--forget", help="Neither recall nor keep measured service times.")
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What to log.")] = LogLevel.info,
+    log_level: Log = LogLevel.info,
     json: terminal.Json = False,
 ) -> None:
     """Serve the file's tasks until Ctrl-C or SIGTERM; then finish what is in flight and go.
@@ -119,103 +141,277 @@ def serve(
     from inferway import live
     from inferway.deployment.nodes import NodeLimits
     from inferway.live.grpc import GRPC_PORT
+    from inferway.live.port import check_host
+    from inferway.live.security.keys import keys_from
+    from inferway.live.server import check_admin
 
-    outlive_hangup()
+    _outlive_hangup()
     for folder in apply_from or ():
         if not folder.is_dir():
             raise CommandError(f"--apply-from {folder} is no folder", REFUSED)
-    shown = certificate(tls_cert, tls_key)
+    shown = _certificate(tls_cert, tls_key)
     if no_grpc and grpc_port is not None:
         raise CommandError("--grpc-port and --no-grpc cannot be given together", REFUSED)
     if grpc_port is None and not no_grpc and find_spec("grpc") is not None:
         grpc_port = GRPC_PORT if http_port else 0
-    _apart(
-        ("--http-port", host, http_port),
-        ("--grpc-port", host, grpc_port),
-        ("--admin-port", admin_host, admin_port),
-    )
-    check_listeners(
-        keys,
-        grpc_port,
-        admin_host=admin_host,
-        hosts=(("http", host, http_port), ("admin", admin_host, admin_port)),
-    )
+    listeners = (("http", host, http_port), ("grpc", host, grpc_port))
+    for (one, at, port), (other, there, taken) in combinations(
+        (*listeners, ("admin", admin_host, admin_port)), 2
+    ):
+        # 0 and None are no ports.
+        if port and port == taken and (at == there or {at, there} & _EVERYWHERE):
+            raise CommandError(
+                f"--{one}-port and --{other}-port are both {port}: give each a port of its own",
+                REFUSED,
+            )
+    with _refusing():
+        check_admin(admin_host, keys_from(keys))
+        _check_grpc(grpc_port)
+        check_host("http", host, http_port)
+        check_host("admin", admin_host, admin_port)
+
+    def say(server: Server) -> None:
+        ports = {
+            "http_port": server.http_port,
+            "grpc_port": server.grpc_port,
+            "admin_port": server.admin_port,
+        }
+        if json:
+            terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
+            return
+        scheme = "https" if tls_cert else "http"
+        print(f"serving {', '.join(deployment.tasks)} on {scheme}://{host}:{server.http_port}/v2")
+        if server.grpc_port is not None:
+            print(f"and over gRPC on {host}:{server.grpc_port}")
+        elif not no_grpc:
+            print(f"not over gRPC, which needs an extra: {installing('grpc')}")
+        scheme = "http" if admin_host in _HERE else scheme
+        metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
+        print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
 
     def ready(server: Server) -> None:
         with terminal.unheard():
             say(server)
 
-    def say(server: Server) -> None:
-        if json:
-            ports = {
-                "http_port": server.http_port,
-                "grpc_port": server.grpc_port,
-                "admin_port": server.admin_port,
-            }
-            terminal.document({"schema": 1, **ports, "ready": True}, indent=None)
-        else:
-            scheme = "https" if tls_cert else "http"
-            address = f"{scheme}://{host}:{server.http_port}"
-            print(f"serving {', '.join(deployment.tasks)} on {address}/v2")
-            if server.grpc_port is not None:
-                print(f"and over gRPC on {host}:{server.grpc_port}")
-            elif not no_grpc:
-                print(f"not over gRPC, which needs an extra: {installing('grpc')}")
-            scheme = (
-                "https"
-                if tls_cert and admin_host not in ("127.0.0.1", "localhost", "::1")
-                else "http"
-            )
-            metrics = f"{scheme}://{admin_host}:{server.admin_port}/metrics"
-            print(f"metrics on {metrics}; Ctrl-C stops", flush=True)
-
-    deployment = opened(file, policy)
+    deployment = options.opened(file, policy)
     # Of several nodes, which are refused below, any will do.
     written = next((node.limits for node in deployment.nodes.values()), NodeLimits())
+    with _refusing(), terminal.compiling(not json):
+        live.serve(
+            deployment,
+            keys,
+            ready=ready,
+            host=host,
+            http_port=http_port,
+            grpc_port=grpc_port,
+            admin_port=admin_port,
+            admin_host=admin_host,
+            allow_apply=allow_apply,
+            apply_from=apply_from or None,
+            certificate=shown,
+            limits=live.Limits.of(
+                written,
+                body_bytes=_bytes(max_body),
+                json_bytes=_bytes(max_json),
+                memory_bytes=_bytes(max_memory),
+                bodies_bytes=_bytes(max_bodies),
+                elements=max_elements,
+                queued_bytes=_bytes(max_queued),
+                connections=max_connections,
+                receive_s=receive_timeout,
+                idle_s=idle_timeout,
+            ),
+            drain_delay_s=drain_delay,
+            grace_s=grace,
+            record=record,
+            times=None if forget else live.times_file(),
+            log_level=log_level,
+            read_deployment=partial(options.opened, file, policy),
+        )
+    _leave()
+
+
+def node(
+    file: options.File,
+    name: Annotated[str, typer.Option(help="Which node of the file this is.")],
+    addresses: Annotated[
+        Path | None, options.file("JSON of where the nodes are; else the file says it.")
+    ] = None,
+    bind: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST",
+            help="Where to listen, such as 0.0.0.0, if not at its own address; the ports are the "
+            "file's.",
+        ),
+    ] = None,
+    state: Annotated[
+        Path | None,
+        options.folder(
+            "For its models and its state; ~/.local/state/inferway/nodes/NAME if not given."
+        ),
+    ] = None,
+    certs: Annotated[
+        Path | None,
+        options.folder(
+            "Folder with the node's certificate, for TLS between nodes; see `certs`.",
+        ),
+    ] = None,
+    emulate_rtt: Annotated[
+        bool,
+        typer.Option("--emulate-rtt", help="Take the file's round-trip times between nodes."),
+    ] = False,
+    grpc_port: Annotated[
+        int | None,
+        typer.Option(
+            min=0, max=65535, help="Clients over gRPC too; 0: any free. Not offered if not given."
+        ),
+    ] = None,
+    tls_cert: TlsCert = None,
+    tls_key: TlsKey = None,
+    keys: Keys = None,
+    max_json: MaxJson = 8,
+    max_memory: MaxMemory = None,
+    max_bodies: MaxBodies = None,
+    record: Record = None,
+    drain_delay: DrainDelay = 2.0,
+    grace: Grace = 10.0,
+    policy: options.Policy = None,
+    log_level: Log = LogLevel.info,
+) -> None:
+    """Run one node: serve its clients, forward upstream, and load what placement decides.
+
+    On SIGHUP keys and certificates are read anew.
+    """
+    from inferway import live
+    from inferway.deployment.nodes import NodeLimits
+    from inferway.live.control.peers import check_extra
+    from inferway.live.errors import StoreError
+    from inferway.live.node.addresses import addresses_of, check_bind
+    from inferway.live.node.state import StateError
+    from inferway.live.security.keys import keys_from
+    from inferway.live.tracing import tracer_from_environment
+    from inferway.network import topology_of
+    from inferway.network.layout import members_of
+
+    _outlive_hangup()
+    shown = _certificate(tls_cert, tls_key)
+    with _refusing():
+        keys_from(keys)
+        _check_grpc(grpc_port)
+        check_extra(secured=certs is not None)
+        if bind is not None:
+            check_bind(name, bind)
+    deployment = options.opened(file, policy)
+    home = os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state"
     try:
-        with terminal.compiling(not json):
-            live.serve(
-                deployment,
-                keys,
-                ready=ready,
-                host=host,
-                http_port=http_port,
-                grpc_port=grpc_port,
-                admin_port=admin_port,
-                admin_host=admin_host,
-                allow_apply=allow_apply,
-                apply_from=apply_from or None,
-                certificate=shown,
+        topology = topology_of(deployment)
+        at = addresses_of(deployment, topology, addresses)
+        # Whether there is such a node is said below.
+        member = members_of(deployment, topology).get(name)
+        live.Node(
+            deployment,
+            name,
+            at,
+            live.ServerOptions(
+                record=record,
                 limits=live.Limits.of(
-                    written,
-                    body_bytes=mebibytes(max_body),
-                    json_bytes=mebibytes(max_json),
-                    memory_bytes=mebibytes(max_memory),
-                    bodies_bytes=mebibytes(max_bodies),
-                    elements=max_elements,
-                    queued_bytes=mebibytes(max_queued),
-                    connections=max_connections,
-                    receive_s=receive_timeout,
-                    idle_s=idle_timeout,
+                    NodeLimits() if member is None else member.limits,
+                    json_bytes=_bytes(max_json),
+                    memory_bytes=_bytes(max_memory),
+                    bodies_bytes=_bytes(max_bodies),
                 ),
+                tracer=tracer_from_environment(name),
+                grpc_port=grpc_port,
+                certificate=shown,
+                keys=keys_from(keys),
+                read_keys=partial(keys_from, keys),
                 drain_delay_s=drain_delay,
                 grace_s=grace,
-                record=record,
-                times=None if forget else live.times_file(),
                 log_level=log_level,
-                read_deployment=partial(opened, file, policy),
-            )
-    except live.ServeError as error:  # an option or the file asks for what cannot be
+            ),
+            folder=state or Path(home) / "inferway" / "nodes" / name,
+            bind=bind,
+            credentials=certs,
+            emulate_rtt=emulate_rtt,
+        ).run(_tell)
+    except (live.ServeError, StateError, StoreError) as error:
         raise CommandError(str(error), REFUSED) from error
     except live.PortError as error:
-        raise refused_port(error) from error
-    leave()
+        raise CommandError(
+            f"node {name} cannot listen: {error}. Nodes of one machine need addresses of their "
+            "own, `admin` included: give them by --addresses",
+            REFUSED,
+        ) from error
+    _leave()
 
 
-def _apart(*listeners: tuple[str, str, int | None]) -> None:
-    """Refuse two listeners on one port; 0 and None are none."""
-    for (option, host, port), (other, at, taken) in combinations(listeners, 2):
-        if port and port == taken and (host == at or {host, at} & _EVERYWHERE):
-            raise CommandError(
-                f"{option} and {other} are both {port}: give each a port of its own", REFUSED
-            )
+def _tell(one: Node) -> None:
+    from inferway.protocol.address import joined
+
+    server = one.server
+    grpc = "" if server.grpc_port is None else f"grpc={joined(server.host, server.grpc_port)} "
+    with terminal.unheard():
+        print(
+            f"ready {one.name} http={joined(server.host, server.http_port)} {grpc}peer={one.peer} "
+            f"admin={joined(server.admin_host, server.admin_port)}"
+        )
+
+
+def _certificate(tls_cert: Path | None, tls_key: Path | None) -> Certificate | None:
+    """Return what clients are shown, None for no TLS; refuse what cannot be shown."""
+    from inferway.live import Certificate
+
+    if (tls_cert is None) != (tls_key is None):
+        raise CommandError("--tls-cert and --tls-key go together", REFUSED)
+    if tls_cert is None or tls_key is None:
+        return None
+    shown = Certificate(tls_cert, tls_key)
+    with _refusing():
+        shown.context()
+    return shown
+
+
+def _check_grpc(port: int | None) -> None:
+    """Import what gRPC needs, which is in an extra, before anything is measured or started."""
+    from inferway.live.grpc import endpoint_class
+
+    if port is not None:
+        endpoint_class()
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
+    """Refuse an option or a file that asks for what cannot be; name a port that cannot be had."""
+    from inferway.live import PortError, ServeError
+
+    try:
+        yield
+    except PortError as error:
+        raise CommandError(
+            f"--{error.listener}-port {error.port} at {error.host}: {error.why}"
+        ) from error
+    except ServeError as error:
+        raise CommandError(str(error), REFUSED) from error
+
+
+def _bytes(mebibytes: int | None) -> int | None:
+    return None if mebibytes is None else mebibytes * 1024**2
+
+
+def _outlive_hangup() -> None:
+    """Let SIGHUP end nothing while the process starts: what it asks to be read is about to be."""
+    signal.signal(signal.SIGHUP, lambda number, frame: None)
+
+
+def _leave() -> None:
+    """End the process where code is still being compiled aside, for nobody now.
+
+    To wait for it would take minutes, and an interpreter that ends under it may crash.
+    """
+    from inferway.live.threads import working
+
+    if working():
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

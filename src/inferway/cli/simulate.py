@@ -1,7 +1,8 @@
-"""``inferway simulate``: the deployment file's site in the twin."""
+"""``inferway simulate``: the deployment file's site or network in the twin."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -11,67 +12,40 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from inferway.cli import failure, quantity, terminal
+from inferway.cli import failure, options, terminal
 from inferway.cli.failure import REFUSED, CommandError, reason
-from inferway.cli.file import (
-    File,
-    Node,
-    Policy,
-    Seed,
-    existing,
-    opened,
-    redirected,
-    saved,
-    say_recalled,
-    writable,
-)
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.experiments.sweep import Sweep
-    from inferway.twin import Result
 
-_QUERIES = "1e6"
+_QUERIES = 1_000_000
 _SLOTS, _SLOTS_OF_EVENTS = 240, 20
 
 
-def _count(text: str) -> int:
-    """Read a number of requests, such as 5e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number such as 5e6") from None
-    if not (1 <= value < 1e15 and value == int(value)):
-        raise typer.BadParameter(f"{text} is not a whole number of at least 1")
-    return int(value)
-
-
 def simulate(
-    file: File,
+    file: options.File,
     queries: Annotated[
         int | None,
         typer.Option(
-            parser=_count,
+            parser=options.count("5e6", 1e15),
             metavar="NUMBER",
             help="Requests per task and replication.",
-            show_default=f"{_QUERIES}",
+            show_default="1e6",
         ),
     ] = None,
     replications: Annotated[
         int | None,
         typer.Option(min=1, help="Independent runs.", show_default="1; 16 of a trace"),
     ] = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     warmup: Annotated[
         int | None, typer.Option(min=0, help="Requests left out first.", show_default="found")
     ] = None,
-    policy: Policy = None,
-    node: Node = None,
+    policy: options.Policy = None,
+    node: options.Node = None,
     trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="Replay what `serve --record DIR` wrote: live against twin."
-        ),
+        Path | None, options.folder("Replay what `serve --record DIR` wrote: live against twin.")
     ] = None,
     sweep: Annotated[
         list[str] | None,
@@ -80,7 +54,6 @@ def simulate(
             help="Vary load, rate, policy, accuracy_target, deadline, seed, "
             "instances.TASK/VARIANT or a path into the file: START:STOP:STEP, or with commas. "
             "May be repeated: all combinations are simulated.",
-            show_default=False,
         ),
     ] = None,
     out: Annotated[
@@ -120,7 +93,7 @@ def simulate(
     fetch_rate: Annotated[
         float | None,
         typer.Option(
-            parser=quantity.size,
+            parser=options.size,
             metavar="SIZE",
             help="With --events: what a node fetches of models per second.",
             show_default="125 MB",
@@ -133,31 +106,24 @@ def simulate(
     A file with `network` is simulated slot by slot under its placement policy, or request by
     request with --events.
     """
-    asked: dict[str, Any] = {
-        "--queries": queries,
-        "--warmup": warmup,
-        "--sweep": sweep,
-        "--records": records,
-    }
-    asked |= {"--policy": policy}
     if trace is not None:
-        _apart("--trace", asked, "--queries", "--warmup", "--sweep")
+        _apart("--trace", {"--queries": queries, "--warmup": warmup, "--sweep": sweep})
     if sweep:
-        _apart("--sweep", asked, "--records", "--policy")
-        settings = {"node": node, "queries": queries or _count(_QUERIES), "seed": seed}
+        _apart("--sweep", {"--records": records, "--policy": policy})
+        settings = {"node": node, "queries": queries or _QUERIES, "seed": seed}
         settings |= {"replications": replications or 1, "warmup": warmup}
-        _sweep(existing(file), sweep, out, settings, workers, json)
+        _sweep(options.existing(file), sweep, out, settings, workers, json)
         return
-    import inferway
-    from inferway.deployment import measured
-
-    deployment = inferway.load(existing(file))
-    say_recalled(deployment)
+    deployment = options.loaded(file)
+    of_network = [
+        ("--slots", slots), ("--regret", regret), ("--events", events), ("--fetch-rate", fetch_rate)
+    ]  # fmt: skip
+    of_site = [
+        ("--queries", queries), ("--warmup", warmup), ("--records", records),
+        ("--replications", replications), ("--node", node), ("--trace", trace),
+        ("--workers", workers),
+    ]  # fmt: skip
     if deployment.network is not None:
-        deployment = measured(deployment)
-        asked |= {"--replications": replications, "--node": node, "--trace": trace}
-        asked |= {"--workers": workers}
-        del asked["--policy"]
         if events and regret:
             raise CommandError(
                 "--regret is of whole slots; it cannot be given with --events", REFUSED
@@ -166,53 +132,28 @@ def simulate(
             raise CommandError(
                 "--fetch-rate needs --events: in slots, moving takes no time", REFUSED
             )
-        for option, value in asked.items():
-            if value:
-                raise CommandError(
-                    f"{option} is of one site's queues, but {deployment.path} has a `network`",
-                    REFUSED,
-                )
-        if out is not None:
-            writable(out)
-        from inferway.cli.network_twin import requests_in, simulate_network
-
-        number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
-        total = requests_in(deployment, number) if events else number
-        with _progress("requests" if events else "slots", total, 1.0) as told:
-            tell = simulate_network(
-                deployment,
-                slots=number,
-                policy=policy,
-                seed=seed,
-                regret=regret,
-                events=events,
-                fetch_rate=fetch_rate,
-                out=out,
-                json=json,
-                progress=told,
+        for option in (name for name, value in of_site if value):
+            raise CommandError(
+                f"{option} is of one site's queues, but {deployment.path} has a `network`", REFUSED
             )
-        tell()
+        number = slots or (_SLOTS_OF_EVENTS if events else _SLOTS)
+        asked = {"slots": number, "regret": regret, "events": events, "fetch_rate": fetch_rate}
+        _network(deployment, out, json, policy=policy, seed=seed, **asked)
         return
-    if slots is not None or regret or events or fetch_rate is not None:
-        given = {"--slots": slots, "--regret": regret, "--events": events}
-        said = next((name for name, value in given.items() if value), "--fetch-rate")
-        raise CommandError(f"{file} has no `network`, so it does not take {said}", REFUSED)
+    for option in (name for name, value in of_network if value):
+        raise CommandError(f"{file} has no `network`, so it does not take {option}", REFUSED)
     if out is not None:
         raise CommandError("--out is a sweep's folder; give --sweep, too", REFUSED)
     if node is not None and node not in deployment.nodes:
         names = ", ".join(deployment.nodes) or "none"
         raise CommandError(f"unknown node {node!r}; the file has {names}", REFUSED)
-    if trace is not None:
-        _recorded(trace)
-    if records is not None:
-        writable(records, "--records")
     if policy is not None:
-        deployment = redirected(deployment, policy)
-    result = _simulated(
-        measured(deployment),
-        not json,
-        queries,
-        replications,
+        deployment = options.redirected(deployment, policy)
+    _site(
+        deployment,
+        json,
+        queries=queries or _QUERIES,
+        replications=replications,
         node=node,
         seed=seed,
         warmup=warmup,
@@ -220,6 +161,32 @@ def simulate(
         records=records,
         trace=trace,
     )
+
+
+def _apart(option: str, others: dict[str, Any]) -> None:
+    for other in (name for name, value in others.items() if value):
+        raise CommandError(f"{option} and {other} cannot be given together", REFUSED)
+
+
+def _site(deployment: Deployment, json: bool, **settings: Any) -> None:
+    import inferway
+    from inferway.deployment import measured
+    from inferway.dispatch.replay import header, recordings
+    from inferway.twin.simulation import INTERRUPTED
+
+    trace = settings["trace"]
+    if trace is not None:  # is there a recording, and can this version read it?
+        try:
+            for one in recordings(trace):
+                header(one)
+        except ValueError as error:
+            raise CommandError(str(error), REFUSED) from error
+    options.writable(settings["records"], "--records")
+    total = settings["queries"] * (settings["replications"] or 1) * len(deployment.workload)
+    deployment = measured(deployment)
+    counted = _progress("queries", None if trace else total, 1e6)
+    with terminal.compiling(not json), counted as told:
+        result = inferway.simulate(deployment, progress=told, **settings)
     if json:
         terminal.document(result.to_json())
     else:
@@ -227,55 +194,50 @@ def simulate(
 
         from inferway.experiments import simulation
 
-        for place, (name, one) in enumerate(result.tasks.items()):
-            terminal.show(*([Text()] if place else []), *simulation.task(name, one))
-    if _interrupted(result):
+        for place, (name, task) in enumerate(result.tasks.items()):
+            terminal.show(*([Text()] if place else []), *simulation.task(name, task))
+    if any(INTERRUPTED in one.notes for one in result.tasks.values()):
         raise typer.Exit(failure.INTERRUPTED)
 
 
-def _recorded(folder: Path) -> None:
-    """See to it that there are recordings, and that this version reads them."""
-    from inferway.dispatch.replay import header, recordings
-
-    try:
-        for one in recordings(folder):
-            header(one)
-    except ValueError as error:
-        raise CommandError(str(error), REFUSED) from error
-
-
-def _apart(option: str, asked: dict[str, Any], *others: str) -> None:
-    for other in others:
-        if asked[other]:
-            raise CommandError(f"{option} and {other} cannot be given together", REFUSED)
-
-
-def _simulated(
-    deployment: Deployment,
-    said: bool,
-    queries: int | None,
-    replications: int | None,
-    **settings: Any,
-) -> Result:
+def _network(
+    deployment: Deployment, out: Path | None, json: bool, *, policy: str | None, **asked: Any
+) -> None:
     import inferway
-
-    each = queries or _count(_QUERIES)
-    total = each * (replications or 1) * len(deployment.workload)
-    counted = _progress("queries", None if settings["trace"] else total, 1e6)
-    with terminal.compiling(said), counted as told:
-        return inferway.simulate(
-            deployment,
-            queries=each,
-            replications=replications,
-            progress=None if told is None else lambda name, done: told(name, done),
-            **settings,
-        )
-
-
-def _interrupted(result: Result) -> bool:
+    from inferway.deployment import measured
+    from inferway.experiments.networks import figures, tables
+    from inferway.network import demand_of, topology_of
+    from inferway.placement.written import WRITTEN
     from inferway.twin.simulation import INTERRUPTED
 
-    return any(INTERRUPTED in one.notes for one in result.tasks.values())
+    deployment = measured(deployment)
+    options.writable(out)
+    unit, total = "slots", asked["slots"]
+    if asked["events"]:  # of which there are so many in these slots, on average
+        mean = float(demand_of(deployment).expected(0).sum())
+        unit, total = "requests", round(mean * asked["slots"])
+    with _progress(unit, total, 1.0) as told:
+        result = inferway.simulate(
+            deployment,
+            policy=options.placement_policy(policy, WRITTEN),
+            progress=told,
+            **asked,
+        )
+    found = result.network
+    assert found is not None  # the file has a network
+    title = f"{deployment.path.name}, {found.policy}"
+    images, failed = options.saved(
+        out, lambda: figures(found, topology_of(deployment), out or Path(), title=title)
+    )
+    paths = list(map(str, images))
+    if json:
+        terminal.document({**result.to_json(), **({"figures": paths} if paths else {})})
+    else:
+        terminal.show(*tables(found), *paths)
+    if failed is not None:
+        raise failed
+    if INTERRUPTED in found.notes:
+        raise typer.Exit(failure.INTERRUPTED)
 
 
 def _sweep(
@@ -286,13 +248,11 @@ def _sweep(
     workers: int | None,
     json: bool,
 ) -> None:
-    import os
-
     from inferway.deployment.setting import SettingError
     from inferway.experiments import sweep
     from inferway.experiments.axis import axis
 
-    deployment = opened(file)
+    deployment = options.opened(file)
     try:
         axes = [axis(one) for one in written]
         planned = sweep.plan(deployment, axes, settings["node"])
@@ -301,7 +261,7 @@ def _sweep(
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
     folder = out or Path("out", f"sweep-{file.stem}")
-    writable(folder)
+    options.writable(folder)
     with _progress("points", len(planned), 1.0) as told:
         found = sweep.run(
             deployment,
@@ -312,7 +272,9 @@ def _sweep(
             workers=workers or os.cpu_count() or 1,
             progress=told,
         )
-    drawn, failed = saved(folder, lambda: _figures(found, folder, f"{file.name}: simulated"))
+    drawn, failed = options.saved(
+        folder, lambda: _figures(found, folder, f"{file.name}: simulated")
+    )
     _say(found, drawn[0] if drawn else None, json)
     if found.failure is not None:
         raise CommandError(f"{found.file} could not be written: {reason(found.failure)}")

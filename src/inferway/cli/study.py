@@ -1,16 +1,18 @@
-"""``inferway study``: the figures of the papers, computed again."""
+"""``inferway study``: the papers' figures, computed again; ``demo``: policies on real models."""
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from inferway.cli import terminal
-from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import writable
+from inferway.cli.failure import INTERRUPTED, REFUSED, CommandError
+from inferway.cli.options import writable
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -216,3 +218,51 @@ def _minutes(seconds: float) -> str:
     if seconds < 5400:
         return f"{int(seconds // 60)}:{int(seconds % 60):02d} min"
     return f"{seconds / 3600:.1f} h" if seconds < 172_800 else f"{seconds / 86_400:.0f} d"
+
+
+class Demo(StrEnum):
+    """The policies that are compared."""
+
+    POLICIES = "policies"
+    BURST = "burst"
+    NETWORK = "network"
+
+
+def demo(
+    what: Annotated[
+        Demo,
+        typer.Argument(
+            help="Dispatch policies, schedulers under bursts with a deadline, or placement "
+            "policies on a network of five nodes."
+        ),
+    ] = Demo.POLICIES,
+    out: Annotated[Path, typer.Option(help="Folder for figures and files.")] = Path("out"),
+    seed: Annotated[int, typer.Option(min=0, help="Seed of arrivals and images.")] = 1,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="For burst: a policy trained for what it leaves in --out, as rl-po."),
+    ] = None,
+    json: terminal.Json = False,
+) -> None:
+    """Serve real models here and compare policies on one stream of real images."""
+    from inferway.studies.live import compare_placements, compare_policies, compare_schedulers
+
+    if checkpoint is not None and what is not Demo.BURST:
+        raise CommandError("--checkpoint is for `inferway demo burst`", REFUSED)
+    writable(out)
+    # Told to end, it takes its servers with it, as after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    options: dict[str, Any] = {"checkpoint": checkpoint} if what is Demo.BURST else {}
+    comparisons: dict[Demo, Callable[..., Any]] = {
+        Demo.POLICIES: compare_policies,
+        Demo.BURST: compare_schedulers,
+        Demo.NETWORK: compare_placements,
+    }
+    with terminal.progress() as progress:
+        result = comparisons[what](out=out, seed=seed, progress=progress, **options)
+    if json:
+        terminal.document(result.to_json())
+    else:
+        terminal.show(*result.to_text())
+    if result.interrupted:
+        raise typer.Exit(INTERRUPTED)

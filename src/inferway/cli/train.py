@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from inferway.cli import failure, terminal
+from inferway.cli import failure, options, terminal
 from inferway.cli.failure import REFUSED, CommandError
-from inferway.cli.file import File, Seed, opened, writable
 from inferway.extras import installing
 
 if TYPE_CHECKING:
@@ -23,19 +22,8 @@ if TYPE_CHECKING:
     from inferway.learning.training import TrainingProgress
 
 
-def _slots(text: str) -> int:
-    """Read a number of slots, such as 25e6."""
-    try:
-        value = float(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is not a number such as 25e6") from None
-    if not (1 <= value < 1e12 and value == int(value)):
-        raise typer.BadParameter(f"{text} is not a whole number of at least 1")
-    return int(value)
-
-
 def train(
-    file: File,
+    file: options.File,
     policy: Annotated[
         Literal["rl-po", "rl-fo", "rl-po-b", "rl-fo-b"] | None,
         typer.Option(
@@ -46,13 +34,13 @@ def train(
     slots: Annotated[
         int | None,
         typer.Option(
-            parser=_slots,
+            parser=options.count("25e6", 1e12),
             metavar="NUMBER",
             help="To train for.",
             show_default="25e6; 250e6 with --paper",
         ),
     ] = None,
-    seed: Seed = None,
+    seed: options.Seed = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -61,12 +49,10 @@ def train(
             show_default="out/train/POLICY",
         ),
     ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="Which, where the file has several.", show_default=False)
-    ] = None,
+    task: Annotated[str | None, typer.Option(help="Which, where the file has several.")] = None,
     node: Annotated[
         str | None,
-        typer.Option(help="Whose instances, where there are several nodes.", show_default=False),
+        typer.Option(help="Whose instances, where there are several nodes."),
     ] = None,
     paper: Annotated[
         bool, typer.Option("--paper", help="The paper's settings, without what helps.")
@@ -77,7 +63,6 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="A setting of inferway.learning.settings, such as sigma=0.5. May be repeated.",
-            show_default=False,
         ),
     ] = None,
     accuracies: Annotated[
@@ -86,13 +71,9 @@ def train(
             "--accuracy",
             metavar="VARIANT=VALUE",
             help="A variant's accuracy in the reward, on other data than the file's. For each.",
-            show_default=False,
         ),
     ] = None,
-    start: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A trained policy to begin with.", show_default=False),
-    ] = None,
+    start: Annotated[Path | None, options.file("A trained policy to begin with.")] = None,
     threads: Annotated[int, typer.Option(min=1, help="Threads; one is best.")] = 1,
     json: terminal.Json = False,
 ) -> None:
@@ -114,7 +95,7 @@ def train(
     from inferway.learning.deployed import differences
     from inferway.scheduling.neural_policy import read
 
-    deployment = opened(file)
+    deployment = options.opened(file)
     try:
         name = deployed.task_of(deployment, task)
         chosen = deployed.policy_of(deployment, policy)
@@ -128,7 +109,7 @@ def train(
         raise CommandError(str(error), REFUSED) from error
     number = deployment.seed if seed is None else seed
     folder = out or Path("out/train", chosen)
-    writable(folder)
+    options.writable(folder)
     for sentence in warnings:
         terminal.complain(f"warning: {sentence}")
     with terminal.progress() as told:
@@ -139,20 +120,23 @@ def train(
             task=name,
             seed=number,
             threads=threads,
-            command=_command(
-                file, chosen, wanted, number, paper, settings or [], accuracies or [], start
+            # What makes this policy again; the policy's file says it.
+            command=" ".join(
+                [
+                    f"inferway train {file} --policy {chosen}",
+                    f"--slots {wanted.slots} --seed {number}",
+                    *(["--paper"] if paper else []),
+                    *(f"--set {one}" for one in settings or ()),
+                    *(f"--accuracy {one}" for one in accuracies or ()),
+                    *([f"--start {start}"] if start else []),
+                ]
             ),
             start=start,
             progress=_telling(told),
         )
     if json:
-        terminal.document(
-            {
-                "schema": 1,
-                "tasks": {name: {**trained.to_json(), "warnings": warnings}},
-                "network": None,
-            }
-        )
+        tasks = {name: {**trained.to_json(), "warnings": warnings}}
+        terminal.document({"schema": 1, "tasks": tasks, "network": None})
     else:
         from inferway.experiments.trained import lines
 
@@ -197,25 +181,6 @@ def _accuracies(written: list[str]) -> dict[str, float]:
         if not name or not 0 <= found[name] <= 1:
             raise ValueError(f"--accuracy {one}: expected VARIANT=VALUE, an accuracy in 0..1")
     return found
-
-
-def _command(
-    file: Path,
-    policy: str,
-    wanted: Settings,
-    seed: int,
-    paper: bool,
-    written: list[str],
-    accuracies: list[str],
-    start: Path | None,
-) -> str:
-    """What makes this policy again; the policy's file says it."""
-    parts = [f"inferway train {file} --policy {policy} --slots {wanted.slots} --seed {seed}"]
-    parts += ["--paper"] if paper else []
-    parts += [f"--set {one}" for one in written]
-    parts += [f"--accuracy {one}" for one in accuracies]
-    parts += [f"--start {start}"] if start else []
-    return " ".join(parts)
 
 
 def _telling(told: Callable[[str, float], None]) -> Callable[[TrainingProgress], None]:

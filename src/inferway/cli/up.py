@@ -1,10 +1,11 @@
-"""``inferway up``: all nodes of a network on this machine."""
+"""All nodes of a network on this machine: ``up`` runs them, ``certs`` lets them know each other."""
 
 from __future__ import annotations
 
 import shlex
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,9 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from inferway.cli import terminal
+from inferway.cli import options, terminal
 from inferway.cli.failure import FAILED, REFUSED, CommandError
-from inferway.cli.file import File, existing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -27,49 +27,32 @@ _REFRESH_S: Final = 1.0
 
 
 def up(
-    file: File,
+    file: options.File,
     netns: Annotated[
         bool,
         typer.Option("--netns", help="A network namespace per node, with real delays; as root."),
     ] = False,
     certs: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Certificates of `inferway certs`, by which nodes know each other.",
-            show_default=False,
-        ),
+        options.folder("Certificates of `inferway certs`, by which nodes know each other."),
     ] = None,
     state: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="What nodes keep for the next time; in the run folder if not given.",
-            show_default=False,
-        ),
+        options.folder("What nodes keep for the next time; in the run folder if not given."),
     ] = None,
     run: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="For addresses and logs; a new temporary folder if not given.",
-            show_default=False,
-        ),
+        options.folder("For addresses and logs; a new temporary folder if not given."),
     ] = None,
     record: Annotated[
         Path | None,
-        typer.Option(
-            metavar="DIR",
-            help="Record every event and decision, a folder per node, for `replay`.",
-            show_default=False,
-        ),
+        options.folder("Record every event and decision, a folder per node, for `replay`."),
     ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Start a node again that ends unasked.")
     ] = False,
     for_: Annotated[
-        float | None,
-        typer.Option("--for", min=0, metavar="SECONDS", help="Stop then.", show_default=False),
+        float | None, typer.Option("--for", min=0, metavar="SECONDS", help="Stop then.")
     ] = None,
     json: terminal.Json = False,
 ) -> None:
@@ -90,7 +73,7 @@ def up(
         else:  # above the table
             board.print(sentence, soft_wrap=True)
 
-    deployment = inferway.load(existing(file))
+    deployment = inferway.load(options.existing(file))
     try:
         nodes = LocalCluster(
             deployment,
@@ -106,7 +89,12 @@ def up(
         raise CommandError(str(error), REFUSED) from error
     with _interrupted() as interrupted:
         try:
-            _begin(nodes)
+            with terminal.progress() as progress:
+                total = len(nodes.topology.nodes)
+                progress("starting the nodes", 0.0)
+                nodes.begin(
+                    ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total)
+                )
             try:
                 with terminal.unheard():
                     (_document if json else _say)(nodes)
@@ -149,32 +137,25 @@ def _interrupted() -> Iterator[Callable[[], bool]]:
             signal.signal(one, handler)
 
 
-def _begin(nodes: LocalCluster) -> None:
-    with terminal.progress() as progress:
-        total = len(nodes.topology.nodes)
-        progress("starting the nodes", 0.0)
-        nodes.begin(ready=lambda names: progress(f"{names[-1]} is ready", len(names) / total))
-
-
 def _document(nodes: LocalCluster) -> None:
     """Print where everything is, in one line: who reads it need not wait for the end."""
-    found: dict[str, Any] = {}
-    for name, process in nodes.nodes.items():
-        addresses = nodes.addresses[name]
-        found[name] = {
-            "url": addresses.url,
-            "peer": addresses.peer,
-            "control": addresses.control,
-            "admin": f"http://{addresses.admin}",
+    reached = {
+        name: {
+            "url": nodes.addresses[name].url,
+            "peer": nodes.addresses[name].peer,
+            "control": nodes.addresses[name].control,
+            "admin": f"http://{nodes.addresses[name].admin}",
             "reach": nodes.command_at(name),
             "log": str(process.log),
         }
+        for name, process in nodes.nodes.items()
+    }
     terminal.document(
         {
             "schema": 1,
             "tasks": {task: {"entries": names} for task, names in nodes.entries.items()},
             "network": {
-                "nodes": found,
+                "nodes": reached,
                 "addresses": str(nodes.addresses_file),
                 "run": str(nodes.run),
                 "state": str(nodes.state),
@@ -191,10 +172,8 @@ def _say(nodes: LocalCluster) -> None:
         print(f"requests enter at {name}: {nodes.url(name)}")
     if nodes.emulation is not None:
         first = next(iter(entries))
-        inside = ["nsenter", f"--net={nodes.emulation.namespace(first)}"]
-        print(
-            f"from inside its namespace only: {shlex.join([*inside, 'curl', nodes.url(first)])}/v2"
-        )
+        inside = ["nsenter", f"--net={nodes.emulation.namespace(first)}", "curl", nodes.url(first)]
+        print(f"from inside its namespace only: {shlex.join(inside)}/v2")
     else:
         drive = ["inferway", "drive", str(nodes.deployment.path)]
         drive += ["--addresses", str(nodes.addresses_file)]
@@ -249,6 +228,10 @@ def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
             f"{per_s[key]:,.1f}" if key in per_s else ""
             for key in ("arrived", "forwarded", "served")
         ]
+        # The variants that run, over all tasks, with their copies.
+        copies: Counter[str] = Counter()
+        for key, count in told.get("running", {}).items():
+            copies[key.rpartition("/")[2]] += count
         table.add_row(
             one.node,
             one.state,
@@ -257,7 +240,7 @@ def _table(nodes: LocalCluster, glances: list[NodeStatus]) -> Table:
             f"{per_s['cpu_s']:.0%}" if "cpu_s" in per_s else "",
             f"{len(told['alive'])} of {links.count(index)}" if "alive" in told else "",
             _memory(told),
-            _running(told.get("running", {})),
+            ", ".join(f"{count} {variant}" for variant, count in sorted(copies.items())),
             told.get("degraded", ""),
         )
     return table
@@ -271,10 +254,39 @@ def _memory(told: dict[str, Any]) -> str:
     return f"{used} MiB" if budget is None else f"{used} of {budget / 2**20:,.1f} MiB"
 
 
-def _running(copies: dict[str, int]) -> str:
-    """Name the variants that run, over all tasks, with their copies."""
-    variants: dict[str, int] = {}
-    for key, count in copies.items():
-        variant = key.rpartition("/")[2]
-        variants[variant] = variants.get(variant, 0) + count
-    return ", ".join(f"{count} {variant}" for variant, count in sorted(variants.items()))
+def certs(
+    file: options.File,
+    out: Annotated[Path, options.folder("Folder for the certificates and keys.")] = Path("certs"),
+    days: Annotated[
+        int, typer.Option(min=1, metavar="N", help="How long a new certificate holds.")
+    ] = 90,
+    json: terminal.Json = False,
+) -> None:
+    """Make a test authority and a certificate per node, or renew those that need it."""
+    from rich.table import Table
+
+    import inferway
+    from inferway.live.security.authority import issue
+    from inferway.network import topology_of
+
+    issued = issue(topology_of(inferway.load(options.existing(file))).nodes, out, days=days)
+    if json:
+        entries = [
+            {name: str(value) for name, value in one._asdict().items()}
+            | {"expires": one.expires.isoformat(timespec="seconds")}
+            for one in issued
+        ]
+        places = {"folder": str(out), "certificates": entries}
+        terminal.document({"schema": 1, "tasks": {}, "network": None, **places})
+        return
+    table = Table("name", "certificate", "key", "until", "", box=None, pad_edge=False)
+    for one in issued:
+        state = f"{one.state}: {one.reason}" if one.reason else one.state
+        until = f"{one.expires:%Y-%m-%d}"
+        table.add_row(one.name, one.certificate.name, one.key.name, until, state)
+    authority, *nodes = issued
+    terminal.show(table)
+    print(f"In {out}. Give each node its own two files and {authority.certificate.name}.")
+    print(f"{authority.key.name} makes certificates: keep it off the nodes.")
+    if any(one.state == "renewed" for one in nodes):
+        print("A running node takes renewed files on SIGHUP; its control port, at the next start.")

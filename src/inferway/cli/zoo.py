@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -93,16 +93,12 @@ def _builder() -> Callable[..., Zoo]:
 
 def _present(zoos: list[Zoo], json: bool) -> None:
     if json:
-        terminal.document({"schema": 1, "zoos": {one.name: _entry(one) for one in zoos}})
+        entries = {one.name: {"origin": one.origin} | one.to_json() for one in zoos}
+        for entry in entries.values():
+            del entry["schema"], entry["zoo"]
+        terminal.document({"schema": 1, "zoos": entries})
     else:
         terminal.show(*map(_table, zoos))
-
-
-def _entry(zoo: Zoo) -> dict[str, Any]:
-    content = zoo.to_json()
-    for key in ("schema", "zoo"):
-        content.pop(key)
-    return {"origin": zoo.origin, **content}
 
 
 def _table(zoo: Zoo) -> Table:

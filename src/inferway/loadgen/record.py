@@ -175,23 +175,19 @@ class Record:
         """
         try:
             with np.load(path, allow_pickle=False) as data:
-                content = {name: data[name] for name in data.files}
-            return cls(
-                **{
-                    name: value.item()
-                    if value.ndim == 0
-                    else tuple(value.tolist())
-                    if value.dtype.kind == "U"
-                    else value
-                    for name, value in content.items()
-                }
-            )
+                return cls(**{name: _plain(data[name]) for name in data.files})
         except (TypeError, ValueError, zipfile.BadZipFile) as error:
             raise DriveError(f"{path} holds no record of a drive: {error}") from error
 
     def _columns(self) -> list[str]:
         """Name the fields with one entry per request."""
         return [f.name for f in fields(self) if isinstance(getattr(self, f.name), np.ndarray)]
+
+
+def _plain(value: NDArray[Any]) -> Any:
+    if value.ndim == 0:
+        return value.item()
+    return tuple(value.tolist()) if value.dtype.kind == "U" else value
 
 
 def named(names: tuple[str, ...], index: NDArray[Any]) -> NDArray[np.str_]:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from inferway.cli.address import key
 from inferway.cli.failure import CommandError
+from inferway.cli.options import key
 from inferway.live.security.keys import keys_from
 
 

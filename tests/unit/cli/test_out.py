@@ -91,7 +91,7 @@ def test_hours_of_work_are_not_begun_for_nothing(
 
 
 def test_a_folder_is_tried_without_a_trace(files: dict[str, Path], tmp_path: Path) -> None:
-    from inferway.cli.file import writable
+    from inferway.cli.options import writable
 
     writable(tmp_path / "deep" / "out")
     assert list((tmp_path / "deep" / "out").iterdir()) == []

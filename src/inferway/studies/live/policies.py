@@ -26,8 +26,8 @@ from inferway.dispatch.bounds import max_rate, solve
 from inferway.experiments.claim import Claim
 from inferway.experiments.machine import cores
 from inferway.loadgen import Record, summary
-from inferway.loadgen.message import body
 from inferway.loadgen.access import signature
+from inferway.loadgen.message import body
 from inferway.site.fleet import Fleet, fleet_of
 from inferway.studies.live.calibration import as_measured, calibrate, feasible_rate, times_of
 from inferway.studies.live.comparison import (

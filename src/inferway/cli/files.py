@@ -1,0 +1,161 @@
+"""What is known of files before anything runs: ``check``, ``bound``, ``compile``, ``schema``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from inferway.cli import options, terminal
+from inferway.cli.failure import REFUSED, CommandError
+
+if TYPE_CHECKING:
+    from inferway.deployment import Caution, Deployment, Problem
+
+_SHOWN = 200
+"""Lines of one kind; whoever mends these sees others the next time."""
+
+Strict = Annotated[bool, typer.Option("--strict", help="Fail on warnings as well.")]
+
+
+def check(file: options.File, strict: Strict = False, json: terminal.Json = False) -> None:
+    """Check a deployment file: errors, warnings, and what cannot be run live."""
+    import inferway
+
+    path = options.existing(file)
+    deployment: Deployment | None = None
+    wrong: Iterable[Problem | Caution] = ()
+    advice: Iterable[Caution] = ()
+    unserved: Iterable[str] = ()
+    network: dict[str, Any] | None = None
+    code = 1
+    try:
+        deployment = options.loaded(path)
+        result = inferway.check(deployment)
+        wrong, code, unserved = result.refused, REFUSED, result.unserved
+        # A target that cannot be reached is warned of by its file as well: once is enough.
+        fields = {(one.kind, one.field) for one in result.refused}
+        advice = [one for one in result.warnings if (one.kind, one.field) not in fields]
+        if result.size is not None:
+            network = {**result.size, "notes": list(result.notes)}
+    except inferway.DeploymentError as error:
+        wrong = error.problems
+        if deployment is not None:
+            from inferway.experiments.findings import cautions
+
+            # Those found before an error may explain it.
+            advice = sorted(cautions(deployment), key=lambda one: one.line)
+            alone = deployment.network is None
+            unserved = deployment.unserved() if alone else deployment.unserved_at_node()
+    errors, warnings = (
+        [
+            {
+                "file": str(path),
+                "line": one.line or None,  # 0 is the file as a whole
+                "field": one.field,
+                "message": getattr(one, "message", None) or getattr(one, "sentence", ""),
+            }
+            for one in several
+        ]
+        for several in (wrong, advice)
+    )
+    if json:
+        terminal.document(
+            {
+                "schema": 1,
+                "tasks": {} if deployment is None else _tasks(deployment),
+                "network": network,
+                "errors": errors,
+                "warnings": warnings,
+                "unserved": list(unserved),
+            }
+        )
+    else:
+        for kind, entries in (("error", errors), ("warning", warnings)):
+            for one in entries[:_SHOWN]:
+                where = f"{one['file']}:{one['line']}" if one["line"] else one["file"]
+                field = f"{one['field']}: " if one["field"] else ""
+                print(f"{where}: {kind}: {field}{one['message']}")
+            if len(entries) > _SHOWN:
+                print(f"{path}: and {_count(entries[_SHOWN:], kind)} more; --json lists all")
+        notes = [f"network: {note}" for note in network["notes"]] if network else []
+        for sentence in (*notes, *unserved):
+            print(f"{path}: note: {sentence}")
+        print(f"{path}: {_count(errors, 'error')}, {_count(warnings, 'warning')}")
+    if errors:
+        raise typer.Exit(code)
+    if strict and warnings:
+        raise typer.Exit(1)
+
+
+def _tasks(deployment: Deployment) -> dict[str, Any]:
+    return {
+        name: {
+            "variants": list(task.variants),
+            "accuracy_target": task.accuracy_target,
+            "deadline_s": task.deadline_s,
+            "policy": deployment.policy_of(task).policy,
+        }
+        for name, task in deployment.tasks.items()
+    }
+
+
+def _count(entries: list[dict[str, Any]], noun: str) -> str:
+    return f"{len(entries) or 'no'} {noun}{'' if len(entries) == 1 else 's'}"
+
+
+def bound(file: options.File, node: options.Node = None, json: terminal.Json = False) -> None:
+    """Say the best that policies can do that choose before they see an answer.
+
+    That is the greatest rate at which the target can be kept, and the least response time.
+    """
+    import inferway
+    from inferway.dispatch.bounds import UnreachableError
+
+    deployment = options.opened(file)
+    try:
+        bounds = inferway.bound(deployment, node=node)
+    except UnreachableError:
+        raise
+    except ValueError as error:  # no fleet that could be bounded
+        raise CommandError(str(error), REFUSED) from error
+    if json:
+        tasks = {name: one.to_json() for name, one in bounds.items()}
+        terminal.document({"schema": 1, "tasks": tasks, "network": None})
+        return
+    from inferway.experiments.bounded import tables
+
+    for name, one in bounds.items():
+        terminal.show(*tables(name, one))
+
+
+def compile_(
+    file: options.File, policy: options.Policy = None, json: terminal.Json = False
+) -> None:
+    """Compile the file's policies for the live server and for the twin.
+
+    What has been compiled is kept, so that the next start takes a second. A change of a policy's
+    code, another version of Numba or another processor compiles again.
+    """
+    from inferway.site.cache import cache_root
+    from inferway.twin.simulation import compile_beforehand
+
+    deployment = options.opened(file, policy)
+    with terminal.compiling(not json):
+        made = compile_beforehand(deployment)
+    seconds, root = sum(one.seconds for one in made), str(cache_root())
+    if json:
+        compiled = [one._asdict() for one in made]
+        terminal.document({"schema": 1, "folder": root, "compiled": compiled, "seconds": seconds})
+    elif made:
+        terminal.show(f"Compiled {len(made)} functions in {seconds:.1f} s; kept in {root}.")
+    else:
+        terminal.show(f"Nothing to do: all is compiled, in {root}.")
+
+
+def schema(json: terminal.Json = False) -> None:
+    """Print the JSON Schema of the deployment file, with which editors complete and check it."""
+    import inferway
+
+    terminal.document(inferway.schema())
