@@ -92,7 +92,7 @@ async def _stub(port: int, _: int) -> None:
 async def _relay(port: int, stub: int) -> None:
     from inferway.live.http.listener import Listener
     from inferway.live.node.proxy import Proxy
-    from inferway.live.pauses import settle
+    from inferway.live.process import settle
     from inferway.live.upstream.upstream import Upstream
 
     upstream = Upstream("cloud", "127.0.0.1", stub)
@@ -108,7 +108,7 @@ async def _entry(port: int, stub: int) -> None:
     from inferway.live.http.limits import Limits
     from inferway.live.http.listener import Listener
     from inferway.live.http.routes import inference_routes
-    from inferway.live.pauses import settle
+    from inferway.live.process import settle
     from inferway.live.upstream.remote import Forwarding
     from inferway.live.upstream.upstream import Upstream
     from inferway.protocol import Signature, Tensor

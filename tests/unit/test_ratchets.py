@@ -16,7 +16,6 @@ MOST_PARAMETERS = 8
 
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE = {
-    "Batch": 2,
     "Engine": 2,
     "Estimate": 2,
     "Exchange": 2,

@@ -140,8 +140,8 @@ def serve(
     """
     from inferway import live
     from inferway.deployment.nodes import NodeLimits
+    from inferway.live.errors import check_host
     from inferway.live.grpc import GRPC_PORT
-    from inferway.live.port import check_host
     from inferway.live.security.keys import keys_from
     from inferway.live.server import check_admin
 

@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from inferway.live.application import apply
+    from inferway.live.applying import apply
     from inferway.live.build import times_file
     from inferway.live.errors import PortError, ServeError, WarmUpError
     from inferway.live.headroom import Headroom, MemoryNeed
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
     from inferway.live.request import Outcome, Request
     from inferway.live.security.keys import Keys
     from inferway.live.security.tls import Certificate
-    from inferway.live.server import Server
-    from inferway.live.serving import serve
+    from inferway.live.server import Server, serve
     from inferway.live.site import Site
     from inferway.live.tracing import Tracer
 
@@ -80,8 +79,8 @@ _MODULES: Final = {
     "Site": "site",
     "Tracer": "tracing",
     "WarmUpError": "errors",
-    "apply": "application",
-    "serve": "serving",
+    "apply": "applying",
+    "serve": "server",
     "times_file": "build",
 }
 

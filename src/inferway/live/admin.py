@@ -9,11 +9,11 @@ import msgspec
 from prometheus_client import generate_latest
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from inferway.live.bodies import Bodies
+from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.routes import Routes
 from inferway.live.metrics import registry_of
-from inferway.live.pauses import Pauses
+from inferway.live.process import Pauses
 from inferway.live.request import Outcome
 from inferway.live.security.keys import Guard, Role
 from inferway.live.site import Site

@@ -1,19 +1,22 @@
-"""The page that has a running server serve another deployment: ``POST /apply``."""
+"""Changing a running server: the page ``POST /apply``, what it may read, and its client."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import replace
 from ipaddress import ip_address
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+from urllib.error import HTTPError
+from urllib.parse import unquote, urlsplit
+from urllib.request import ProxyHandler, Request, build_opener
 
 import msgspec
 
-from inferway.live.bounds import OUTSIDE, Bounds
-from inferway.live.errors import WarmUpError
+from inferway.live.errors import ServeError, WarmUpError
 from inferway.live.http.exchange import JSON, Exchange
 from inferway.live.threads import run_detached
 from inferway.protocol.messages import encode
@@ -22,11 +25,78 @@ from inferway.unreadable import UNREADABLE, fault
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.deployment.errors import Problem
+    from inferway.deployment.errors import Place
     from inferway.deployment.source import Source
+    from inferway.live.options import ServerOptions
+
+ADMIN_URL: Final = "http://127.0.0.1:8002"
+OUTSIDE: Final = "outside of the folders to apply from, which `serve --apply-from` names"
 
 
-class Asked(msgspec.Struct, forbid_unknown_fields=True):
+def apply(
+    deployment: Deployment | Path | str,
+    admin_url: str = ADMIN_URL,
+    *,
+    key: str | None = None,
+    timeout_s: float = 300.0,
+) -> dict[str, Any]:
+    """Have a running server serve another deployment file, or the same one changed.
+
+    Parameters
+    ----------
+    deployment
+        The file, or what `inferway.load` made of it. The server reads the file itself.
+    admin_url
+        Of the server's admin listener.
+    key
+        Where the server asks for one.
+    timeout_s
+        For loading and warming up what is new.
+
+    Returns
+    -------
+    dict
+        ``{"schema": 1, "tasks": {name: [variants]}}``: what is served now.
+
+    Raises
+    ------
+    ServeError
+        When the server refuses; it goes on as before.
+    OSError
+        When the server cannot be reached.
+    """
+    path = deployment if isinstance(deployment, str | Path) else deployment.path
+    if path is None:
+        raise ServeError("the deployment has no file that the server could read")
+    headers = {"Content-Type": "application/json"}
+    if key is not None:
+        headers["Authorization"] = f"Bearer {key}"
+    body = json.dumps({"path": str(Path(path).resolve())}).encode()
+    request = Request(f"{admin_url.rstrip('/')}/apply", body, headers, method="POST")
+    # Straight to the server: what it may be told is nothing for a proxy.
+    try:
+        with build_opener(ProxyHandler({})).open(request, timeout=timeout_s) as answer:
+            body = answer.read()
+    except HTTPError as error:
+        with error:
+            body = error.read()
+        if error.code == 404:
+            raise ServeError(
+                f"{admin_url} is no server's admin listener: it has no /apply"
+            ) from None
+        try:
+            reason = str(json.loads(body)["error"])
+        except (*UNREADABLE, KeyError, TypeError):
+            reason = f"HTTP status {error.code}"
+        raise ServeError(reason) from None
+    try:
+        applied: dict[str, Any] = json.loads(body)
+    except UNREADABLE as error:
+        raise ServeError(f"{admin_url} answers what is no JSON: {fault(error)}") from None
+    return applied
+
+
+class ApplyMessage(msgspec.Struct, forbid_unknown_fields=True):
     """Body of ``POST /apply``: a file of this machine, or what would be in one."""
 
     path: str | None = None
@@ -36,44 +106,27 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 class Applying:
     """Answers ``POST /apply``.
 
-    Parameters
-    ----------
-    apply
-        Serves a deployment from now on; returns the variants of each task.
-    broken
-        Told of errors that are not the file's.
-    host
-        Address of the listener.
-    guarded
-        Whether requests have shown a key before they come here.
-    allowed
-        Whether they may come without one.
-    bounds
-        Where files may come from.
-    log
-        Told what is wrong with other files than the deployment's own.
+    `apply` serves a deployment from now on and returns the variants of each task; `broken` is told
+    of errors that are not the file's. Files may come from `folders` and what is below them. The
+    log is told what is wrong with other files than the deployment's own.
     """
 
     def __init__(
         self,
         apply: Callable[[Deployment], Awaitable[dict[str, list[str]]]],
         broken: Callable[[BaseException], None],
-        *,
-        host: str,
-        guarded: bool,
-        allowed: bool,
-        bounds: Bounds,
+        options: ServerOptions,
+        folders: Iterable[Path],
         log: Any,
     ) -> None:
-        self._apply, self._broken = apply, broken
-        self._bounds, self._log = bounds, log
-        self._host, self._guarded, self._allowed = host, guarded, allowed
+        self._apply, self._broken, self._options, self._log = apply, broken, options, log
+        self._folders = [folder.resolve() for folder in folders]
         self._tasks: set[asyncio.Task[None]] = set()
 
     def __call__(self, exchange: Exchange) -> None:
         """Check who asks, and see to it."""
-        if not self._guarded:
-            if not self._allowed:
+        if self._options.keys is None:
+            if not self._options.allow_apply:
                 reason = (
                     "a server without keys applies nothing: start it with --allow-apply, or with "
                     "keys"
@@ -82,9 +135,8 @@ class Applying:
                 return
             # A page in a browser can give loopback a name of its own; the browser says which.
             name = _host_name(exchange.host)
-            if name != self._host and not is_loopback(name):
-                reason = f"the request is for host {name!r}, not for this one"
-                exchange.refuse(403, reason)
+            if name != self._options.admin_host and not is_loopback(name):
+                exchange.refuse(403, f"the request is for host {name!r}, not for this one")
                 return
         task = asyncio.get_running_loop().create_task(self._answer(exchange))
         self._tasks.add(task)
@@ -106,20 +158,19 @@ class Applying:
     def _deployment(self, exchange: Exchange) -> Deployment:
         """Load the deployment that is asked for; takes seconds.
 
-        Raises
-        ------
-        RefusalError
-            When the request does not say which, or it is none, or lies elsewhere.
-        ValueError
-            When the file is not valid.
+        RefusalError when the request does not say which, or it is none, or lies elsewhere;
+        ValueError when the file is not valid.
         """
+        from inferway.deployment import DeploymentError
+        from inferway.deployment.source import read
+
         # A page in somebody's browser can send forms to loopback, but no JSON unasked.
         kind = (exchange.content_type or b"").partition(b";")[0].strip().lower()
         if kind != JSON:
             raise RefusalError(415, "send the request as Content-Type: application/json")
         assert isinstance(exchange.body, bytes)
         try:
-            asked = msgspec.json.decode(exchange.body, type=Asked)
+            asked = msgspec.json.decode(exchange.body, type=ApplyMessage)
         except UNREADABLE as error:
             raise RefusalError(400, f"the request is not valid: {fault(error)}") from None
         if (asked.path is None) == (asked.content is None):
@@ -128,18 +179,16 @@ class Applying:
             path = Path(asked.path)
             if not path.is_absolute() or "\0" in asked.path:
                 raise RefusalError(400, f"path is {asked.path!r}; give an absolute one")
-            if not self._bounds.hold(path):
+            if not _within(self._folders, path):
                 raise RefusalError(403, f"{path} is {OUTSIDE}")
-            return self._loaded(_written(path.resolve()), self._bounds)
-        from inferway.deployment import DeploymentError
-        from inferway.deployment.source import read
-
+            return self._loaded(_read_deployment(path.resolve()), self._folders)
         assert asked.content is not None
-        with tempfile.TemporaryDirectory(prefix="inferway-") as folder:
-            path = Path(folder) / "content.yaml"
+        with tempfile.TemporaryDirectory(prefix="inferway-") as name:
+            folder = Path(name)
+            path = folder / "content.yaml"
             path.write_text(asked.content, encoding="utf-8")
             try:
-                return self._loaded(read(path), Bounds([*self._bounds.folders, path.parent]))
+                return self._loaded(read(path), [*self._folders, folder.resolve()])
             except DeploymentError as error:
                 # Where it lies meanwhile means nothing to whoever sent it.
                 problems = [
@@ -148,18 +197,25 @@ class Applying:
                 ]
                 raise DeploymentError("content", problems) from None
 
-    def _loaded(self, source: Source, bounds: Bounds) -> Deployment:
+    def _loaded(self, source: Source, folders: list[Path]) -> Deployment:
         from inferway.deployment import DeploymentError, measured
         from inferway.deployment.deployment import build
 
-        files = bounds.files(source)
+        files = named_files(source, folders)
         try:
             return measured(build(source))
         except DeploymentError as error:
             self._log.warning("a deployment is not applied", reason=str(error))
-            raise DeploymentError(
-                error.path, [_unquoted(problem, files) for problem in error.problems]
-            ) from None
+            problems = []
+            for problem in error.problems:
+                for field, file in files.items():
+                    # Left out: what another file may have said.
+                    if problem.field == field or file.name in problem.sentence:
+                        reason = f"{file.name} is not what belongs here; the server's log says why"
+                        problem = replace(problem, sentence=reason)
+                        break
+                problems.append(problem)
+            raise DeploymentError(error.path, problems) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -180,19 +236,12 @@ def _host_name(header: bytes) -> str:
     return text.partition(":")[0]
 
 
-def _written(path: Path) -> Source:
-    """Read a deployment file; of any other file nothing is said.
-
-    Raises
-    ------
-    RefusalError
-        When it is none.
-    """
+def _read_deployment(path: Path) -> Source:
+    """Read a deployment file; RefusalError, which says nothing of it, for any other file."""
     from inferway.deployment import DeploymentError
     from inferway.deployment.deployment import KEYS
     from inferway.deployment.source import read
 
-    line = 0
     try:
         source = read(path)
     except DeploymentError as error:
@@ -211,10 +260,60 @@ def _written(path: Path) -> Source:
     )
 
 
-def _unquoted(problem: Problem, files: dict[str, Path]) -> Problem:
-    """Leave out of a problem what another file may have said."""
-    for field, file in files.items():
-        if problem.field == field or file.name in problem.sentence:
-            reason = f"{file.name} is not what belongs here; the server's log says why"
-            return replace(problem, sentence=reason)
-    return problem
+def _within(folders: Iterable[Path], path: Path) -> bool:
+    """Whether a file lies in one of the folders, be it there or not, wherever links lead."""
+    try:
+        real = path.resolve()
+    except (OSError, RuntimeError, ValueError):  # a circle of links, or no path
+        return False
+    return any(real.is_relative_to(folder) for folder in folders)
+
+
+def named_files(source: Source, folders: Iterable[Path]) -> dict[str, Path]:
+    """Find the files that a deployment file names, by field, before anything opens them.
+
+    Any of its words may be one: a policy's file is code that would be run. DeploymentError when one
+    lies outside of the folders.
+    """
+    from inferway.deployment.errors import DeploymentError, Problem, field_name
+
+    files: dict[str, Path] = {}
+    problems = []
+    for place, word in _words(source.data, ()):
+        for path in _paths(word, source.folder):
+            if not _within(folders, path):
+                problems.append(Problem(source.line(place), field_name(place), f"is {OUTSIDE}"))
+                break
+            if path.is_file():
+                files[field_name(place)] = path
+    if problems:
+        raise DeploymentError(source.path, problems)
+    return files
+
+
+def _words(value: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    if isinstance(value, str):
+        yield place, value
+    elif isinstance(value, dict | list):
+        inner = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, one in inner:
+            yield from _words(one, (*place, key))
+
+
+def _paths(word: str, folder: Path) -> Iterator[Path]:
+    """Give all the paths that a word may stand for: plain, a URI's, a file's with a class."""
+    if "\0" in word:
+        return  # no path, as whoever opens it says
+    names = [word]
+    if word.lower().startswith("file:"):
+        try:
+            names.append(unquote(urlsplit(word).path))
+        except ValueError:
+            names.append(unquote(word.partition(":")[2]))
+    if ":" in word:
+        names.append(word.rpartition(":")[0])
+    for name in names:
+        path = folder / name
+        # Most words are names, of which only a link could lead elsewhere.
+        if "/" in name or name == ".." or path.is_symlink() or path.is_file():
+            yield path

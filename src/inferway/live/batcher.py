@@ -10,7 +10,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from inferway.live.instance import Instance
-from inferway.live.request import Batch, Request, fit
+from inferway.live.request import Request, RequestBatch, fit
 
 if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
@@ -73,7 +73,7 @@ class Batcher:
         self._instances, self._queues = servers.instances, servers.queues
         self._rules = [None if rules is None else rules[k] for k in class_of]
         self._pulls, self._mixed = pulls, mixed
-        self._serving: list[Batch | None] = [None] * len(class_of)
+        self._serving: list[RequestBatch | None] = [None] * len(class_of)
         self._flushing = False
         self._idle: asyncio.Event | None = None
 
@@ -124,7 +124,7 @@ class Batcher:
         batch = self._serving[server]
         return 0 if batch is None else len(batch.members)
 
-    def settled(self, batch: Batch) -> None:
+    def settled(self, batch: RequestBatch) -> None:
         """Let the server of a batch whose members have left, or wait again, take the next."""
         self._serving[batch.server] = None
         self._ask(batch.server)
@@ -176,7 +176,7 @@ class Batcher:
             for request in members:
                 request.untime()
             self._servers.begin(server, len(members))
-            self._serving[server] = batch = Batch(server, members)
+            self._serving[server] = batch = RequestBatch(server, members)
             self._instances[server].put(batch)
         elif queue:
             self._servers.begin(server, 0)

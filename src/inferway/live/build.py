@@ -11,8 +11,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from inferway.live.errors import LoadError, ServeError
-from inferway.live.growths import Growths, identity
-from inferway.live.headroom import Headroom, MemoryNeed, is_closed, memory_need_of, tensors_of
+from inferway.live.headroom import (
+    Growths,
+    Headroom,
+    MemoryNeed,
+    identity,
+    is_closed,
+    memory_need_of,
+    tensors_of,
+)
 from inferway.live.instance import RemoteTarget
 from inferway.live.options import ServerOptions
 from inferway.live.pool import HELD_LIMIT, Pool, PoolOptions

@@ -1,4 +1,4 @@
-"""The memory that running requests may take, and who takes it now.
+"""The memory that requests may take, with their bodies and their runs, and who takes it now.
 
 A request takes the peak of its run while that lasts. Where its answer is large, or of several runs,
 it holds room for that besides, from its first run until it is sent. It is let in only where all
@@ -9,12 +9,17 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
 from threading import Condition, Lock
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from inferway.protocol import Signature, Tensor
-from inferway.runtime.growth import Growth
+from inferway.runtime.growth import Growth, growth_of
 from inferway.site.view import WHOLE
+
+if TYPE_CHECKING:
+    from inferway.deployment import Model
 
 ANSWER_COPIES: Final = 4
 """An answer counts so often: as it comes together, and as it is written."""
@@ -95,7 +100,7 @@ def tensors_of(signature: Signature) -> Growth:
 
 def is_closed(signature: Signature) -> bool:
     """Tell whether zeros of one shape stand for all inputs, but for their rows."""
-    return not any(-1 in tensor.shape[1:] for tensor in signature.inputs)
+    return all(-1 not in tensor.shape[1:] for tensor in signature.inputs)
 
 
 def _row_bytes(tensor: Tensor) -> int:
@@ -141,7 +146,7 @@ class Headroom:
         return len(self._newcomers) + self._between
 
     def begin(self, run: int, answer: int = 0) -> None:
-        """Wait until a request may begin to run.
+        """Wait, behind others, until a request may begin to run.
 
         Parameters
         ----------
@@ -151,17 +156,14 @@ class Headroom:
             Of its answer where that is kept room for, else 0; `settle` gives it back.
         """
         with self._changed:
-            if not self._may_begin(run, answer, None):
-                place = object()
-                self._newcomers.append(place)
-                while not self._may_begin(run, answer, place):
-                    self._changed.wait()
-                first = self._newcomers[0] is place
-                self._overtaken = 0 if first else self._overtaken + 1
-                self._newcomers.remove(place)
-                self._changed.notify_all()
-            elif self._newcomers:
-                self._overtaken += 1
+            place = object()
+            self._newcomers.append(place)
+            while not self._may_begin(run, answer, place):
+                self._changed.wait()
+            first = self._newcomers[0] is place
+            self._overtaken = 0 if first else self._overtaken + 1
+            self._newcomers.remove(place)
+            self._changed.notify_all()
             self._enter(run, answer)
 
     def begin_now(self, run: int, answer: int = 0) -> bool:
@@ -213,3 +215,102 @@ class Headroom:
         if self._running + kept + run > self.limit_bytes:
             return False
         return not answer or kept + max(run, max(self._pledged, default=0)) <= self.limit_bytes
+
+
+@dataclass(slots=True)
+class Bodies:
+    """Counts the bytes of all bodies that are held: unfinished, unpacked, waiting.
+
+    Attributes
+    ----------
+    limit
+        Most bytes at a time, over all connections of all listeners, whatever their protocol.
+    held
+        Bytes now.
+    refused
+        How many bodies found no room.
+    """
+
+    limit: int
+    held: int = 0
+    refused: int = 0
+
+    @property
+    def reason(self) -> str:
+        """Why a request is refused for want of room."""
+        return (
+            f"the bodies of all requests together would take more than the limit of {self.limit} "
+            "bytes"
+        )
+
+    def reserve(self, size: int) -> bool:
+        """Count `size` more bytes; without room for them count a refusal and say no."""
+        held = self.held + size
+        if held > self.limit:
+            self.refused += 1
+            return False
+        self.held = held
+        return True
+
+    def release(self, size: int) -> None:
+        """Count `size` bytes no more."""
+        self.held -= size
+
+
+def identity(model: Model, path: Path) -> str:
+    """Say which model a measurement is true of."""
+    if model.digest is not None:
+        return model.digest
+    status = path.stat()
+    return f"{path} {status.st_size} {status.st_mtime_ns}"
+
+
+class Growths:
+    """Finds how much memory runs of a model take; any thread may ask.
+
+    Parameters
+    ----------
+    file
+        That keeps them from one run to the next, beside the service times; None keeps none.
+    log
+        Where it is said what was measured, or why not.
+    limit_bytes
+        That all runs together may take.
+    """
+
+    def __init__(self, file: Path | None, log: Any, limit_bytes: int) -> None:
+        self._file, self._log, self._limit_bytes = file, log, limit_bytes
+        self._found: dict[str, tuple[Growth, str] | None] = {}
+
+    def of(self, model: Model, path: Path, largest: int) -> tuple[Growth, str] | None:
+        """Find a model's peaks and where they come from; None where they cannot be measured.
+
+        Its file is at the path, and its largest run has so many rows.
+        """
+        key = identity(model, path)
+        if key not in self._found:
+            self._found[key] = self._find(model, path, largest, key)
+        return self._found[key]
+
+    def _find(self, model: Model, path: Path, largest: int, key: str) -> tuple[Growth, str] | None:
+        from inferway.dispatch.service_times import recall_growth, remember_growth
+
+        if model.uri.startswith("zoo://"):
+            from inferway.catalog import zoo
+
+            _, profile = zoo.resolve(model.uri)
+            if profile.peaks:
+                return Growth.of_peaks(profile.peaks), "profile"
+        if self._file is not None:
+            growth = recall_growth(self._file, key, largest)
+            if growth is not None:
+                return growth, "recalled"
+        try:
+            growth = growth_of(path, largest, self._limit_bytes, model.digest)
+        except ValueError as error:
+            self._log.warning("memory of runs not known", model=model.uri, reason=str(error))
+            return None
+        self._log.info("memory of runs measured", model=model.uri, peaks=list(growth.peaks))
+        if self._file is not None:
+            remember_growth(self._file, key, growth)
+        return growth, "measured"

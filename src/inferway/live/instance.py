@@ -12,7 +12,6 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from inferway.live.request import Job
-from inferway.live.retries import RetryBudget
 from inferway.protocol import Signature
 
 FAILURES: Final = 3
@@ -87,13 +86,6 @@ class Instance(Protocol):
         """End after what is queued now; False when the limit passed first."""
 
 
-class Inline(Protocol):
-    """Keeps runs for the event loop."""
-
-    def run_next(self) -> Job | None:
-        """Run the next one; None where there is none."""
-
-
 class Events(Protocol):
     """What instances tell a pool."""
 
@@ -103,14 +95,40 @@ class Events(Protocol):
     def posted(self, job: Job) -> None:
         """Tell the same in an instance's thread."""
 
-    def soon(self, instance: Inline) -> None:
-        """On the event loop: it keeps runs for it."""
+    def soon(self, run_next: Callable[[], Job | None]) -> None:
+        """On the event loop: an instance keeps runs for it, the next of which this does."""
 
     def leads(self, instance: Instance) -> bool:
         """Whether it is the first of its class, and tells `slower` for all of them."""
 
     def slower(self, instance: Instance, by_s: float, least_s: float) -> None:
         """Services of its class take so much longer from now on, or less below 0; this at least."""
+
+
+class RetryBudget:
+    """Retries as a share of requests, so that they never become the load themselves.
+
+    The first may go before any request has paid for them; so many can be saved up.
+    """
+
+    def __init__(self, share: float = 0.2, first: float = 10.0) -> None:
+        self._share, self._most, self._left = share, first, first
+        self.spent = self.refused = 0
+        """Retries that went, and those that did not."""
+
+    def earn(self) -> None:
+        """Count a request."""
+        self._left = min(self._most, self._left + self._share)
+
+    def spend(self) -> bool:
+        """Whether a request may be retried."""
+        # Shares like 0.2 do not add up to 1 exactly.
+        if self._left < 1.0 - 1e-9:
+            self.refused += 1
+            return False
+        self._left -= 1.0
+        self.spent += 1
+        return True
 
 
 class PoolTerms(NamedTuple):

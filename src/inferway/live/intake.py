@@ -8,11 +8,12 @@ from typing import Any, Final
 
 from inferway.live.headroom import too_many
 from inferway.live.http.limits import Limits
-from inferway.live.request import Arrays, Request
+from inferway.live.request import Request
 from inferway.live.site import Site
 from inferway.protocol.messages import AnswerParameters, InferParameters
 from inferway.protocol.refusal import RefusalError
 from inferway.protocol.schema import TaskSchema, check_parameters
+from inferway.runtime import Arrays
 from inferway.site import ALL_CLASSES
 from inferway.site.view import WHOLE
 

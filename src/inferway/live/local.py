@@ -1,50 +1,317 @@
-"""One running copy of a variant: a thread of its own that runs the model, unless that is brief."""
+"""Instances that run a model: the steps that all of them take, and the copy that runs here."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from inferway.live.errors import WarmUpError
-from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, too_many
-from inferway.live.inline import RunTime
-from inferway.live.instance import FAILURES, Events
-from inferway.live.request import EXPIRED, Arrays, Job, Outcome
+from inferway.live.headroom import ANSWER_COPIES, Headroom, MemoryNeed, is_closed, too_many
+from inferway.live.instance import FAILURES, RETRY_S, Events
+from inferway.live.request import EXPIRED, Job, Outcome
 from inferway.live.threads import run_detached
-from inferway.protocol import Signature
 from inferway.protocol.refusal import RefusalError
-from inferway.runtime import Runtime
+from inferway.runtime import Arrays, Fault, RemoteError, Runtime, Served, zeros
 from inferway.site.view import RUN_ROWS
 
-OUTLIVED = "the deadline passed after {} of the request's {} runs"
-GONE = "the server ended after {} of the request's {} runs"
-WARM_UP_RUNS = 3
+WARM_UP_RUNS: Final = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
+BRIEF_S: Final = 50e-6
+"""Runs below this are the loop's: to wake a thread and be woken by it takes as long."""
+_OUTLIER_S: Final = 4 * BRIEF_S
+"""A run that was interrupted by other processes counts as no more than this."""
+_WEIGHT: Final = 1 / 16
 
 
 class CutShortError(Exception):
-    """A request of several runs that is not worth the next one."""
+    """A request that is not worth its next run."""
 
     def __init__(self, outcome: Outcome, reason: str) -> None:
         super().__init__(reason)
         self.outcome = outcome
 
 
-class LocalInstance:
+class Verdict(NamedTuple):
+    """How a failed run is judged.
+
+    It counts as so many failures. An instance rests after a `certain` one without being run on
+    zeros first. Where it is `unserved`, the model has certainly not run, and another variant may be
+    asked. `retry_after_s` says when another try may be worth it.
+    """
+
+    outcome: Outcome
+    weight: int = 1
+    certain: bool = False
+    unserved: bool = False
+    retry_after_s: float = 0.0
+
+
+_FAILED: Final = Verdict(Outcome.FAILED)
+_MALFORMED: Final = Verdict(Outcome.INVALID, weight=0)
+_OF_FAULT: Final = {
+    Fault.REFUSED: Verdict(Outcome.INVALID),
+    # It works; it has too much to do.
+    Fault.OVERLOADED: Verdict(Outcome.REJECTED, weight=0),
+    Fault.UNAVAILABLE: Verdict(Outcome.UNAVAILABLE, certain=True),
+    Fault.UNREACHABLE: Verdict(Outcome.UNAVAILABLE, weight=FAILURES, certain=True),
+    # To run a server on zeros that does not answer would take as long again.
+    Fault.LATE: Verdict(Outcome.EXPIRED, certain=True),
+    Fault.BROKEN: _FAILED,
+    Fault.UNFIT: Verdict(Outcome.FAILED, weight=FAILURES, certain=True),
+}
+
+
+def verdict(error: Exception) -> Verdict:
+    """Judge why a request has no answer."""
+    if isinstance(error, RefusalError):  # of data that nobody had decoded before
+        return _MALFORMED
+    if not isinstance(error, RemoteError):
+        return _FAILED
+    judged = _OF_FAULT[error.fault]._replace(unserved=error.unserved)
+    if error.hung:
+        judged = judged._replace(weight=FAILURES)
+    if judged.outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE):
+        judged = judged._replace(retry_after_s=error.retry_after_s or RETRY_S)
+    return judged
+
+
+class ModelInstance(ABC):
+    """The steps of an instance with a model: it warms up, runs requests and fails.
+
+    A request of more rows than a run may have is answered in several runs, one after the other;
+    between two of them it is seen whether anybody still waits for the answer. Steps are coroutines;
+    where the model runs in this process, none of them is ever suspended.
+    """
+
+    name: str
+    group = None
+    resting = cold = proven = False
+    complaint = ""
+    _drop_late: bool
+    _now: Callable[[], float]
+
+    def __init__(
+        self,
+        runtime: Served,
+        sizes: Sequence[int],
+        most_rows: int,
+        headroom: Headroom | None,
+        demand: MemoryNeed | None,
+    ) -> None:
+        self.runtime: Any = runtime
+        self._sizes, self._most_rows = sizes, most_rows
+        self._headroom, self._demand = headroom, demand
+        # Of the request in service: its present run's peak, and how long it waited between two.
+        self._run_bytes, self._waited_s = 0, 0.0
+        self._strikes = 0
+        # Where open axes of length 1 do not fit, the last request answered shows what does.
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._over = False
+
+    @abstractmethod
+    async def _run(self, job: Job | None, inputs: Arrays) -> Arrays:
+        """Run the model once, for a request or a batch, or for none."""
+
+    @abstractmethod
+    async def _wait(self, wait: Callable[..., None], *sizes: int) -> None:
+        """Call what may wait for room."""
+
+    def _is_down(self) -> bool:
+        """Whether the model is of no use now, but may be later."""
+        return False
+
+    async def _warm_up(self) -> None:
+        inputs = zeros(self.runtime.signature.inputs)
+        try:
+            for _ in range(WARM_UP_RUNS):
+                await self._run(None, inputs)
+        except Exception as error:  # whatever a runtime raises, the model cannot serve
+            self.cold = not self._is_down() and not is_closed(self.runtime.signature)
+            if self.cold or self.resting:
+                return
+            raise WarmUpError(f"{self.name} failed its warm-up: {_line(error)}") from error
+        for rows in self._sizes:
+            if rows > 1:
+                await self._warm_up_batch(rows, inputs)
+
+    async def _warm_up_batch(self, rows: int, inputs: Arrays) -> None:
+        offer = f"{self.name} cannot serve batches of {rows}, which its `batch` offers"
+        batch = {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
+        try:
+            outputs = await self._run(None, batch)
+        except Exception as error:
+            raise WarmUpError(
+                f"{offer}; export the model with a free first axis: {_line(error)}"
+            ) from error
+        # What a model's file says of its first axis need not be so.
+        for output, array in outputs.items():
+            if len(array) != rows:
+                raise WarmUpError(
+                    f"{offer}: output {output!r} has {len(array)} rows then; export the model "
+                    "with its batch as the first axis of every output"
+                )
+
+    async def _try(self, told: Callable[[str], None]) -> None:
+        """Run the model on zeros; one that leaves open what would fit goes on unprobed."""
+        failure = "" if self.cold else await self._failure()
+        if not failure:
+            # On trial: one more failure has it run on zeros, until it has answered.
+            self._strikes, self.resting = FAILURES - 1, False
+        told(failure)
+
+    async def _failure(self) -> str:
+        """Run the model on zeros; why it failed, or an empty string."""
+        try:
+            await self._run(None, zeros(self.runtime.signature.inputs, shapes=self._shapes))
+        except Exception as error:
+            return _line(error) or type(error).__name__
+        return ""
+
+    async def _serve(self, job: Job, headroom: Headroom, demand: MemoryNeed) -> None:
+        """Answer a request, or a batch, as soon as there is memory for it."""
+        rows = job.rows
+        self._run_bytes = largest = demand.runs[min(rows, demand.most_rows)]
+        answer = demand.answer(rows)
+        if not headroom.begin_now(largest, answer):
+            await self._wait(headroom.begin, largest, answer)
+        if answer:
+            job.kept_bytes = largest, answer
+        try:
+            await self._answer(job)
+        finally:
+            headroom.end(self._run_bytes)
+            self._waited_s = 0.0
+        if answer and job.outcome is not Outcome.ANSWERED:
+            job.kept_bytes = None
+            headroom.settle(largest, answer)
+
+    async def _answer(self, job: Job) -> None:
+        now = self._now
+        started_s = now()
+        if self._drop_late and job.deadline_s < started_s:
+            job.outcome, job.reason = Outcome.EXPIRED, EXPIRED
+            return
+        job.started_s = started_s
+        try:
+            if job.rows <= self._most_rows:
+                job.outputs = await self._run(job, job.inputs)
+            else:
+                job.outputs = await self._run_in_parts(job)
+        except Exception as error:  # a failing model must not end its instance
+            job.service_s = now() - started_s - self._waited_s
+            await self._fail(job, error)
+        else:
+            job.service_s = now() - started_s - self._waited_s
+            job.outcome, self._strikes = Outcome.ANSWERED, 0
+            if self.cold:
+                self._shapes = {name: array.shape for name, array in job.inputs.items()}
+
+    async def _fail(self, job: Job, error: Exception) -> None:
+        if isinstance(error, CutShortError):
+            job.outcome, job.reason = error.outcome, str(error)
+            return
+        judged = verdict(error)
+        job.outcome, job.unserved = judged.outcome, judged.unserved
+        job.retry_after_s = judged.retry_after_s
+        job.reason = f"{self.name} failed: {_line(error)}"
+        if isinstance(error, RefusalError):
+            job.status, job.reason = error.status, _line(error)
+        # Where zeros do not fit either, nothing tells a bad request from a bad model.
+        blamed = judged.outcome is Outcome.INVALID and self.cold
+        if not judged.weight or blamed or job.abandoned:  # somebody stopped it
+            return
+        self.proven |= self._strikes == 0
+        self._strikes += judged.weight
+        if self._strikes >= FAILURES:
+            self.resting = judged.certain or await self._failure() != ""
+            self._strikes = 0
+
+    async def _run_in_parts(self, job: Job) -> Arrays:
+        rows, most = job.rows, self._most_rows
+        inputs, whole = job.inputs, Arrays()
+        for at in range(0, rows, most):
+            if at:
+                self._check_wanted(job, f"after {at // most} of the request's {-(-rows // most)}")
+                await self._wait_for_room(min(most, rows - at))
+            part = {name: array[at : at + most] for name, array in inputs.items()}
+            try:
+                outputs = await self._run(job, part)
+            except RemoteError as error:
+                # What has run before cannot be called unserved.
+                error.unserved = error.unserved and at == 0
+                raise
+            if not at and self._headroom is not None:
+                _check_room(self._headroom.limit_bytes, outputs, rows, most)
+            _join_rows(whole, outputs, at, most, rows)
+        return whole
+
+    def _check_wanted(self, job: Job, when: str) -> None:
+        """End a request before its next run, if nobody waits for that."""
+        if self._over or job.abandoned:
+            raise CutShortError(Outcome.UNAVAILABLE, f"the server ended {when} runs")
+        if self._drop_late and job.deadline_s < self._now():
+            raise CutShortError(Outcome.EXPIRED, f"the deadline passed {when} runs")
+
+    async def _wait_for_room(self, rows: int) -> None:
+        """Have the room of the last run become that of the next, of so many rows."""
+        if self._headroom is None or self._demand is None:
+            return
+        begun_s = self._now()
+        self._headroom.end(self._run_bytes)
+        self._run_bytes = self._demand.runs[rows]
+        await self._wait(self._headroom.go_on, self._run_bytes)
+        self._waited_s += self._now() - begun_s
+
+
+def _check_room(limit_bytes: int, outputs: Arrays, rows: int, most: int) -> None:
+    """Refuse an answer that would take more than there is, once its first run has shown it."""
+    row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / most
+    if row_bytes * rows > limit_bytes:
+        fitting = max(most, int(limit_bytes / row_bytes))
+        raise RefusalError(413, too_many(rows, fitting, limit_bytes))
+
+
+def _join_rows(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
+    """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
+    rows = min(most, all_rows - at)
+    for name, array in outputs.items():
+        if len(array) != rows:
+            raise ValueError(f"the model answered {len(array)} rows to a run of {rows}")
+        joined = whole.get(name)
+        if joined is None:
+            joined = whole[name] = np.empty((all_rows, *array.shape[1:]), array.dtype)
+        elif joined.shape[1:] != array.shape[1:]:
+            raise ValueError(
+                f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
+                f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
+            )
+        joined[at : at + rows] = array
+
+
+def _line(error: Exception) -> str:
+    """Write an error in one line."""
+    return " ".join(str(error).split())
+
+
+def _at_once(steps: Coroutine[Any, Any, None]) -> None:
+    """Take steps to their end that never wait for an event loop."""
+    for _ in steps.__await__():
+        raise RuntimeError("a step that runs here has been suspended")
+
+
+class LocalInstance(ModelInstance):
     """Answers requests in the order in which they were put in, in a thread of its own.
 
     Where its runs are so brief that waking the thread would take longer, the event loop does them.
-    A request of more rows than a run may have is answered in several runs, one after the other;
-    between two of them it is seen whether anybody still waits for the answer. The queue is as long
-    as the dispatcher lets it become: only the site puts requests in, and the dispatcher admits none
-    beyond the buffer.
+    The queue is as long as the dispatcher lets it become: only the site puts requests in, and the
+    dispatcher admits none beyond the buffer.
 
     Parameters
     ----------
@@ -78,43 +345,20 @@ class LocalInstance:
         headroom: Headroom | None = None,
         demand: MemoryNeed | None = None,
     ) -> None:
-        self.name, self.most_rows = name, most_rows
-        self.runtime = runtime
-        self._drop_late = drop_late
-        self._now = now
-        self._sizes = sizes
+        super().__init__(runtime, sizes, most_rows, headroom, demand)
+        self.name, self._drop_late, self._now = name, drop_late, now
         self._inbox: queue.SimpleQueue[Any] = queue.SimpleQueue()
         # Whoever pops a request from here owns it: the thread to run it, or the loop to cancel it.
         # A dictionary's pop is one atomic step.
         self._waiting: dict[Any, Job] = {}
         self._serial = 0
-        self._over = False
-        self._headroom, self._demand = headroom, demand
-        # Of the request in service: its present run's peak, and how long it waited between two.
-        self._run_bytes, self._waited_s = 0, 0.0
         self._run_time = RunTime(runtime)
         self._events: Events
         # What the loop is to run, and how many requests the thread was given and is done with. The
         # loop is given none while the thread has some, nor the other way round: the order stays.
         self._here: deque[int] = deque()
         self._given = self._gone = 0
-        self._strikes = 0
-        self.cold = False
-        """Whether its signature leaves open what would fit: it comes back on trial unprobed."""
-        # Where open axes of length 1 do not fit, the last request answered shows what does.
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self.resting = False
-        """Whether it fails at zeros too and takes nothing from its queue; set where it runs."""
-        self.complaint = ""
-        """Why it rests from the start."""
-        self.proven = False
-        """Whether it has answered a request between its last rest and its last failures."""
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
-
-    @property
-    def group(self) -> None:
-        """Nothing: it stands for itself."""
-        return None
 
     async def start(self, events: Events) -> None:
         """Warm up, unless the model is warm, and start the thread; brief runs are the loop's.
@@ -132,49 +376,50 @@ class LocalInstance:
         self._events = events
         self._thread.start()
 
-    def put(self, request: Job) -> None:
+    def put(self, job: Job) -> None:
         """Queue a request or a batch; only the event loop does."""
         self._serial = serial = self._serial + 1
-        request.serial = serial
-        self._waiting[serial] = request
+        job.serial = serial
+        self._waiting[serial] = job
         idle = self._given == self._gone
-        if idle and not self.resting and self._run_time.is_brief(request.rows):
+        if idle and not self.resting and self._run_time.is_brief(job.rows):
             self._here.append(serial)
-            self._events.soon(self)
+            self._events.soon(self.run_next)
             return
+        self._here.append(serial)
         self._give_all()
-        self._give(serial)
 
     def run_next(self) -> Job | None:
         """Run the next that is the loop's; None where there is none."""
         while self._here and not self.resting:
-            request = self._waiting.pop(self._here.popleft(), None)
-            if request is not None:
+            job = self._waiting.pop(self._here.popleft(), None)
+            if job is not None:
                 # Without a call to stop it by: whoever would, waits for the loop.
-                self._answer(request, None)
-                if request.outcome is Outcome.ANSWERED:
-                    self._run_time.observe_inline(request.service_s)
-                return request
+                _at_once(self._answer(job))
+                if job.outcome is Outcome.ANSWERED:
+                    self._run_time.observe_inline(job.service_s)
+                return job
         self._here.clear()
         return None
 
     def _give_all(self) -> None:
         while self._here:
-            self._give(self._here.popleft())
+            self._given += 1
+            self._inbox.put(self._here.popleft())
 
-    def _give(self, serial: int) -> None:
-        self._given += 1
-        self._inbox.put(serial)
-
-    def cancel(self, request: Job) -> bool:
+    def cancel(self, job: Job) -> bool:
         """Take a request back; False when its service has begun."""
-        return self._waiting.pop(request.serial, None) is not None
+        return self._waiting.pop(job.serial, None) is not None
 
-    def abort(self, request: Job) -> None:
+    def abort(self, job: Job) -> None:
         """Stop a run where the runtime can stop; else its answer comes and goes nowhere."""
-        request.abandoned = True
-        if request.call is not None:
-            request.call.terminate = True
+        job.abandoned = True
+        if job.call is not None:
+            job.call.terminate = True
+
+    def probe(self, told: Callable[[str], None]) -> None:
+        """Run the model on zeros, in the thread; an instance that rests goes on if it answers."""
+        self._inbox.put(told)
 
     async def close(self, limit_s: float) -> bool:
         """End the thread after what is queued now, and what was the loop's.
@@ -189,8 +434,8 @@ class LocalInstance:
         self._over = self._thread.is_alive()
         return not self._over
 
-    def warm_up(self) -> bool:
-        """Run the model on zeros; False when the signature leaves open what would fit.
+    def warm_up(self) -> None:
+        """Run the model on zeros; it is `cold` where the signature leaves open what would fit.
 
         Raises
         ------
@@ -198,54 +443,9 @@ class LocalInstance:
             When the model fails on an input that its signature describes completely, or answers a
             batch with another number of rows.
         """
-        inputs = zeros(self.runtime.signature)
-        try:
-            for _ in range(WARM_UP_RUNS):
-                begun_s = self._now()
-                self.runtime.run(inputs)
-                self._run_time.begin(self._now() - begun_s)
-        except Exception as error:  # whatever a runtime raises, the model cannot serve
-            if any(-1 in tensor.shape[1:] for tensor in self.runtime.signature.inputs):
-                self.cold = True
-                return False
-            raise WarmUpError(f"{self.name} failed its warm-up: {spoken(error)}") from error
-        for rows, many in batches_of(inputs, self._sizes):
-            try:
-                outputs = self.runtime.run(many)
-            except Exception as error:
-                raise no_batches(self.name, rows, error) from error
-            check_batch(self.name, rows, outputs)
-        if hasattr(self.runtime, "warmed_s"):
+        _at_once(self._warm_up())
+        if not self.cold and hasattr(self.runtime, "warmed_s"):
             self.runtime.warmed_s = self._run_time.run_s
-        return True
-
-    def probe(self, told: Callable[[str], None]) -> None:
-        """Run the model on zeros; an instance that rests goes on if it answers.
-
-        Parameters
-        ----------
-        told
-            Called in the instance's thread with why it failed, or with an empty string; one that
-            is `cold` goes on unprobed, and it is called at once.
-        """
-        if self.cold:
-            self._inbox.put(lambda: True)
-            told("")
-        else:
-            self._inbox.put(partial(self._probe, told))
-
-    def _probe(self, told: Callable[[str], None]) -> bool:
-        failure = self._failure()
-        told(failure)
-        return not failure
-
-    def _failure(self) -> str:
-        """Run the model on zeros; why it failed, or an empty string."""
-        try:
-            self.runtime.run(zeros(self.runtime.signature, self._shapes))
-        except Exception as error:
-            return spoken(error) or type(error).__name__
-        return ""
 
     def _work(self) -> None:
         take, waiting, posted = self._inbox.get, self._waiting, self._events.posted
@@ -254,204 +454,73 @@ class LocalInstance:
             serial = take()
             if serial is None:
                 return
-            if callable(serial):  # a probe
-                if serial():
-                    # On trial: one more failure has it run on zeros, until it has answered.
-                    self._strikes, self.resting = FAILURES - 1, False
+            if callable(serial):  # who wants to know whether it works
+                _at_once(self._try(serial))
                 continue
             # What is queued at an instance that rests stays there: the site gives it to others.
-            request = None if self.resting else waiting.pop(serial, None)
-            if request is not None:
+            job = None if self.resting else waiting.pop(serial, None)
+            if job is not None:
+                if call is not None:
+                    job.call = call()
+                    # Whoever abandons it sets this first and looks for the call then.
+                    if job.abandoned:
+                        job.call.terminate = True
                 if self._headroom is None or self._demand is None:
-                    self._answer(request, call)
+                    _at_once(self._answer(job))
                 else:
-                    self._answer_within(self._headroom, self._demand, request, call)
-                if request.outcome is Outcome.ANSWERED and request.rows == 1:
-                    self._run_time.observe_threaded(request.service_s)
-                posted(request)
+                    _at_once(self._serve(job, self._headroom, self._demand))
+                if job.outcome is Outcome.ANSWERED and job.rows == 1:
+                    self._run_time.observe_threaded(job.service_s)
+                posted(job)
             # An idle instance must not keep the last request's tensors alive.
-            del request
+            del job
             self._gone += 1
 
-    def _answer_within(
-        self, headroom: Headroom, demand: MemoryNeed, job: Job, call: Callable[[], Any] | None
-    ) -> None:
-        rows, most = job.rows, demand.most_rows
-        self._run_bytes = largest = demand.runs[min(rows, most)]
-        answer = demand.answer(rows)
-        headroom.begin(largest, answer)
-        if answer:
-            job.kept_bytes = largest, answer
-        try:
-            self._answer(job, call)
-        finally:
-            headroom.end(self._run_bytes)
-            self._waited_s = 0.0
-        if answer and job.outcome is not Outcome.ANSWERED:
-            job.kept_bytes = None
-            headroom.settle(largest, answer)
-
-    def _answer(self, request: Job, call: Callable[[], Any] | None) -> None:
-        now = self._now
-        if self._drop_late and request.deadline_s < now():
-            request.outcome = Outcome.EXPIRED
-            request.reason = EXPIRED
-            return
-        request.started_s = started_s = now()
-        try:
-            if request.rows <= self.most_rows:
-                request.outputs = self._run(request, request.inputs, call)
-            else:
-                request.outputs = self._run_in_parts(request, call)
-            request.outcome = Outcome.ANSWERED
-            request.service_s = now() - started_s - self._waited_s
-            self._strikes = 0
-            if self.cold:
-                self._shapes = {name: array.shape for name, array in request.inputs.items()}
-        except CutShortError as error:
-            request.outcome, request.reason = error.outcome, str(error)
-            request.service_s = now() - started_s - self._waited_s
-        except Exception as error:  # a failing model must not end its instance
-            malformed = isinstance(error, RefusalError)
-            request.unserved, request.retry_after_s = False, 0.0
-            request.outcome = Outcome.INVALID if malformed else Outcome.FAILED
-            request.reason = spoken(error) if malformed else f"{self.name} failed: {spoken(error)}"
-            if isinstance(error, RefusalError):
-                request.status = error.status
-            request.service_s = now() - started_s - self._waited_s
-            if not malformed and not request.abandoned:  # nobody stopped it
-                self.proven |= self._strikes == 0
-                self._strikes += 1
-                if self._strikes >= FAILURES:
-                    self.resting = self._failure() != ""
-                    self._strikes = 0
-
-    def _run(self, job: Job, inputs: Arrays, call: Callable[[], Any] | None) -> Arrays:
-        run: Any = self.runtime.run
+    async def _run(self, job: Job | None, inputs: Arrays) -> Arrays:
         outputs: Arrays
-        if call is None:
-            outputs = run(inputs)
-            return outputs
-        job.call = call()
-        # Whoever abandons it sets this first and looks for the call then.
-        if job.abandoned:
-            job.call.terminate = True
-        outputs = run(inputs, job.call)
+        if job is None:
+            begun_s = self._now()
+            outputs = self.runtime.run(inputs)
+            self._run_time.begin(self._now() - begun_s)
+        elif job.call is None:
+            outputs = self.runtime.run(inputs)
+        else:
+            outputs = self.runtime.run(inputs, job.call)
         return outputs
 
-    def _run_in_parts(self, job: Job, call: Callable[[], Any] | None) -> Arrays:
-        rows, most = job.rows, self.most_rows
-        inputs, whole = job.inputs, Arrays()
-        for at in range(0, rows, most):
-            if at:
-                late = self._drop_late and job.deadline_s < self._now()
-                check_wanted(job, at // most, -(-rows // most), over=self._over, late=late)
-                self._wait_for_room(min(most, rows - at))
-            part = {name: array[at : at + most] for name, array in inputs.items()}
-            outputs = self._run(job, part, call)
-            if not at and self._headroom is not None:
-                check_room(self._headroom.limit_bytes, outputs, rows, most)
-            join_rows(whole, outputs, at, most, rows)
-        return whole
-
-    def _wait_for_room(self, rows: int) -> None:
-        """Have the room of the last run become that of the next, of so many rows."""
-        if self._headroom is None or self._demand is None:
-            return
-        begun_s = self._now()
-        self._headroom.end(self._run_bytes)
-        self._run_bytes = self._demand.runs[rows]
-        self._headroom.go_on(self._run_bytes)
-        self._waited_s += self._now() - begun_s
+    async def _wait(self, wait: Callable[..., None], *sizes: int) -> None:
+        wait(*sizes)
 
 
-def spoken(error: Exception) -> str:
-    """Write an error in one line."""
-    return " ".join(str(error).split())
+class RunTime:
+    """How long one row takes a runtime, and whether that is brief.
 
-
-def batches_of(inputs: Arrays, sizes: Sequence[int]) -> Iterator[tuple[int, Arrays]]:
-    """Repeat one row as often as each size of a batch says."""
-    for rows in sizes:
-        if rows > 1:
-            yield rows, {name: np.repeat(array, rows, axis=0) for name, array in inputs.items()}
-
-
-def no_batches(name: str, rows: int, why: Exception | str) -> WarmUpError:
-    """Say that a model cannot serve the batches that it offers."""
-    offer = f"{name} cannot serve batches of {rows}, which its `batch` offers"
-    if isinstance(why, str):
-        return WarmUpError(f"{offer}: {why}")
-    return WarmUpError(f"{offer}; export the model with a free first axis: {spoken(why)}")
-
-
-def check_batch(name: str, rows: int, outputs: Arrays) -> None:
-    """Refuse a model that answers another number of rows than it was asked."""
-    # What a model's file says of its first axis need not be so.
-    for output, array in outputs.items():
-        if len(array) != rows:
-            raise no_batches(
-                name,
-                rows,
-                f"output {output!r} has {len(array)} rows then; export the model with its batch "
-                "as the first axis of every output",
-            )
-
-
-def check_room(limit_bytes: int, outputs: Arrays, rows: int, most: int) -> None:
-    """Refuse an answer that would take more than there is, once its first run has shown it."""
-    least = min(rows, most)
-    row_bytes = ANSWER_COPIES * sum(array.nbytes for array in outputs.values()) / least
-    if row_bytes * rows > limit_bytes:
-        fitting = max(least, int(limit_bytes / row_bytes))
-        raise RefusalError(413, too_many(rows, fitting, limit_bytes))
-
-
-def check_wanted(job: Job, done: int, runs: int, *, over: bool, late: bool) -> None:
-    """End a request of several runs before its next one, if nobody waits for that."""
-    if over or job.abandoned:
-        raise CutShortError(Outcome.UNAVAILABLE, GONE.format(done, runs))
-    if late:
-        raise CutShortError(Outcome.EXPIRED, OUTLIVED.format(done, runs))
-
-
-def join_rows(whole: Arrays, outputs: Arrays, at: int, most: int, all_rows: int) -> None:
-    """Put what one run answered, `most` rows from `at` on, into the answer as a whole."""
-    rows = min(most, all_rows - at)
-    for name, array in outputs.items():
-        if len(array) != rows:
-            raise ValueError(f"the model answered {len(array)} rows to a run of {rows}")
-        joined = whole.get(name)
-        if joined is None:
-            joined = whole[name] = np.empty((all_rows, *array.shape[1:]), array.dtype)
-        elif joined.shape[1:] != array.shape[1:]:
-            raise ValueError(
-                f"output {name!r} has rows of shape {list(array.shape[1:])} in one run and "
-                f"{list(joined.shape[1:])} in another; ask for at most {most} rows at once"
-            )
-        joined[at : at + rows] = array
-
-
-def zeros(signature: Signature, shapes: Mapping[str, tuple[int, ...]] | None = None) -> Arrays:
-    """Make one row of zeros (empty strings for BYTES) per input.
-
-    Parameters
-    ----------
-    signature
-        Of the model.
-    shapes
-        Of inputs that fit, for the open axes; those of others get length 1.
+    Only runtimes that say so (`inferway.runtime.Steady`) can be brief, only in requests of one row,
+    and only where the signature leaves no other axis open: then the time does not depend on the
+    request.
     """
-    shapes = shapes or {}
-    return {
-        tensor.name: np.full(
-            [1, *map(abs, shapes.get(tensor.name, tensor.shape)[1:])],
-            _nothing(tensor.datatype),
-            dtype=tensor.dtype,
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.steady = (
+            bool(getattr(runtime, "steady", False))
+            and is_closed(runtime.signature)
+            and all(tensor.datatype != "BYTES" for tensor in runtime.signature.inputs)
         )
-        for tensor in signature.inputs
-    }
+        self.run_s = float("inf")
 
+    def is_brief(self, rows: int) -> bool:
+        """Whether a request of so many rows is the loop's."""
+        return rows == 1 and self.run_s <= BRIEF_S and self.steady
 
-def _nothing(datatype: str) -> Any:
-    return b"" if datatype == "BYTES" else 0
+    def begin(self, took_s: float) -> None:
+        """Take a run on zeros into account: the least of them counts."""
+        self.run_s = min(self.run_s, took_s)
+
+    def observe_inline(self, took_s: float) -> None:
+        """Take a run on the loop into account."""
+        self.run_s += (min(took_s, _OUTLIER_S) - self.run_s) * _WEIGHT
+
+    def observe_threaded(self, took_s: float) -> None:
+        """Take a run in a thread into account, which can only be longer than one on the loop."""
+        if took_s < self.run_s:
+            self.observe_inline(took_s)

@@ -21,14 +21,12 @@ from inferway.live.batcher import Batcher
 from inferway.live.explain import FleetFacts, Snapshot
 from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.health import Health
-from inferway.live.inline import InlineRunner
-from inferway.live.instance import Group, Instance, PoolTerms, RemoteTarget
+from inferway.live.instance import Group, Instance, PoolTerms, RemoteTarget, RetryBudget
 from inferway.live.local import LocalInstance
 from inferway.live.predict import Forecast
 from inferway.live.request import Job, Request
-from inferway.live.retries import RetryBudget
 from inferway.live.scheduler import SchedulerLoop
-from inferway.live.threads import Wakeup
+from inferway.live.threads import InlineRunner, Wakeup
 from inferway.live.upstream.server import ServerInstance
 from inferway.protocol import Signature
 from inferway.runtime import RemoteRuntime, Served

@@ -6,15 +6,13 @@ import asyncio
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
+import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
-from inferway.runtime import Call
+from inferway.runtime import Arrays, Call
 from inferway.site import ALL_CLASSES
-
-Arrays = dict[str, NDArray[Any]]
 
 EXPIRED: Final = "the deadline passed while the request was queued"
 
@@ -59,16 +57,45 @@ def outcome_of(status: int) -> Outcome:
     return _OF_STATUS.get(status, other)
 
 
-class Undecoded(Protocol):
-    """An input whose data nobody has looked at yet."""
+class _Job(msgspec.Struct, eq=False, kw_only=True):
+    """What an instance notes of what it runs, a request or a batch.
 
-    shape: tuple[int, ...]
+    Attributes
+    ----------
+    serial
+        Its number at the instance.
+    call
+        What stops its run, where the runtime can be stopped; None before the run.
+    abandoned
+        Nobody waits for its answer: it need not be run, or run to its end.
+    started_s, service_s
+        When its run began, 0 before; and what the model took.
+    outcome, outputs, reason, retry_after_s
+        How it ended; the outputs when answered, else a sentence, and after how many seconds
+        a rejected request may be worth another try.
+    unserved
+        Whether its run failed before the model had it.
+    status
+        The HTTP status of a failure, where its outcome does not say it; else 0.
+    kept_bytes
+        Peak of its largest run, and its answer, where that takes room of its own until it is sent.
+    """
 
-    def decoded(self) -> NDArray[Any]:
-        """Decode it."""
+    serial: int = 0
+    call: Call | None = None
+    abandoned: bool = False
+    started_s: float = 0.0
+    service_s: float = 0.0
+    outcome: Outcome | None = None
+    outputs: Arrays | None = None
+    reason: str = ""
+    retry_after_s: float = 0.0
+    unserved: bool = False
+    status: int = 0
+    kept_bytes: tuple[int, int] | None = None
 
 
-class Request:
+class Request(_Job, eq=False):
     """What a protocol hands to `Site.submit`, and gets back through `deliver`.
 
     Plain Python values only: a NumPy scalar read from Python costs 50 to 100 ns each time.
@@ -76,8 +103,8 @@ class Request:
     Attributes
     ----------
     inputs
-        Checked arrays by name, first axis of length `rows`. Where some were given `Undecoded`,
-        they are decoded when somebody first asks, who gets a `RefusalError` for what is malformed.
+        Checked arrays by name, first axis of length `rows`. What has a method `decoded` instead is
+        decoded when somebody first asks, who gets a `RefusalError` for what is malformed.
     rows
         Answers that it asks for.
     deliver
@@ -97,20 +124,16 @@ class Request:
         Bit mask of the server classes that may answer.
     counted
         False for a pinned request, which does not move the accuracy balance.
-    call
-        What stops its run, where the runtime can be stopped; None before the run.
     alone
         It is run by itself, after a batch that it was in has failed.
     together
         Requests, and their rows, that were run at once, this one included; zeros before.
-    abandoned
-        Nobody waits for its answer: it need not be run, or run to its end.
     id
         What the client, or the server, calls it.
     identity
         Its names in traces, where the protocol gives some; None otherwise.
-    dispatched_s, started_s
-        When it was decided, where spans are made, and when its run began; 0 before.
+    dispatched_s
+        When it was decided, where spans are made; 0 before.
     before
         What the policy saw, for explanations; None before the decision.
     server, variant, node
@@ -122,124 +145,54 @@ class Request:
     passed
         What another node answered to it (`inferway.live.upstream.headers.Response`), to be passed
         on; None where there is no such answer.
-    status
-        The HTTP status of a failure, where its outcome does not say it; else 0.
-    kept_bytes
-        Peak of its largest run, and its answer, where that takes room of its own until it is sent.
     late
         Whether it was answered after its deadline.
     undecoded
         Whether there are inputs to be decoded yet.
-    unserved, moved
-        Whether its run failed before the model had it; and whether it has been given to another
-        variant, which happens once.
+    moved
+        Whether it has been given to another variant, which happens once.
     lost
         Whether another node was given it and nobody knows what became of it: it may have been run.
     timer
         What drops it from a queue at its deadline; None where nothing does.
     predicted_s
         Predicted time from dispatch to answer.
-    service_s
-        What the model took.
     latency_s
         From `received_s` to the answer.
     balance
         The task's accuracy balance when the answer was ready.
-    outcome, outputs, reason, retry_after_s
-        How it ended; the outputs when answered, else a sentence, and after how many seconds
-        a rejected request may be worth another try.
     """
 
-    __slots__ = (
-        "_inputs",
-        "abandoned",
-        "alone",
-        "balance",
-        "before",
-        "call",
-        "classes",
-        "context",
-        "counted",
-        "deadline_s",
-        "deliver",
-        "dispatched_s",
-        "floor",
-        "id",
-        "identity",
-        "kept_bytes",
-        "late",
-        "latency_s",
-        "lost",
-        "moved",
-        "node",
-        "outcome",
-        "outputs",
-        "passed",
-        "predicted_s",
-        "priority",
-        "raw",
-        "reason",
-        "received_s",
-        "retry_after_s",
-        "rows",
-        "serial",
-        "server",
-        "service_s",
-        "started_s",
-        "status",
-        "timer",
-        "together",
-        "undecoded",
-        "unserved",
-        "variant",
-    )
-
-    def __init__(
-        self,
-        inputs: Arrays,
-        rows: int,
-        deliver: Callable[[Request], None],
-        context: Any = None,
-        received_s: float = 0.0,
-    ) -> None:
-        self._inputs: dict[str, Any] = inputs
-        self.undecoded = False
-        self.rows = rows
-        self.deliver = deliver
-        self.context = context
-        self.received_s = received_s
-        self.deadline_s = math.inf
-        self.floor = 0.0
-        self.priority = 0
-        self.classes = ALL_CLASSES
-        self.counted = True
-        self.call: Call | None = None
-        self.abandoned = False
-        self.alone = False
-        self.together = (0, 0)
-        self.id = b""
-        self.identity: Any = None
-        self.dispatched_s = 0.0
-        self.started_s = 0.0
-        self.before: Any = None
-        self.serial = 0
-        self.server = -1
-        self.variant = self.node = ""
-        self.raw: Any = None
-        self.passed: Any = None
-        self.status = 0
-        self.kept_bytes: tuple[int, int] | None = None
-        self.late = False
-        self.unserved = self.moved = self.lost = False
-        self.timer: asyncio.TimerHandle | None = None
-        self.predicted_s = 0.0
-        self.service_s = 0.0
-        self.latency_s = 0.0
-        self.balance = 0.0
-        self.outcome: Outcome | None = None
-        self.outputs: Arrays | None = None
-        self.reason = ""
-        self.retry_after_s = 0.0
+    given: dict[str, Any]
+    """Inputs, some of them maybe undecoded."""
+    rows: int
+    deliver: Callable[[Request], None]
+    context: Any = None
+    received_s: float = 0.0
+    deadline_s: float = math.inf
+    floor: float = 0.0
+    priority: int = 0
+    classes: int = ALL_CLASSES
+    counted: bool = True
+    alone: bool = False
+    together: tuple[int, int] = (0, 0)
+    id: bytes = b""
+    identity: Any = None
+    dispatched_s: float = 0.0
+    before: Any = None
+    server: int = -1
+    variant: str = ""
+    node: str = ""
+    raw: Any = None
+    passed: Any = None
+    late: bool = False
+    undecoded: bool = False
+    moved: bool = False
+    lost: bool = False
+    timer: asyncio.TimerHandle | None = None
+    predicted_s: float = 0.0
+    latency_s: float = 0.0
+    balance: float = 0.0
 
     def untime(self) -> None:
         """Let the deadline pass unnoticed."""
@@ -250,15 +203,15 @@ class Request:
     @property
     def inputs(self) -> Arrays:  # noqa: D102 - among the attributes
         if self.undecoded:
-            self._inputs = {
+            self.given = {
                 name: one.decoded() if hasattr(one, "decoded") else one
-                for name, one in self._inputs.items()
+                for name, one in self.given.items()
             }
             self.undecoded = False
-        return self._inputs
+        return self.given
 
 
-class Batch:
+class RequestBatch(_Job, eq=False):
     """What an instance runs as if it were one request.
 
     Attributes
@@ -267,45 +220,13 @@ class Batch:
         Whose requests they are.
     members
         In the order in which they came; until the run begins, some may leave.
-    serial, call, abandoned, started_s, service_s, outcome, outputs, reason, unserved,
-    retry_after_s, status, kept_bytes
-        As a `Request` has them, of all members together.
+    joined
+        Their inputs one behind the other; None until somebody asks.
     """
 
-    __slots__ = (
-        "_inputs",
-        "abandoned",
-        "call",
-        "kept_bytes",
-        "members",
-        "outcome",
-        "outputs",
-        "reason",
-        "retry_after_s",
-        "serial",
-        "server",
-        "service_s",
-        "started_s",
-        "status",
-        "unserved",
-    )
-
-    def __init__(self, server: int, members: list[Request]) -> None:
-        self.server = server
-        self.members = members
-        self.serial = 0
-        self.call: Call | None = None
-        self.status = 0
-        self.kept_bytes: tuple[int, int] | None = None
-        self.abandoned = False
-        self.started_s = 0.0
-        self.service_s = 0.0
-        self.outcome: Outcome | None = None
-        self.outputs: Arrays | None = None
-        self.reason = ""
-        self.unserved = False
-        self.retry_after_s = 0.0
-        self._inputs: Arrays | None = None
+    server: int
+    members: list[Request]
+    joined: Arrays | None = None
 
     @property
     def deadline_s(self) -> float:
@@ -320,21 +241,20 @@ class Batch:
     @property
     def inputs(self) -> Arrays:
         """The members' inputs one behind the other, along the first axis."""
-        if self._inputs is None:
+        if self.joined is None:
             first = self.members[0].inputs
-            if len(self.members) == 1:
-                self._inputs = first
-            else:
-                self._inputs = {
+            self.joined = first
+            if len(self.members) > 1:
+                self.joined = {
                     name: np.concatenate([request.inputs[name] for request in self.members])
                     for name in first
                 }
-        return self._inputs
+        return self.joined
 
     def share_out(self) -> None:
         """Give each member its part of the answer, or of the failure."""
-        rows, outputs = self.rows, self.outputs
-        if outputs is not None and len(self.members) > 1:
+        rows, outputs, lone = self.rows, self.outputs, len(self.members) == 1
+        if outputs is not None and not lone:
             short = [len(array) for array in outputs.values() if len(array) != rows]
             if short:
                 self.outcome = Outcome.FAILED
@@ -343,16 +263,13 @@ class Batch:
         for request in self.members:
             request.started_s, request.service_s = self.started_s, self.service_s
             request.outcome, request.reason = self.outcome, self.reason
-            request.status = self.status
-            request.unserved, request.retry_after_s = self.unserved, self.retry_after_s
-            request.together = (len(self.members), rows)
+            request.status, request.retry_after_s = self.status, self.retry_after_s
+            request.unserved, request.together = self.unserved, (len(self.members), rows)
+            end = at + request.rows
             if outputs is not None and self.outcome is Outcome.ANSWERED:
-                request.outputs = (
-                    outputs
-                    if len(self.members) == 1
-                    else {name: array[at : at + request.rows] for name, array in outputs.items()}
-                )
-            at += request.rows
+                parts = {name: array[at:end] for name, array in outputs.items()}
+                request.outputs = outputs if lone else parts
+            at = end
 
     def part(self) -> None:
         """Have each member run again by itself, for one of them may be at fault.
@@ -372,5 +289,5 @@ def fit(one: Request, other: Request) -> bool:
     )
 
 
-Job = Request | Batch
+Job = Request | RequestBatch
 """What an instance runs at once."""

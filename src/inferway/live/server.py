@@ -15,26 +15,21 @@ import uvloop
 from inferway.live import grpc
 from inferway.live.admin import admin_routes
 from inferway.live.applying import Applying, is_loopback
-from inferway.live.bodies import Bodies
-from inferway.live.bounds import Bounds
 from inferway.live.build import check_served, pools_of
-from inferway.live.descriptors import Descriptors
-from inferway.live.errors import ServeError
-from inferway.live.growths import Growths
-from inferway.live.headroom import Headroom
+from inferway.live.errors import ServeError, listening
+from inferway.live.headroom import Bodies, Growths, Headroom
 from inferway.live.http.exchange import Exchange, Handler
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
 from inferway.live.http.routes import Routes, inference_routes, lay_out
 from inferway.live.log import logger
 from inferway.live.options import ServerOptions
-from inferway.live.pauses import Pauses, settle
 from inferway.live.pool import Pool
-from inferway.live.port import listening
-from inferway.live.security.keys import ANYBODY, Guard, Keys, Role
+from inferway.live.process import Pauses, descriptor_watch, settle, tidy
+from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
-from inferway.live.tidying import Tidying
+from inferway.live.tracing import tracer_from_environment
 from inferway.runtime.allocator import give_back
 
 if TYPE_CHECKING:
@@ -90,7 +85,7 @@ class Server:
         self._pauses = Pauses()
         self._settles = False
         self.headroom = Headroom(self.limits.memory_bytes)
-        self._tidying = Tidying()
+        self._tidying: asyncio.Task[None] | None = None
         self._growths = Growths(options.times, self.log, self.limits.memory_bytes)
         self.sites: dict[str, Site] = {}
         if isinstance(deployment, Sequence):
@@ -102,17 +97,8 @@ class Server:
         self._changing = asyncio.Lock()
         self._over = False
         """Whether all sites are being stopped: nobody takes over any more."""
-        self._applying = Applying(
-            self._apply,
-            self._broken,
-            host=options.admin_host,
-            guarded=options.keys is not None,
-            allowed=options.allow_apply,
-            bounds=Bounds(
-                _folders_of(deployment) if options.apply_from is None else options.apply_from
-            ),
-            log=self.log,
-        )
+        folders = _folders_of(deployment) if options.apply_from is None else options.apply_from
+        self._applying = Applying(self._apply, self._broken, options, folders, self.log)
         self._certificate = certificate = options.certificate
         self._tls = None if certificate is None else certificate.context()
         self.guard = None if options.keys is None else Guard(options.keys, self.log)
@@ -127,7 +113,7 @@ class Server:
             self.guard,
             lambda target: self._routes.role(target),
             bodies=self.bodies,
-            beat=Descriptors(self.log).look,
+            beat=descriptor_watch(self.log),
         )
         self._admin = Listener(
             lambda method, target: self._admin_routes.find(method, target),
@@ -183,7 +169,7 @@ class Server:
             raise
         self._settle()
         self._pauses.begin()
-        self._tidying.begin()
+        self._tidying = asyncio.create_task(tidy())
         self.ready = True
         self._announce()
         self.log.info(
@@ -450,7 +436,8 @@ class Server:
         if self.options.tracer is not None:
             await asyncio.to_thread(self.options.tracer.close)
         self._pauses.end()
-        self._tidying.end()
+        if self._tidying is not None:
+            self._tidying.cancel()
         if self.served():
             self.log.info("stopped", unfinished=unfinished)
 
@@ -552,6 +539,52 @@ class Server:
 
     def _broken(self, error: BaseException) -> None:
         self.log.error("a request handler failed", exc_info=error)
+
+
+def serve(
+    deployment: Deployment,
+    keys: Path | None = None,
+    *,
+    ready: Callable[[Server], None] | None = None,
+    **options: Any,
+) -> None:
+    """Serve a deployment until SIGINT or SIGTERM; see `Server.run`.
+
+    Parameters
+    ----------
+    deployment
+        From `inferway.load`.
+    keys
+        A file with one bearer key a line, which is read anew on SIGHUP; None takes the
+        environment's `INFERWAY_KEYS`, and lets everybody in without it.
+    ready
+        Called once with the server, when it is ready.
+    options
+        Others of `ServerOptions`; without a `read_deployment`, SIGHUP has the deployment's file
+        read anew, where it has one.
+
+    Raises
+    ------
+    ServeError, WarmUpError
+        When the deployment, a model or a policy cannot be served.
+    PortError
+        When a port is taken or an address is not this machine's.
+    """
+    path = deployment.path
+
+    def read() -> Deployment:
+        from inferway.deployment import load, measured
+
+        assert path is not None
+        return measured(load(path))
+
+    usual: dict[str, Any] = {
+        "keys": keys_from(keys),
+        "read_keys": partial(keys_from, keys),
+        "read_deployment": None if path is None else read,
+        "tracer": tracer_from_environment(),
+    }
+    Server(deployment, ServerOptions(**usual | options)).run(ready)
 
 
 def check_admin(host: str, keys: Keys | None) -> None:

@@ -15,7 +15,7 @@ from inferway.live.explain import RequestLog
 from inferway.live.health import Health
 from inferway.live.pool import Pool
 from inferway.live.predict import Forecast
-from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request
+from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch
 from inferway.live.stats import Stats
 from inferway.live.upstream.headers import ResponseHeaders
 from inferway.protocol import Signature
@@ -264,7 +264,7 @@ class Site:
 
     def settle(self, pool: Pool, job: Job) -> None:
         """Settle what has been run: answers sent, places freed, decisions undone."""
-        if not isinstance(job, Batch):
+        if not isinstance(job, RequestBatch):
             self._settle(pool, job, 0)
             return
         assert pool.batcher is not None

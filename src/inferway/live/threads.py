@@ -1,4 +1,4 @@
-"""Threads beside the event loop: long work in one of its own, and how a thread wakes the loop."""
+"""The event loop and the threads beside it: who does work, and how a thread wakes the loop."""
 
 from __future__ import annotations
 
@@ -10,9 +10,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, ParamSpec, TypeVar
 
+from inferway.live.request import Job
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
+TURN_S: Final = 1e-3
+"""After so much time in models the loop looks at its connections again."""
 _NAME: Final = "aside"
 
 
@@ -149,3 +153,44 @@ class Wakeup:
         # Cleared before the function looks: whoever comes later rings again.
         self._rung = False
         self._answer()
+
+
+class InlineRunner:
+    """Runs brief requests on the event loop, all that came in one pass of it together.
+
+    Together, because code that has just run is in the processor's caches: read eight requests, then
+    run eight, then answer eight cost 54 us of CPU a request, each one from end to end 93 us, and
+    handing each to a thread and back 99 us (`docs/benchmarks/http.md`).
+
+    `ended` is told each that has been run, and `collect` is called after some have.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        ended: Callable[[Job], None],
+        collect: Callable[[], None],
+    ) -> None:
+        self._loop = loop
+        self._ended, self._collect = ended, collect
+        self._runs: dict[Callable[[], Job | None], None] = {}
+
+    def plan(self, run_next: Callable[[], Job | None]) -> None:
+        """Have what an instance keeps for the loop run soon, each by a call of this."""
+        if not self._runs:
+            self._loop.call_soon(self._run)
+        self._runs[run_next] = None
+
+    def _run(self) -> None:
+        left_s = TURN_S
+        while self._runs and left_s > 0.0:
+            run_next = next(iter(self._runs))
+            job = run_next()
+            if job is None:
+                del self._runs[run_next]
+                continue
+            left_s -= job.service_s
+            self._ended(job)
+        if self._runs:
+            self._loop.call_soon(self._run)
+        self._collect()

@@ -4,10 +4,11 @@ from inferway.runtime.artifact import ArtifactError, inspect
 from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
 from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
-from inferway.runtime.runtime import Call, Runtime, Steady, Stoppable
+from inferway.runtime.runtime import Arrays, Call, Runtime, Steady, Stoppable, zeros
 from inferway.runtime.server import Fault, RemoteError
 
 __all__ = [
+    "Arrays",
     "ArtifactError",
     "BlockingRemote",
     "Call",
@@ -21,4 +22,5 @@ __all__ = [
     "Steady",
     "Stoppable",
     "inspect",
+    "zeros",
 ]

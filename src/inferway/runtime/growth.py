@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
+from inferway.runtime.runtime import zeros
 
 _RUNS: Final = 2
 """Of each size; the larger peak counts."""
@@ -128,7 +128,7 @@ def _main(arguments: list[str]) -> None:
     give_back()
     path, largest, limit_bytes = Path(arguments[0]), int(arguments[1]), int(arguments[2])
     runtime = OnnxRuntime(path, digest=arguments[3] if len(arguments) > 3 else None)
-    _run(runtime, 1)
+    runtime.run(zeros(runtime.signature.inputs))
     peaks = []
     rows, ratio = 1, _STEP
     while True:
@@ -143,19 +143,6 @@ def _main(arguments: list[str]) -> None:
     print(json.dumps(peaks))
 
 
-def _run(runtime: Any, rows: int) -> None:
-    runtime.run(
-        {
-            tensor.name: np.full(
-                [rows, *map(abs, tensor.shape[1:])],
-                b"" if tensor.datatype == "BYTES" else 0,
-                tensor.dtype,
-            )
-            for tensor in runtime.signature.inputs
-        }
-    )
-
-
 def _peak(runtime: Any, rows: int) -> int:
     from inferway.runtime.allocator import trim
 
@@ -163,7 +150,7 @@ def _peak(runtime: Any, rows: int) -> int:
     with suppress(OSError):  # starts the highest mark anew; without it, sizes only grow
         Path("/proc/self/clear_refs").write_text("5")
     before = _resident()
-    _run(runtime, rows)
+    runtime.run(zeros(runtime.signature.inputs, rows))
     return max(0, _highest() - before)
 
 

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from inferway.protocol import Signature
+from inferway.runtime.runtime import Arrays, zeros
 
 
 class NullRuntime:
@@ -32,19 +29,12 @@ class NullRuntime:
         self.signature = signature
         self._service_s = service_s
 
-    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Arrays) -> Arrays:
         """Answer zeros (empty strings for BYTES) with as many rows as the first input."""
         rows = len(inputs[self.signature.inputs[0].name])
         if self._service_s > 0.0:
             time.sleep(self._service_s)
-        return {
-            tensor.name: np.full(
-                (rows, *(abs(axis) for axis in tensor.shape[1:])),
-                b"" if tensor.datatype == "BYTES" else 0,
-                dtype=tensor.dtype,
-            )
-            for tensor in self.signature.outputs
-        }
+        return zeros(self.signature.outputs, rows)
 
     def close(self) -> None:
         """Nothing to free."""

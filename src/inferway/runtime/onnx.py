@@ -7,10 +7,9 @@ from threading import Lock
 from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from numpy.typing import NDArray
-
 from inferway.protocol import Signature
 from inferway.runtime.artifact import ArtifactError, read
+from inferway.runtime.runtime import Arrays
 
 # Nothing lies within a device.
 _NOWHERE: Final = "/dev/null/models"
@@ -64,7 +63,7 @@ class OnnxRuntime:
         options.log_severity_level = 4
         return options
 
-    def run(self, inputs: dict[str, NDArray[Any]], call: Any = None) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Arrays, call: Any = None) -> Arrays:
         """Answer one batch; see `inferway.runtime.Runtime.run`."""
         session = self._session
         if session is None:

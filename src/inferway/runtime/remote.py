@@ -11,13 +11,12 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final, TypeVar
 
 import msgspec
-from numpy.typing import NDArray
 
 from inferway.protocol import DTYPES, Signature, Tensor
 from inferway.protocol.address import ModelAddress
 from inferway.protocol.inference import AnswerError, UnwritableError, content_lines, decode, encode
 from inferway.protocol.messages import RemoteModel, RemoteServer, TensorMetadata
-from inferway.runtime.runtime import Runtime
+from inferway.runtime.runtime import Arrays, Runtime
 from inferway.runtime.server import Fault, RemoteError, ServerConnections
 from inferway.unreadable import UNREADABLE, fault
 
@@ -31,7 +30,6 @@ _LARGE_BYTES: Final = 128 * 1024
 """Larger tensors and answers are written and read in a thread: the loop has others to serve."""
 
 T = TypeVar("T")
-Arrays = dict[str, NDArray[Any]]
 
 
 class RemoteRuntime:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
-from inferway.protocol import Signature
+from inferway.protocol import Signature, Tensor
+
+Arrays = dict[str, NDArray[Any]]
 
 
 class Call(Protocol):
@@ -22,7 +26,7 @@ class Stoppable(Protocol):
     def call(self) -> Call:
         """Make what stops one run."""
 
-    def run(self, inputs: dict[str, NDArray[Any]], call: Call) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Arrays, call: Call) -> Arrays:
         """As `Runtime.run`; fails when `call.terminate` is set meanwhile."""
 
 
@@ -40,7 +44,7 @@ class Runtime(Protocol):
     def signature(self) -> Signature:
         """What goes in and comes out."""
 
-    def run(self, inputs: dict[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    def run(self, inputs: Arrays) -> Arrays:
         """Answer one batch; the calling thread is held until the answer is there.
 
         Parameters
@@ -57,3 +61,22 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """Free the model; it is not run again. A second call does nothing."""
+
+
+def zeros(
+    tensors: Sequence[Tensor], rows: int = 1, shapes: Mapping[str, tuple[int, ...]] | None = None
+) -> Arrays:
+    """Make rows of zeros (empty strings for BYTES), by tensor.
+
+    Open axes take their lengths from `shapes` of arrays that fit, where these name the tensor; else
+    the length 1.
+    """
+    shapes = shapes or {}
+    return {
+        tensor.name: np.full(
+            [rows, *map(abs, shapes.get(tensor.name, tensor.shape)[1:])],
+            b"" if tensor.datatype == "BYTES" else 0,
+            tensor.dtype,
+        )
+        for tensor in tensors
+    }

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from finished import Finished
 
-from inferway.live.instance import FAILURES, RETRY_S, PoolTerms
+from inferway.live.instance import FAILURES, RETRY_S, PoolTerms, RetryBudget
+from inferway.live.local import verdict
 from inferway.live.request import Outcome, Request
-from inferway.live.retries import RetryBudget
-from inferway.live.upstream.server import ServerInstance, verdict
+from inferway.live.upstream.server import ServerInstance
 from inferway.protocol import Signature, Tensor
 from inferway.runtime import Fault, RemoteError
 

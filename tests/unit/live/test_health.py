@@ -275,7 +275,7 @@ def test_failures_between_answers_are_borne(run: Any, patient: Any) -> None:
 def test_requests_that_fail_do_not_rest_an_instance_that_works(
     run: Any, patient: Any, monkeypatch: pytest.MonkeyPatch, signature: Signature, brief: bool
 ) -> None:
-    monkeypatch.setattr("inferway.live.inline.RunTime.is_brief", lambda *_: brief)
+    monkeypatch.setattr("inferway.live.local.RunTime.is_brief", lambda *_: brief)
 
     async def main() -> None:
         first, second = Sick(signature), Sick(signature)

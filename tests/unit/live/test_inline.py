@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from inferway.live.inline import BRIEF_S, InlineRunner, RunTime
 from inferway.live.instance import FAILURES
-from inferway.live.local import LocalInstance
+from inferway.live.local import BRIEF_S, LocalInstance, RunTime
 from inferway.live.request import Job, Outcome, Request
+from inferway.live.threads import InlineRunner
 from inferway.protocol import Signature, Tensor
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))

@@ -9,9 +9,10 @@ import pytest
 from finished import Finished, close, start
 
 from inferway.live.errors import WarmUpError
-from inferway.live.local import WARM_UP_RUNS, LocalInstance, zeros
+from inferway.live.local import WARM_UP_RUNS, LocalInstance
 from inferway.live.request import Outcome, Request
 from inferway.protocol import Signature, Tensor
+from inferway.runtime import zeros
 
 SIGNATURE = Signature((Tensor("x", "FP32", (-1, 2)),), (Tensor("y", "FP32", (-1, 2)),))
 
@@ -122,20 +123,22 @@ def test_late_requests(model: Model, done: Finished, drop: bool) -> None:
 
 def test_warm_up(model: Model) -> None:
     instance = LocalInstance("i", model)
-    assert instance.warm_up()
+    instance.warm_up()
+    assert not instance.cold
     assert len(model.seen) == WARM_UP_RUNS
     assert model.seen[0]["x"].shape == (1, 2)
     model.failure = RuntimeError("no")
     with pytest.raises(WarmUpError, match="i failed its warm-up: no"):
         instance.warm_up()
     model.signature = Signature((Tensor("x", "FP32", (-1, -1)),), ())
-    assert not instance.warm_up()
+    instance.warm_up()
+    assert instance.cold
     close(instance)
 
 
 def test_zeros_fit_every_datatype() -> None:
     signature = Signature((Tensor("a", "BYTES", (-1, 2)), Tensor("b", "BOOL", (-1, -1, 3))), ())
-    made = zeros(signature)
+    made = zeros(signature.inputs)
     assert made["a"].tolist() == [[b"", b""]]
     assert made["b"].shape == (1, 1, 3)
     assert made["b"].dtype == np.bool_

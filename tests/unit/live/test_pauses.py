@@ -9,7 +9,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from inferway.live.metrics import registry_of
-from inferway.live.pauses import PAUSE_BOUNDS_S, Pauses
+from inferway.live.process import PAUSE_BOUNDS_S, Pauses
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from typing import Any, Final
 
 import grpc.aio
 
-from inferway.live.bodies import Bodies
 from inferway.live.grpc.connections import Peer, peer_of, received
 from inferway.live.grpc.status import CallError, refused
+from inferway.live.headroom import Bodies
 from inferway.live.http.beside import Beside
 from inferway.live.http.compression import unpacking
 from inferway.live.http.limits import Limits

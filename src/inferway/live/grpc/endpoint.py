@@ -9,13 +9,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
-from inferway.live.bodies import Bodies
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, Arrivals
 from inferway.live.grpc.connections import Unread, peer_of
 from inferway.live.grpc.inference import answer, ask
 from inferway.live.grpc.messages import decode
 from inferway.live.grpc.status import CallError, denied, refused
+from inferway.live.headroom import Bodies
 from inferway.live.http.limits import Limits
 from inferway.live.http.routes import EXTENSIONS
 from inferway.live.intake import Intake, unknown

@@ -19,13 +19,14 @@ from inferway.live.grpc.status import called, ended
 from inferway.live.http.body import unknown_in
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import Arrays, Outcome, Request
+from inferway.live.request import Outcome, Request
 from inferway.live.site import Site
 from inferway.live.stats import Stats
 from inferway.protocol import DTYPES, Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import InferParameters, TensorParameters
 from inferway.protocol.refusal import RefusalError
+from inferway.runtime import Arrays
 
 _NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
 _PARAMETER: Final[dict[type, str]] = {

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from numpy.typing import NDArray
 
-from inferway.live.bodies import Bodies
+from inferway.live.headroom import Bodies
 from inferway.live.http.beside import Beside
 from inferway.live.http.limits import Limits
 from inferway.live.http.trace_context import TraceContext

@@ -13,7 +13,7 @@ from inferway.live.http.body import prepare, read
 from inferway.live.http.compression import SMALLEST, accepted, compress, packing
 from inferway.live.http.exchange import JSON, OCTETS, RETRY, Exchange
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import LONGEST_RETRY_S, STATUS, Arrays, Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
 from inferway.protocol import Tensor
 from inferway.protocol import tensors as codec
 from inferway.protocol.messages import (
@@ -25,6 +25,7 @@ from inferway.protocol.messages import (
     encode,
 )
 from inferway.protocol.refusal import RefusalError, long_json
+from inferway.runtime import Arrays
 
 LONG: Final = 16 * 1024
 """Elements of an answer in JSON that are written beside the loop: two milliseconds."""

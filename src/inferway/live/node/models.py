@@ -23,8 +23,7 @@ from numpy.typing import NDArray
 
 from inferway.live.build import PASSING
 from inferway.live.errors import DamagedError, LoadError, StoreError, WarmUpError
-from inferway.live.growths import Growths
-from inferway.live.headroom import Headroom, is_closed
+from inferway.live.headroom import Growths, Headroom, is_closed
 from inferway.live.local import LocalInstance
 from inferway.live.store.allowed import shown
 from inferway.live.store.store import Progress

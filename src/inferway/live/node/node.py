@@ -23,8 +23,8 @@ import msgspec
 import uvloop
 
 from inferway.live.applying import is_loopback
-from inferway.live.errors import ServeError
-from inferway.live.growths import Growths
+from inferway.live.errors import ServeError, listening
+from inferway.live.headroom import Growths
 from inferway.live.http.exchange import Exchange
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
@@ -40,9 +40,8 @@ from inferway.live.node.reconciler import Reconciler
 from inferway.live.node.recordings import RecordingRotation
 from inferway.live.node.state import NodeState, fingerprint
 from inferway.live.options import ServerOptions
-from inferway.live.pauses import settle
 from inferway.live.pool import Pool
-from inferway.live.port import listening
+from inferway.live.process import settle
 from inferway.live.request import Request
 from inferway.live.security.tls import Credentials
 from inferway.live.server import Server

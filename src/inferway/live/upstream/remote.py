@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any
 
 from inferway.live.instance import RETRY_S, Events, PoolTerms, RemoteTarget
-from inferway.live.request import EXPIRED, Batch, Job, Outcome, Request, outcome_of
+from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch, outcome_of
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
 from inferway.live.upstream.connections import UpstreamCall
@@ -207,7 +207,7 @@ class NodeInstance(RemoteInstance):
         return await super().close(limit_s)
 
     def _send(self, job: Job) -> None:
-        request = job.members[0] if isinstance(job, Batch) else job
+        request = job.members[0] if isinstance(job, RequestBatch) else job
         started_s = job.started_s
         carried, body, size = self._written(request, started_s)
         # A late request that is served all the same must not be refused further up for that.
@@ -245,7 +245,7 @@ class NodeInstance(RemoteInstance):
             return  # it has been given up
         self._call = None
         job.service_s = self._now() - job.started_s
-        request = job.members[0] if isinstance(job, Batch) else job
+        request = job.members[0] if isinstance(job, RequestBatch) else job
         if isinstance(result, ConnectError):
             self._fail(job, request, result)
         elif result.status == 200:
@@ -256,7 +256,9 @@ class NodeInstance(RemoteInstance):
 
     def _end(self, job: Job) -> None:
         if self._spans is not None:
-            self._spans.forwarded(job.members[0] if isinstance(job, Batch) else job, job.outcome)
+            self._spans.forwarded(
+                job.members[0] if isinstance(job, RequestBatch) else job, job.outcome
+            )
         super()._end(job)
 
     def _take(self, job: Job, request: Request, answer: Response) -> None:

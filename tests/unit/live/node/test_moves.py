@@ -17,12 +17,11 @@ import inferway
 from inferway.catalog import zoo
 from inferway.dispatch import Dispatcher
 from inferway.live import Pool, Server, ServerOptions, Site
-from inferway.live.local import zeros
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.store import Allowed, ModelStore
 from inferway.protocol import Signature, Tensor
-from inferway.runtime import NullRuntime, RemoteRuntime, Served
+from inferway.runtime import NullRuntime, RemoteRuntime, Served, zeros
 from inferway.site import Fleet
 
 # Real clocks and sockets: on shared machines, processes stand still.
@@ -64,7 +63,7 @@ def server(tmp_path: Path) -> Iterator[ModelServer]:
 
 async def ask(runtime: Served) -> Mapping[str, Any]:
     """Have a model answer zeros: one of another server on the loop, one here in a thread."""
-    inputs = zeros(runtime.signature)
+    inputs = zeros(runtime.signature.inputs)
     if isinstance(runtime, RemoteRuntime):
         return await runtime.infer(inputs)
     return await asyncio.to_thread(runtime.run, inputs)

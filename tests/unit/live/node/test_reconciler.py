@@ -17,11 +17,10 @@ from patient import Patient
 import inferway
 from inferway.catalog import zoo
 from inferway.live import ServeError
-from inferway.live.local import zeros
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.reconciler import Reconciler
 from inferway.live.store.store import ModelStore, Progress
-from inferway.runtime import Runtime
+from inferway.runtime import Runtime, zeros
 
 A, B, C = PAIRS = (("digits", "a"), ("digits", "b"), ("digits", "c"))
 FILES = {"a": "tiny", "b": "mini", "c": "small"}
@@ -85,7 +84,7 @@ class Node:
         while self.draining:
             self.draining.pop()[1].close()
         for _, runtime in self.borrowed:
-            runtime.run(zeros(runtime.signature))
+            runtime.run(zeros(runtime.signature.inputs))
         self.look()
 
     def look(self, coming: Pair | None = None) -> None:

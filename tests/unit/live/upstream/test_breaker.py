@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.retries import RetryBudget
+from inferway.live.instance import RetryBudget
 from inferway.live.upstream.breaker import (
     FAILURES,
     FIRST_WAIT_S,

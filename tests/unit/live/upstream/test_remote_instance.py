@@ -13,7 +13,7 @@ from neighbor import LIMIT_S, Neighbor, Visit, until
 
 from inferway.dispatch import Dispatcher
 from inferway.live import Outcome, Pool, PoolOptions, Site
-from inferway.live.retries import RetryBudget
+from inferway.live.instance import RetryBudget
 from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.upstream import Upstream
 from inferway.protocol.inference import encode

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, Neighbor, Visit
 
-from inferway.live.bodies import Bodies
+from inferway.live.headroom import Bodies
 from inferway.live.http.exchange import JSON, Exchange, whole
 from inferway.live.http.limits import Limits
 from inferway.live.http.listener import Listener
