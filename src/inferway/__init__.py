@@ -86,4 +86,4 @@ def __dir__() -> list[str]:
 if sys.modules.get("gymnasium") is not None:
     importlib.import_module("inferway.learning.registration")
 if sys.modules.get("IPython") is not None:
-    importlib.import_module("inferway.experiments.notebook").register()
+    importlib.import_module("inferway.experiments.text").register()

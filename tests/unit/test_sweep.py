@@ -11,7 +11,7 @@ import pytest
 from inferway import load
 from inferway.experiments import sweep_figure
 from inferway.experiments.axis import Axis, axis
-from inferway.experiments.sweep import Sweep, plan
+from inferway.experiments.sweep import Sweep, points_of
 from inferway.experiments.sweep_figure import settled
 
 FILE = """
@@ -82,7 +82,7 @@ def test_what_is_no_sweep_is_refused(text: str, words: str) -> None:
 
 def test_every_combination_is_a_deployment(file: Path) -> None:
     texts = ["load=0.2,0.4", "policy=tad,priced", "instances.words/large=1,2", "seed=3"]
-    points = plan(load(file), [axis(text) for text in texts])
+    points = points_of(load(file), [axis(text) for text in texts])
     assert len(points) == 8
     last = points[-1]
     assert last.label == {
@@ -100,7 +100,7 @@ def test_every_combination_is_a_deployment(file: Path) -> None:
 
 def test_a_deadline_a_rate_and_any_path(file: Path) -> None:
     texts = ["deadline=2", "rate=3", "nodes.here.buffer=5", "accuracy_target=0.8"]
-    (point,) = plan(load(file), [axis(text) for text in texts])
+    (point,) = points_of(load(file), [axis(text) for text in texts])
     task = point.arguments["deployment"].tasks["words"]
     assert (task.deadline_s, task.accuracy_target) == (2.0, 0.8)
     assert point.arguments["deployment"].nodes["here"].buffer == 5
@@ -111,11 +111,11 @@ def test_a_deadline_a_rate_and_any_path(file: Path) -> None:
 def test_phases_keep_their_shape(file: Path) -> None:
     phases = "{process: phases, phases: [{for: 3 s, load: 0.2}, {for: 1 s, load: 0.6}]}"
     file.write_text(FILE.replace("{process: poisson, load: 0.5}", phases))
-    (point,) = plan(load(file), [axis("load=0.6")])
+    (point,) = points_of(load(file), [axis("load=0.6")])
     found = point.arguments["deployment"].workload["words"].arrivals.phases  # type: ignore[union-attr]
     assert [one.load for one in found] == pytest.approx([0.4, 1.2])
     with pytest.raises(ValueError, match="set load instead"):
-        plan(load(file), [axis("rate=1,2")])
+        points_of(load(file), [axis("rate=1,2")])
 
 
 @pytest.mark.parametrize(
@@ -134,13 +134,13 @@ def test_phases_keep_their_shape(file: Path) -> None:
 )
 def test_wrong_keys_and_values_are_one_sentence(file: Path, text: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as caught:
-        plan(load(file), [axis(text)])
+        points_of(load(file), [axis(text)])
     assert "\n" not in str(caught.value)
 
 
 def test_a_key_is_given_once(file: Path) -> None:
     with pytest.raises(ValueError, match="given twice"):
-        plan(load(file), [axis("load=0.1"), axis("load=0.2")])
+        points_of(load(file), [axis("load=0.1"), axis("load=0.2")])
 
 
 def a_sweep(axes: list[Axis], mean_s: list[float], stable: list[bool]) -> Sweep:

@@ -38,12 +38,12 @@ def plan(
     json: terminal.Json = False,
 ) -> None:
     """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
-    from inferway.twin.plan import plan as planned
+    import inferway
 
     deployment = options.opened(file)
     try:
         with terminal.progress() as told:
-            found = planned(
+            found = inferway.plan(
                 deployment,
                 node=node,
                 rate=rate,

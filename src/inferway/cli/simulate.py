@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -255,7 +254,7 @@ def _sweep(
     deployment = options.opened(file)
     try:
         axes = [axis(one) for one in written]
-        planned = sweep.plan(deployment, axes, settings["node"])
+        planned = sweep.points_of(deployment, axes, settings["node"])
     except SettingError as error:
         raise CommandError(f"--sweep {error}", REFUSED) from error
     except ValueError as error:
@@ -269,7 +268,7 @@ def _sweep(
             planned,
             folder,
             **settings,
-            workers=workers or os.cpu_count() or 1,
+            workers=workers,
             progress=told,
         )
     drawn, failed = options.saved(
@@ -312,9 +311,9 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
         }
         terminal.document({"schema": 1, "sweep": told, "tasks": tasks, "network": None})
         return
-    from inferway.experiments import simulation
+    from inferway.experiments.sweep import tables
 
-    terminal.show(*simulation.sweep(found))
+    terminal.show(*tables(found))
     if found.kept:
         terminal.show(f"{found.kept} of {found.points} points are from an earlier run.")
     for said, rows in found.frame[found.frame["error"].notna()].groupby("error"):

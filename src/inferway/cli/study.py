@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -17,7 +17,7 @@ from inferway.cli.options import writable
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from inferway.studies import Claim, Progress, Study
+    from inferway.studies import Progress, Study
 
 app = typer.Typer(
     no_args_is_help=True, help="Compute the papers' figures again, and check what they say."
@@ -60,6 +60,9 @@ def run(
     json: terminal.Json = False,
 ) -> None:
     """Run studies; what is stored is not computed again, and Ctrl-C loses nothing finished."""
+    from rich.text import Text
+
+    from inferway.experiments.claim import as_text
     from inferway.experiments.figure import save
     from inferway.experiments.study import place
 
@@ -83,7 +86,8 @@ def run(
                 "claims": [claim.to_json() for claim in claims],
             }
         else:
-            terminal.show(*_claims(one, claims, image))
+            title = Text(f"{one.name} ({one.source}): {image}", style="bold")
+            terminal.show(title, *as_text(claims), Text())
     if json:
         terminal.document({"schema": 1, "studies": documents})
 
@@ -158,23 +162,6 @@ def _named(names: list[str] | None) -> list[Study[Any]]:
         return named(names or ())
     except ValueError as error:
         raise CommandError(str(error), REFUSED) from error
-
-
-def _claims(study: Study[Any], claims: Sequence[Claim], image: Path) -> list[Text]:
-    from rich.text import Text
-
-    colors = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
-    lines = [Text(f"{study.name} ({study.source}): {image}", style="bold")]
-    for claim in claims:
-        word = (f"{claim.verdict:<3}", colors[claim.verdict])
-        line = Text.assemble(word, f" {claim.says} ", (f"[{claim.where}]", "dim"))
-        line.append(f"\n    {claim.measure}: ")
-        line.append(claim.measured, style="bold")
-        line.append(f" (reproduces {claim.tolerance})")
-        if claim.why:
-            line.append(f"\n    {claim.why}", style="dim")
-        lines.append(line)
-    return [*lines, Text()]
 
 
 def _listing(studies: list[Study[Any]]) -> list[Text]:

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-import matplotlib as mpl
 import numpy as np
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from inferway.experiments.figure import STYLE
+from inferway.experiments.figure import canvas
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-    from matplotlib.image import AxesImage
-
     from inferway.network import DeliveryNetwork
 
-_MOST_ROWS = 40
-_MOST_NUMBERS = 400
+_MOST_ROWS: Final = 40
+_MOST_NUMBERS: Final = 400
 
 
 class Grid(NamedTuple):
@@ -56,36 +51,32 @@ def by_tier(network: DeliveryNetwork, presence: NDArray[np.float64], title: str 
         Of the grid.
     """
     pairs, models = network.pairs, network.models
-    names, group = _rows(network)
     accuracy = np.zeros(len(network.variants))
     accuracy[models.variant] = models.accuracy
     order = np.argsort(accuracy, kind="stable")
+    columns = [network.variants[k] for k in order]
+    # The row of each node, -1 for repositories.
+    hosts, alone = ~network.repository, len(network.tiers) == 1
+    group = np.full(len(network.nodes), -1)
+    if not alone:
+        tiers, group[hosts] = np.unique(network.tier[hosts], return_inverse=True)
+        names = [network.tiers[tier] for tier in tiers]
+    elif hosts.sum() <= _MOST_ROWS:
+        group[hosts] = np.arange(hosts.sum())
+        names = [network.nodes[v] for v in np.flatnonzero(hosts)]
+    else:
+        group[hosts] = 0
+        names = ["all nodes"]
     counts = np.zeros((len(names), len(order)))
     row = group[pairs.node]
-    here = row >= 0
-    np.add.at(counts, (row[here], models.variant[pairs.model][here]), presence[here])
-    nodes = np.bincount(group[group >= 0], minlength=len(names))
+    held = row >= 0
+    np.add.at(counts, (row[held], models.variant[pairs.model][held]), presence[held])
+    nodes = np.bincount(group[hosts], minlength=len(names))
     values = (counts / np.maximum(nodes, 1)[:, None])[:, order]
-    if len(network.tiers) == 1 and values.any():  # a node that holds nothing needs no row
+    if alone and values.any():  # a node that holds nothing needs no row
         shown = np.flatnonzero(values.any(axis=1))
         names, values = [names[row] for row in shown], values[shown]
-    return Grid(title, names, [network.variants[k] for k in order], values)
-
-
-def _rows(network: DeliveryNetwork) -> tuple[list[str], NDArray[np.int64]]:
-    """Name the rows, and tell the row of each node; -1 for repositories."""
-    hosts = ~network.repository
-    group = np.full(len(network.nodes), -1)
-    if len(network.tiers) > 1:
-        shown = [t for t in range(len(network.tiers)) if (hosts & (network.tier == t)).any()]
-        for row, tier in enumerate(shown):
-            group[hosts & (network.tier == tier)] = row
-        return [network.tiers[tier] for tier in shown], group
-    if hosts.sum() <= _MOST_ROWS:
-        group[hosts] = np.arange(hosts.sum())
-        return [network.nodes[v] for v in np.flatnonzero(hosts)], group
-    group[hosts] = 0
-    return ["all nodes"], group
+    return Grid(title, names, columns, values)
 
 
 def heat_maps(
@@ -112,37 +103,32 @@ def heat_maps(
     top = max(max(float(grid.values.max(initial=0.0)) for grid in grids), 1e-9)
     rows = [len(grid.rows) for grid in grids]
     columns = max(len(grid.columns) for grid in grids)
-    with mpl.rc_context({**STYLE, "font.size": 10}):
-        width = min(16.0, max(6.4, 2.2 + 0.52 * columns))
-        height = sum(0.34 * n + 1.0 for n in rows) + 0.9
-        figure = Figure(figsize=(width, height), layout="constrained")
-        FigureCanvasAgg(figure)
+    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
+    size = min(16.0, max(6.4, 2.2 + 0.52 * columns)), sum(0.34 * n + 1.0 for n in rows) + 0.9
+    with canvas(*size, title) as figure:
         every = figure.subplots(len(grids), 1, height_ratios=[n + 2 for n in rows], squeeze=False)
         for axes, grid in zip(every[:, 0], grids, strict=True):
-            image = _draw(axes, grid, top, numbers=columns * max(rows) <= _MOST_NUMBERS)
+            image = axes.imshow(
+                grid.values,
+                aspect="auto",
+                cmap="Blues",
+                vmin=0.0,
+                vmax=top,
+                interpolation="nearest",
+            )
+            long = any(len(name) > 3 for name in grid.columns)
+            axes.set_yticks(range(len(grid.rows)), grid.rows)
+            axes.set_xticks(
+                range(len(grid.columns)), grid.columns, fontsize=8, **(turned if long else {})
+            )
+            axes.tick_params(length=0)
+            axes.spines[:].set_visible(False)
+            axes.set_title(grid.title, loc="left", fontsize=10)
+            for (row, column), value in np.ndenumerate(grid.values):
+                if columns * max(rows) <= _MOST_NUMBERS and value >= 0.05 * top:
+                    color = "white" if value > 0.6 * top else "#222222"
+                    text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
+                    axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
         every[-1, 0].set_xlabel(across)
         figure.colorbar(image, ax=list(every[:, 0]), label=label, fraction=0.04, pad=0.02)
-        if title:
-            size = min(12.0, 105 * width / len(title))
-            figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
         return figure
-
-
-def _draw(axes: Axes, grid: Grid, top: float, *, numbers: bool) -> AxesImage:
-    image = axes.imshow(
-        grid.values, aspect="auto", cmap="Blues", vmin=0.0, vmax=top, interpolation="nearest"
-    )
-    axes.set_yticks(range(len(grid.rows)), grid.rows)
-    turned: dict[str, Any] = {"rotation": 45, "ha": "right", "rotation_mode": "anchor"}
-    long = max((len(name) for name in grid.columns), default=0) > 3
-    axes.set_xticks(range(len(grid.columns)), grid.columns, fontsize=8, **(turned if long else {}))
-    axes.tick_params(length=0)
-    axes.spines[:].set_visible(False)
-    axes.set_title(grid.title, loc="left", fontsize=10)
-    if numbers:
-        for (row, column), value in np.ndenumerate(grid.values):
-            if value >= 0.05 * top:
-                color = "white" if value > 0.6 * top else "#222222"
-                text = f"{value:.2g}" if value < 10 else f"{value:.0f}"
-                axes.text(column, row, text, ha="center", va="center", color=color, fontsize=7)
-    return image

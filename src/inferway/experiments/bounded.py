@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-_POINTS = 60
-"""Of a curve over the rate."""
+_POINTS: Final = 60  # of a curve over the rate
 
 
 class BoundResult(dict[str, Bound]):
@@ -40,16 +39,11 @@ class BoundResult(dict[str, Bound]):
         """One row per task; a column for each variant's share."""
         import pandas as pd
 
+        columns = ("max_rate_per_s", "rate_per_s", "least_response_time_s", "price_s")
         rows = [
-            {
-                "task": name,
-                "accuracy_target": one.target,
-                "max_rate_per_s": one.max_rate_per_s,
-                "rate_per_s": one.rate_per_s,
-                "least_response_time_s": one.least_response_time_s,
-                "price_s": one.price_s,
-                **{f"shares.{variant}": part for variant, part in (one.shares or {}).items()},
-            }
+            {"task": name, "accuracy_target": one.target}
+            | {column: getattr(one, column) for column in columns}
+            | {f"shares.{variant}": part for variant, part in (one.shares or {}).items()}
             for name, one in self.items()
         ]
         return pd.DataFrame(rows)
@@ -58,19 +52,18 @@ class BoundResult(dict[str, Bound]):
         """Draw the least response time at every rate that keeps the target."""
         shown = []
         for name, one in self.items():
-            fleet = self._fleets[name]
             rates = one.max_rate_per_s * np.linspace(1e-3, 1.0, _POINTS)
             # The last is a rounding away from a rate that no mix carries.
             rates[-1] *= 1 - 1e-9
-            found = [solve(fleet, one.target, float(rate), one.energy_budget) for rate in rates]
-            curves = [
-                Curve("no policy is quicker", rates.tolist(), [at.response_time_s for at in found])
+            times_s = [
+                solve(self._fleets[name], one.target, rate, one.energy_budget).response_time_s
+                for rate in rates.tolist()
             ]
+            curves = [Curve("no policy is quicker", rates.tolist(), times_s)]
             if one.rate_per_s is not None and one.least_response_time_s is not None:
-                here = ([one.rate_per_s], [one.least_response_time_s])
-                curves.append(Curve("the workload", *here, color=0))
-            panel = Panel(f"task {name}", "arrival rate, 1/s", "response time, s", curves)
-            shown.append(panel)
+                at = ([one.rate_per_s], [one.least_response_time_s])
+                curves.append(Curve("the workload", *at, color=0))
+            shown.append(Panel(f"task {name}", "arrival rate, 1/s", "response time, s", curves))
         return panels(shown, columns=2)
 
     def _repr_html_(self) -> str:
@@ -105,28 +98,18 @@ def bound(deployment: Deployment, *, node: str | None = None) -> BoundResult:
 
 def tables(name: str, one: Bound) -> list[Table]:
     """The numbers of one task, and its routing tuples."""
-    return [_numbers(name, one), _tuples(one)]
-
-
-def _numbers(name: str, one: Bound) -> Table:
-    rate, too_high = one.rate_per_s, one.feasible is False
-    rows = [
+    rate, budget = one.rate_per_s, one.energy_budget
+    numbers = [
         ["accuracy target", "none" if one.target is None else f"{one.target:g}"],
+        *([] if budget is None else [["energy budget per request", f"{budget:g} J"]]),
         ["greatest rate", f"{one.max_rate_per_s:.6g}/s"],
         ["greatest rate per instance", f"{one.max_rate_normalized:.6g}/s"],
         ["rate", "none in the file" if rate is None else f"{rate:.6g}/s"],
         ["least response time", seconds(one.least_response_time_s)],
+        *([f"share of {of}", percent(part, 2)] for of, part in (one.shares or {}).items()),
     ]
-    if one.energy_budget is not None:
-        rows.insert(1, ["energy budget per request", f"{one.energy_budget:g} J"])
-    for variant, part in (one.shares or {}).items():
-        rows.append([f"share of {variant}", percent(part, 2)])
-    caption = "The rate is above the greatest that keeps the target." if too_high else None
-    return table(f"Task {name}", ["", "bound"], rows, caption=caption)
-
-
-def _tuples(one: Bound) -> Table:
-    rows = [
+    too_high = "The rate is above the greatest that keeps the target."
+    tuples = [
         [
             " + ".join(found["variants"]),
             " + ".join(percent(part, 2) for part in found["routing"]),
@@ -134,11 +117,15 @@ def _tuples(one: Bound) -> Table:
         ]
         for found in one.to_json()["tuples"]
     ]
-    caption = "A negative share takes traffic off a variant that is busy."
     shuffles = any(part < 0 for found in one.tuples for part in found.routing)
-    return table(
-        "Routing tuples",
-        ["variants", "shares", "mean service time"],
-        rows,
-        caption=caption if shuffles else None,
-    )
+    negative = "A negative share takes traffic off a variant that is busy."
+    return [
+        table(
+            *(f"Task {name}", ["", "bound"], numbers),
+            caption=too_high if one.feasible is False else None,
+        ),
+        table(
+            *("Routing tuples", ["variants", "shares", "mean service time"], tuples),
+            caption=negative if shuffles else None,
+        ),
+    ]

@@ -1,14 +1,26 @@
-"""Claims: sentences that are checked by number, and how they are written in every table."""
+"""Claims: sentences that are checked by number, and how terminals and pages write them."""
 
 from __future__ import annotations
 
 import math
 import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from html import escape
+from typing import TYPE_CHECKING, Any, Final, Literal
 
-HEADINGS = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
+if TYPE_CHECKING:
+    import pandas as pd
+    from rich.text import Text
+
+HEADINGS: Final = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
 """Of a table of claims."""
+MARKDOWN: Final = ("where", "claim", "measured", "reproduces", "", "beside it")
+"""The same in Markdown, where a value stands beside its measure."""
+_COLORS: Final = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
+_KINDS: Final = {"where": "number", "value": "number", "reproduces": "number"}
+"""Classes of HTML cells by heading: these are never broken into lines."""
 
 Verdict = Literal["yes", "no", "not settled", "-"]
 
@@ -53,7 +65,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """Whether it reproduces: not settled where the interval straddles a limit."""
+        """Say if it reproduces: not settled where the interval straddles a limit."""
         if math.isnan(self.value):
             return "-"
         least = -math.inf if self.at_least is None else self.at_least
@@ -66,7 +78,7 @@ class Claim:
 
     @property
     def reproduced(self) -> bool | None:
-        """Whether it reproduces; None where nothing was measured, or it is not settled."""
+        """The verdict; None where nothing was measured, or it is not settled."""
         return {"yes": True, "no": False}.get(self.verdict)
 
     @property
@@ -86,7 +98,7 @@ class Claim:
         return f"{self.write(self.value)} ({self.write(self.low)} to {self.write(self.high)})"
 
     def write(self, value: float) -> str:
-        """A value with its unit."""
+        """Write a value with its unit."""
         if math.isnan(value):
             return "not measured"
         if math.isinf(value):
@@ -137,15 +149,83 @@ def claim(
     if read is None:
         raise ValueError(f"a limit is such as 'at most 0.2 %' or '1 to 2 s', not {limit!r}")
     unit = read["unit"] or ""
-    size = 0.01 if unit == "%" else 1.0
-    low, high = read["low"], read["number"]
-    if read["end"] is not None:
-        low, high = (high, None) if read["end"] == "at least" else (None, high)
-    least, most = (None if end is None else _scaled(end, size) for end in (low, high))
+
+    def number(text: str) -> float:
+        if unit == "%":
+            return float(f"{float(text) * 0.01:.12g}")
+        return int(text) if text.isdigit() else float(text)
+
+    least = None if read["end"] == "at most" else number(read["low"] or read["number"])
+    most = None if read["end"] == "at least" else number(read["number"])
     return Claim(where, says, measure, value, least, most, unit, why, **interval)
 
 
-def _scaled(number: str, size: float) -> float:
-    if size != 1.0:
-        return float(f"{float(number) * size:.12g}")
-    return int(number) if number.isdigit() else float(number)
+def as_text(claims: Iterable[Claim]) -> list[Text]:
+    """Write claims for a terminal: verdict, sentence, what was measured and what it needs."""
+    from rich.text import Text
+
+    lines = []
+    for one in claims:
+        verdict = (f"{one.verdict:<3}", _COLORS[one.verdict])
+        line = Text.assemble(
+            *(verdict, f" {one.says} ", (f"[{one.where}]", "dim"), f"\n    {one.measure}: "),
+            *((one.measured, "bold"), f" (reproduces {one.tolerance})"),
+        )
+        lines.append(line.append(f"\n    {one.why}", style="dim") if one.why else line)
+    return lines
+
+
+def as_frame(claims: Iterable[Claim]) -> pd.DataFrame:
+    """Write claims for a notebook: sentence, value, tolerance and verdict."""
+    import pandas as pd
+
+    shown = pd.DataFrame([one.cells() for one in claims])
+    shown = shown[["claim", "value", "reproduces", "reproduced"]]
+    return shown.rename(columns={"value": "measured", "reproduced": ""})
+
+
+def as_html(claims: Iterable[Claim]) -> str:
+    """Write claims as an HTML table; the class of a verdict's cell is its color."""
+    head = "".join(f"<th>{heading}</th>" for heading in HEADINGS)
+    rows = ""
+    for one in claims:
+        verdict = {"not settled": "open", "-": ""}.get(one.verdict, one.verdict)
+        kinds = _KINDS | {"reproduced": verdict}
+        cells = (
+            f'<td class="{kind}">{escape(cell)}</td>' if kind else f"<td>{escape(cell)}</td>"
+            for heading, cell in one.cells().items()
+            for kind in (kinds.get(heading),)
+        )
+        rows += f"<tr>{''.join(cells)}</tr>\n"
+    return (
+        f'<div class="wide"><table><thead><tr>{head}</tr></thead>\n'
+        f"<tbody>{rows}</tbody></table></div>\n"
+    )
+
+
+def as_markdown(claims: Iterable[Claim]) -> str:
+    """Write claims as a Markdown table."""
+    lines = [_row(MARKDOWN), "|" + "---|" * len(MARKDOWN)]
+    for one in claims:
+        cells, value = one.cells(), one.write(one.value)
+        interval = cells.pop("value").removeprefix(value)
+        cells["measured"] += f": **{value}**{interval}"
+        if one.verdict not in ("yes", "-"):
+            cells["reproduced"] = f"**{one.verdict}**"
+        lines.append(_row(list(cells.values())))
+    return "\n".join(lines)
+
+
+def _row(cells: Sequence[str]) -> str:
+    said = (" ".join(cell.split()).replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(said)} |"
+
+
+def counted(of: Iterable[tuple[str, str]]) -> str:
+    """Count the papers' claims in a sentence, from where each stands and its verdict."""
+    count = Counter(verdict for where, verdict in of if not where.startswith("ours"))
+    total = count["yes"] + count["no"] + count["not settled"]
+    return (
+        f"{count['yes']} of the papers' {total} checked claims reproduce, {count['no']} do not, "
+        f"and {count['not settled']} are not settled."
+    )

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 Axis = Literal["linear", "log"]
+# A figure of matplotlib, which is imported where something is drawn.
 Drawing: TypeAlias = "Figure"
-"""A figure of matplotlib, which is imported where something is drawn."""
 _QUIET: Final = "#555555"
 _THEORY: Final = "#000000"
 
@@ -124,14 +124,14 @@ def line(
         A part of the labels, and its values.
     """
     ((across, values),) = axis.items()
-    found = [results.measure(column, **{across: value}) for value in values]
+    measured = [results.measure(column, **{across: value}) for value in values]
     plain = look.color < 0 or not errors
     return Curve(
         look.label,
         values if stretch == 1.0 else [stretch * value for value in values],
-        [scale * one.mean for one in found],
-        () if plain else [2 * scale * one.stderr for one in found],
-        () if plain else [not one.stable for one in found],
+        [scale * one.mean for one in measured],
+        () if plain else [2 * scale * one.stderr for one in measured],
+        () if plain else [not one.stable for one in measured],
         look.color,
         look.dash,
     )
@@ -193,29 +193,21 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
     figure
         For `inferway.experiments.figure.save`.
     """
-    import matplotlib as mpl
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    from inferway.experiments.figure import STYLE
+    from inferway.experiments.figure import canvas
 
     columns = min(columns, max(len(shown), 1))
     rows = max(1, math.ceil(len(shown) / columns))
-    with mpl.rc_context({**STYLE, "font.size": 10}):
-        figure = Figure(figsize=(3.6 * columns + 0.4, 2.9 * rows + 0.9), layout="constrained")
-        FigureCanvasAgg(figure)
-        keys: dict[str, Line2D] = {}
-        for place, panel in enumerate(shown):
-            axes = figure.add_subplot(rows, columns, place + 1)
-            _draw(axes, panel, keys)
-        if title:
-            size = min(12.0, 105 * figure.get_figwidth() / len(title))
-            figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
+    width = 3.6 * columns + 0.4
+    keys: dict[str, Line2D] = {}
+    with canvas(width, 2.9 * rows + 0.9, title) as figure:
+        for place, panel in enumerate(shown, 1):
+            _draw(figure.add_subplot(rows, columns, place), panel, keys)
         if keys:
+            letters = max(map(len, keys)) + 8  # the line and the gap before it
             figure.legend(
                 handles=sorted(keys.values(), key=_rank),
                 loc="outside lower center",
-                ncols=_columns(list(keys), figure.get_figwidth()),
+                ncols=max(1, min(len(keys), int(13.5 * width / letters))),
                 frameon=False,
             )
         return figure
@@ -223,15 +215,7 @@ def panels(shown: Sequence[Panel], *, columns: int = 3, title: str = "") -> Figu
 
 def _rank(key: Line2D) -> int:
     """Theory first, what is only marked last."""
-    if key.get_linestyle() == "None":
-        return 2
-    return int(key.get_color() != _THEORY)
-
-
-def _columns(labels: Sequence[str], width: float) -> int:
-    """How many columns of a legend fit into a width in inches."""
-    letters = max(map(len, labels)) + 8  # the line and the gap before it
-    return max(1, min(len(labels), int(13.5 * width / letters)))
+    return 2 if key.get_linestyle() == "None" else int(key.get_color() != _THEORY)
 
 
 def _draw(axes: Axes, panel: Panel, keys: dict[str, Line2D]) -> None:
@@ -288,19 +272,17 @@ def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> Non
     solid = ~hollow & np.isfinite(y)
     alone = solid.sum() == 1
     marked = alone or (curve.markers and not theory)
-    marker = MARKERS[curve.color % len(MARKERS)] if marked else ""
-    look = {"color": color, "linestyle": curve.dash, "linewidth": 1.5, "markersize": 4.5}
-    axes.plot(
-        x[solid],
-        y[solid],
-        marker=marker,
-        zorder=2 if theory else 3,
-        clip_on=not alone,  # at 0 it would be half a marker
-        **look,  # type: ignore[arg-type]
-    )
+    look: dict[str, Any] = {
+        "color": color,
+        "linestyle": curve.dash,
+        "linewidth": 1.5,
+        "markersize": 4.5,
+        "marker": MARKERS[curve.color % len(MARKERS)] if marked else "",
+    }
+    # Clipped, a marker alone would be half a one at 0.
+    axes.plot(x[solid], y[solid], zorder=2 if theory else 3, clip_on=not alone, **look)
     if len(curve.error):
-        error = np.asarray(curve.error, float)[solid]
-        error = np.where(np.isfinite(error), error, 0.0)
+        error = np.nan_to_num(np.asarray(curve.error, float)[solid], posinf=0.0, neginf=0.0)
         axes.errorbar(
             x[solid], y[solid], yerr=error, fmt="none", ecolor=color, elinewidth=1.0, capsize=2
         )
@@ -309,7 +291,7 @@ def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> Non
             x[hollow],
             np.fmin(y[hollow], top),  # what would lie above the frame is marked at it
             linestyle="none",
-            marker=marker or "o",
+            marker=look["marker"] or "o",
             markersize=5.5,
             markerfacecolor="white",
             markeredgecolor=color,
@@ -320,7 +302,4 @@ def _curve(axes: Axes, curve: Curve, top: float, keys: dict[str, Line2D]) -> Non
             "unstable (hollow)",
             Line2D([], [], linestyle="none", marker="o", mfc="white", mec=_QUIET, label="unstable"),
         )
-    keys.setdefault(
-        curve.label,
-        Line2D([], [], marker=marker, label=curve.label, **look),  # type: ignore[arg-type]
-    )
+    keys.setdefault(curve.label, Line2D([], [], label=curve.label, **look))

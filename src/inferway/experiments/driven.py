@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ if TYPE_CHECKING:
 
 Float = NDArray[np.float64]
 
-_POINTS = 400
-"""Of a curve of latencies."""
+_POINTS: Final = 400  # of a curve of latencies
 
 
 @dataclass(frozen=True)
@@ -114,9 +113,8 @@ def drive(
     """
     from inferway import loadgen
 
-    access = loadgen.Access(key, authority)
     settings: dict[str, Any] = {
-        "access": access,
+        "access": loadgen.Access(key, authority),
         "duration_s": duration,
         "seed": seed,
         "binary": binary,
@@ -131,17 +129,20 @@ def drive(
         addresses = loadgen.addresses_of(deployment, None) if url is None else dict(url)
         driven = loadgen.drive_network(deployment, addresses, **settings)
         found = loadgen.network_summary(driven, deployment)
-        title = deployment.path.name
-        return Driven(title, found.tasks, {driven.task: driven}, found)
+        return Driven(deployment.path.name, found.tasks, {driven.task: driven}, found)
     if not isinstance(url, str | None):
         raise loadgen.DriveError("one server is driven at one address; the file has no `network`")
-    where = url or loadgen.URL
-    records = loadgen.run(deployment, where, **settings)
+    records = loadgen.run(deployment, url or loadgen.URL, **settings)
     summaries = {}
     for name, record in records.items():
         variants = deployment.tasks[name].variants.values()
         summaries[name] = loadgen.summary(record, {one.name: one.accuracy for one in variants})
-    return Driven(where, summaries, records)
+    return Driven(url or loadgen.URL, summaries, records)
+
+
+_COUNTS: Final = ("offered", "answered", "rejected", "failed")
+_ACCURACIES: Final = ("accuracy", "profile_accuracy")
+_TIMES: Final = {"mean": "mean_s", "p50": "p50_s", "p95": "p95_s", "p99": "p99_s"}
 
 
 def task_tables(url: str, summaries: Mapping[str, Summary]) -> list[RenderableType]:
@@ -170,36 +171,45 @@ def network_tables(found: NetworkSummary) -> list[RenderableType]:
     gain = found.gain
     parts = {"all": found.whole, **found.tasks}
     parts |= {f"from {name}": one for name, one in found.entries.items()}
-    counts = [[name, *_counts(one)] for name, one in parts.items()]
-    columns = ["", "requests", "answered", "rejected", "failed", "by labels", "by profiles"]
-    caption = (
-        f"Accuracies by labels and by profiles. Gain per request (NTAG): {gain.ntag_ms:.4g} ms, "
-        f"over {len(gain.offered)} slots of {gain.slot_s:g} s."
-    )
-    laid: list[RenderableType] = [table("Network, driven", columns, counts, caption=caption)]
-    times = [[name, *_latency(one)] for name, one in parts.items()]
-    caption = "In ms, from when a request was due to its answer."
-    laid += [Text(), table("Latency", ["", "mean", "p50", "p95", "p99"], times, caption=caption)]
+    counts = [
+        [name, *(str(getattr(one, what)) for what in _COUNTS)]
+        + [accuracy(getattr(one, what)) for what in _ACCURACIES]
+        for name, one in parts.items()
+    ]
+    times = [
+        [name, *(milliseconds(getattr(one, what)) for what in _TIMES.values())]
+        for name, one in parts.items()
+    ]
     served = [
         [node, percent(sum(parts.values())), shares(parts)]
         for node, parts in sorted(found.served.items(), key=lambda one: -sum(one[1].values()))
     ]
-    laid += [Text(), table("Answered at", ["node", "answers", "by"], served, left=(0, 2))]
+    laid: list[RenderableType] = [
+        table(
+            "Network, driven",
+            ["", "requests", "answered", "rejected", "failed", "by labels", "by profiles"],
+            counts,
+            caption=(
+                "Accuracies by labels and by profiles. Gain per request (NTAG): "
+                f"{gain.ntag_ms:.4g} ms, over {len(gain.offered)} slots of {gain.slot_s:g} s."
+            ),
+        ),
+        Text(),
+        table(
+            *("Latency", ["", *_TIMES], times),
+            caption="In ms, from when a request was due to its answer.",
+        ),
+        Text(),
+        table("Answered at", ["node", "answers", "by"], served, left=(0, 2)),
+    ]
     if found.hops:
         hops = ", ".join(f"{number} over {hop}" for hop, number in found.hops.items())
         laid.append(Text(f"Answers by links between entry and answering node: {hops}."))
-    for sentence, number in found.degraded.items():
-        laid.append(Text(f"{number} answers were degraded: {sentence}", style="yellow"))
+    laid += [
+        Text(f"{number} answers were degraded: {sentence}", style="yellow")
+        for sentence, number in found.degraded.items()
+    ]
     return laid + _failures({"": found.whole})
-
-
-def _counts(one: Summary) -> list[str]:
-    counts = [str(n) for n in (one.offered, one.answered, one.rejected, one.failed)]
-    return [*counts, accuracy(one.accuracy), accuracy(one.profile_accuracy)]
-
-
-def _latency(one: Summary) -> list[str]:
-    return [milliseconds(s) for s in (one.mean_s, one.p50_s, one.p95_s, one.p99_s)]
 
 
 def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
@@ -208,15 +218,12 @@ def _failures(summaries: Mapping[str, Summary]) -> list[RenderableType]:
         for name, one in summaries.items()
         for reason, count in one.failures.items()
     ]
-    if not rows:
-        return []
+    title, columns = "Without an answer", ["task", "requests", "why"]
     if len(summaries) == 1:
-        return [
-            Text(),
-            table("Without an answer", ["why", "requests"], [[c, b] for _, b, c in rows]),
-        ]
-    laid = table("Without an answer", ["task", "requests", "why"], rows, left=(0, 2))
-    return [Text(), laid]
+        laid = table(title, ["why", "requests"], [[reason, count] for _, count, reason in rows])
+    else:
+        laid = table(title, columns, rows, left=(0, 2))
+    return [Text(), laid] if rows else []
 
 
 def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
@@ -235,44 +242,40 @@ def latencies(parts: Mapping[str, Float], *, title: str = "") -> Figure:
 def _distribution(parts: Mapping[str, Float]) -> Panel:
     curves = []
     for color, (name, latency_s) in enumerate(parts.items()):
-        known = np.sort(latency_s[np.isfinite(latency_s)])
-        if known.size:
-            share = np.linspace(0.0, 1.0, min(_POINTS, known.size))
-            at = np.quantile(known, share) * 1e3
+        finite_s = latency_s[np.isfinite(latency_s)]
+        if finite_s.size:
+            share = np.linspace(0.0, 1.0, min(_POINTS, finite_s.size))
+            at = np.quantile(finite_s, share) * 1e3
             curves.append(Curve(name, at.tolist(), share.tolist(), color=color, markers=False))
     return Panel("latency", "latency, ms", "share of answers", curves, scale_across="log")
 
 
 def course(record: NetworkRecord, found: NetworkSummary, *, title: str = "") -> Figure:
     """Draw a network's latencies by task and entry, and its gain, latency and losses by slot."""
-    gain = found.gain
+    gain, latency_s = found.gain, record.latency_s
     middle = (gain.time_s + gain.slot_s / 2).tolist()
-
-    def line(label: str, values: Float, color: int) -> Curve:
-        return Curve(label, middle, values.tolist(), color=color)
-
-    latency_s = record.latency_s
     parts = {"all": latency_s}
     if len(found.tasks) > 1:
         parts |= {name: latency_s[record.kind == record.kinds.index(name)] for name in found.tasks}
     for name in found.entries:
         parts[f"from {name}"] = latency_s[record.entry == record.nodes.index(name)]
-    length = gain.slot_s
-    lost = gain.rejected + gain.failed
-    shown: Sequence[Panel] = [
-        _distribution(parts),
-        Panel("gain", "time, s", "gain per request, ms", [line("all", gain.gain_ms, 0)]),
-        Panel("latency", "time, s", "mean, ms", [line("all", gain.latency_s * 1e3, 0)]),
-        Panel(
-            "requests",
-            "time, s",
-            "per second",
-            [
-                line("answered", gain.answered / length, 1),
-                line("without an answer", lost / length, 2),
-            ],
+    shown = [_distribution(parts)]
+    for panel, up, lines in (
+        ("gain", "gain per request, ms", {"all": gain.gain_ms}),
+        ("latency", "mean, ms", {"all": gain.latency_s * 1e3}),
+        (
+            *("requests", "per second"),
+            {
+                "answered": gain.answered / gain.slot_s,
+                "without an answer": (gain.rejected + gain.failed) / gain.slot_s,
+            },
         ),
-    ]
+    ):
+        curves = [
+            Curve(label, middle, values.tolist(), color=color)
+            for color, (label, values) in enumerate(lines.items(), len(lines) - 1)
+        ]
+        shown.append(Panel(panel, "time, s", up, curves))
     return panels(shown, columns=2, title=title)
 
 
@@ -302,9 +305,9 @@ def write(records: Mapping[str, Record], folder: Path, figure: Figure) -> list[P
         {"task": np.full(len(record), name)} | record.to_frame() for name, record in records.items()
     ]
     frame = pd.concat(map(pd.DataFrame, tables), ignore_index=True)
-    for name, column in tables[0].items():
-        if column.dtype.kind == "U":  # names repeat on every row; as categories they are small
-            frame[name] = frame[name].astype("category")
+    # Names repeat on every row; as categories they are small.
+    names = [name for name, column in tables[0].items() if column.dtype.kind == "U"]
+    frame = frame.astype(dict.fromkeys(names, "category"))
     file = folder / "requests.parquet"
     frame.to_parquet(file, index=False)
     return [file, save(figure, folder / "latency")[0]]

@@ -1,23 +1,24 @@
-"""Figures: latency against accuracy, drawn with matplotlib's objects, no global state."""
+"""Figures with matplotlib's objects, no global state: their look, trade-offs, and bars."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
+# Told apart by color-blind readers, too (M. Okabe and K. Ito, Color Universal Design, 2008).
 COLORS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Told apart by color-blind readers, too (M. Okabe and K. Ito, Color Universal Design, 2008)."""
-
 MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X")
-
+# What all figures have in common, for `matplotlib.rc_context`.
 STYLE: Final[Any] = {
     "font.size": 11,
     "axes.spines.top": False,
@@ -29,11 +30,53 @@ STYLE: Final[Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "inferway",
 }
-"""What all figures have in common, for ``matplotlib.rc_context``."""
-
 _QUIET: Final = "#555555"
 _LABEL_HEIGHT: Final = 15.0
 _LABEL_WIDTH: Final = 130.0
+_BARS_WIDTH: Final = 0.8  # of all bars of a name, where the next name is 1 away
+_MOST_LEVEL: Final = 6  # so many names stand beside each other without being turned
+_MARKED: Final[Any] = {
+    "linestyle": "none",
+    "marker": "D",
+    "markersize": 6,
+    "markerfacecolor": "white",
+    "markeredgecolor": "black",
+}
+
+
+@contextmanager
+def canvas(width: float, height: float, title: str = "", font: float = 10) -> Iterator[Figure]:
+    """Yield a figure of so many inches to draw on; a title gets the size that fits its width."""
+    with mpl.rc_context({**STYLE, "font.size": font}):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        FigureCanvasAgg(figure)
+        yield figure
+        if title:
+            size = min(12.0, 105 * width / len(title))
+            figure.suptitle(title, fontsize=size, fontweight="bold", x=0.01, ha="left")
+
+
+def save(figure: Figure, path: Path) -> tuple[Path, Path]:
+    """Write a figure as PNG and SVG.
+
+    Parameters
+    ----------
+    figure
+        What to write.
+    path
+        Where, without its suffix or with either; the folder is made if needed.
+
+    Returns
+    -------
+    png, svg
+        The files.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
+    with mpl.rc_context(STYLE):
+        figure.savefig(png, dpi=160)
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg
 
 
 @dataclass(frozen=True)
@@ -88,19 +131,46 @@ def trade_off(
     figure
         For `save`.
     """
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(7.2, 4.6), layout="constrained")
-        FigureCanvasAgg(figure)
+    drawn = [one for one in points if one.accuracy == one.accuracy and one.latency_s > 0]
+    across = [end for one in drawn for end in one.interval] + [one for one, _ in bound]
+    across += [] if target is None else [target]
+    up = [one.latency_s for one in drawn] + [one.tail_s for one in drawn if one.tail_s]
+    up += [latency_s for _, latency_s in bound]
+    with canvas(7.2, 4.6, font=STYLE["font.size"]) as figure:
         axes = figure.add_subplot()
         axes.set_yscale("log")
         axes.grid(axis="y", which="major", color="#DDDDDD", linewidth=0.8)
         axes.set_axisbelow(True)
-        drawn = [p for p in points if p.accuracy == p.accuracy and p.latency_s > 0]
-        for index, point in enumerate(drawn):
-            _draw(axes, point, index)
+        for index, one in enumerate(drawn):
+            low, high = one.interval
+            tail_s = one.tail_s or one.latency_s
+            axes.errorbar(
+                [one.accuracy],
+                [one.latency_s],
+                xerr=[[max(one.accuracy - low, 0.0)], [max(high - one.accuracy, 0.0)]],
+                yerr=None if one.tail_s is None else [[0.0], [max(tail_s - one.latency_s, 0.0)]],
+                fmt=MARKERS[index % len(MARKERS)],
+                color=COLORS[index % len(COLORS)],
+                markersize=8,
+                elinewidth=1.5,
+                capsize=3,
+                zorder=3,
+            )
         if bound:
-            _bound(axes, bound)
-        _limits(axes, drawn, bound, target)
+            axes.plot(*zip(*bound, strict=True), color="#000000", linewidth=1.5, zorder=2)
+            axes.annotate(
+                "lower bound (LP)",
+                bound[len(bound) // 3],
+                xytext=(0, 6),
+                textcoords="offset points",
+                ha="center",
+                va="bottom",
+            )
+        if across:  # room for labels on the left, and no number touches the frame
+            span = max(max(across) - min(across), 0.02)
+            axes.set_xlim(min(across) - 0.24 * span, max(across) + 0.08 * span)
+        if up:
+            axes.set_ylim(min(up) / 1.6, max(up) * 1.8)
         if target is not None:
             axes.axvline(target, color=_QUIET, linewidth=1.0, linestyle=(0, (4, 3)), zorder=1)
             axes.annotate(
@@ -123,57 +193,15 @@ def trade_off(
         return figure
 
 
-def save(figure: Figure, path: Path) -> tuple[Path, Path]:
-    """Write a figure as PNG and SVG.
-
-    Parameters
-    ----------
-    figure
-        What to write.
-    path
-        Where, without its suffix or with either; the folder is made if needed.
-
-    Returns
-    -------
-    png, svg
-        The files.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    png, svg = path.with_suffix(".png"), path.with_suffix(".svg")
-    with mpl.rc_context(STYLE):
-        figure.savefig(png, dpi=160)
-        figure.savefig(svg, metadata={"Date": None})
-    return png, svg
-
-
-def _draw(axes: Axes, point: Mark, index: int) -> None:
-    color, marker = COLORS[index % len(COLORS)], MARKERS[index % len(MARKERS)]
-    low, high = point.interval
-    tail = [[0.0], [max((point.tail_s or point.latency_s) - point.latency_s, 0.0)]]
-    axes.errorbar(
-        [point.accuracy],
-        [point.latency_s],
-        xerr=[[max(point.accuracy - low, 0.0)], [max(high - point.accuracy, 0.0)]],
-        yerr=tail if point.tail_s is not None else None,
-        fmt=marker,
-        color=color,
-        markersize=8,
-        elinewidth=1.5,
-        capsize=3,
-        zorder=3,
-    )
-
-
 def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
     """Write each name left of its point, moved up or down where two would overlap."""
     figure.draw_without_rendering()  # settles where the axes are
     scale = 72 / figure.dpi
     at = [axes.transData.transform((p.interval[0], p.latency_s)) * scale for p in points]
-    order = sorted(range(len(points)), key=lambda i: float(at[i][1]))
     height: dict[int, float] = {}
-    for place, i in enumerate(order):
-        near = [j for j in order[:place] if abs(at[j][0] - at[i][0]) < _LABEL_WIDTH]
-        height[i] = max([float(at[i][1]), *(height[j] + _LABEL_HEIGHT for j in near)])
+    for i in sorted(range(len(points)), key=lambda i: float(at[i][1])):
+        near = [height[j] for j in height if abs(at[j][0] - at[i][0]) < _LABEL_WIDTH]
+        height[i] = max([float(at[i][1]), *(one + _LABEL_HEIGHT for one in near)])
     for i, point in enumerate(points):
         axes.annotate(
             point.label,
@@ -190,40 +218,64 @@ def _label(figure: Figure, axes: Axes, points: Sequence[Mark]) -> None:
         )
 
 
-def _bound(axes: Axes, bound: Sequence[tuple[float, float]]) -> None:
-    accuracy, latency = zip(*bound, strict=True)
-    axes.plot(accuracy, latency, color="#000000", linewidth=1.5, zorder=2)
-    at = len(bound) // 3
-    axes.annotate(
-        "lower bound (LP)",
-        (accuracy[at], latency[at]),
-        xytext=(0, 6),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-    )
-
-
-def _limits(
-    axes: Axes,
-    points: Sequence[Mark],
-    bound: Sequence[tuple[float, float]],
-    target: float | None,
-) -> None:
-    """Leave room for labels on the left, and let no number touch the frame."""
-    across = [end for p in points for end in p.interval] + [a for a, _ in bound]
-    across += [] if target is None else [target]
-    if across:
-        span = max(max(across) - min(across), 0.02)
-        axes.set_xlim(min(across) - 0.24 * span, max(across) + 0.08 * span)
-    up = [p.latency_s for p in points] + [p.tail_s for p in points if p.tail_s]
-    up += [latency for _, latency in bound]
-    if up:
-        axes.set_ylim(min(up) / 1.6, max(up) * 1.8)
-
-
 def _time(value: float, _: int | None = None) -> str:
     for unit, size in (("s", 1.0), ("ms", 1e-3)):
         if value >= 0.999 * size:
             return f"{value / size:g} {unit}"
     return f"{value * 1e6:g} µs"
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One pair of axes.
+
+    Attributes
+    ----------
+    title, up
+        Above it, beside it.
+    names
+        Below it.
+    heights
+        For each label in the legend, one number a name; NaN draws nothing.
+    marks
+        For some of these labels, what is marked beside each bar, such as a prediction.
+    marked
+        Label of the marks.
+    top
+        Upper end of the axis; None for the data's.
+    """
+
+    title: str
+    up: str
+    names: Sequence[str]
+    heights: Mapping[str, Sequence[float]]
+    marks: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    marked: str = ""
+    top: float | None = None
+
+
+def bars(shown: Sequence[Bars], *, columns: int = 2, width: float = 3.6) -> Figure:
+    """Draw them in rows, each `width` inches wide and with a legend if it has several labels."""
+    columns = min(columns, len(shown))
+    rows = -(-len(shown) // columns)
+    with canvas(width * columns + 0.4, 2.9 * rows) as figure:
+        for place, one in enumerate(shown, 1):
+            axes = figure.add_subplot(rows, columns, place)
+            each = _BARS_WIDTH / len(one.heights)
+            for index, (label, heights) in enumerate(one.heights.items()):
+                across = np.arange(len(one.names)) + (index - (len(one.heights) - 1) / 2) * each
+                color = COLORS[index % len(COLORS)]
+                axes.bar(across, np.nan_to_num(heights), each, color=color, label=label)
+                if label in one.marks:
+                    named = one.marked if label == list(one.marks)[-1] else None
+                    axes.plot(across, one.marks[label], label=named, **_MARKED)
+            axes.set_xticks(np.arange(len(one.names)), one.names)
+            if len(one.names) > _MOST_LEVEL:
+                axes.tick_params("x", rotation=90)
+            axes.set_title(one.title, loc="left", fontsize=10)
+            axes.set_ylabel(one.up)
+            if one.top is not None:
+                axes.set_ylim(0.0, one.top)
+            if len(one.heights) > 1:
+                axes.legend(frameon=False, fontsize=9)
+        return figure

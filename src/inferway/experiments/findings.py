@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from inferway.deployment import check as check_file
 from inferway.deployment.warnings import Caution, check_remotes
@@ -58,33 +58,29 @@ class CheckResult:
         """One row per finding."""
         import pandas as pd
 
-        rows: list[dict[str, Any]] = [
-            {"kind": one.kind, "line": one.line, "field": one.field, "message": one.message}
-            for one in self
-        ]
-        return pd.DataFrame(rows, columns=["kind", "line", "field", "message"])
+        columns = ["kind", "line", "field", "message"]
+        rows = [[getattr(one, column) for column in columns] for one in self]
+        return pd.DataFrame(rows, columns=columns)
 
     def plot(self) -> Figure:
         """Draw each task's load, of the greatest that keeps its promises, and count the findings.
 
         Tasks without a workload, or whose fleet is not known, as those of a network, have no bar.
         """
-        from inferway.experiments.bars import Bars, bars
+        from inferway.experiments.figure import Bars, bars
 
-        shown = []
         loads = {} if self.deployment is None else _loads(self.deployment)
-        if loads:
-            share = list(loads.values())
-            top = 1.05 * max(1.0, *share)
-            shown.append(Bars("load", "of the greatest rate", list(loads), {"": share}, top=top))
-        counts = Counter(one.kind for one in self)
+        counts = {kind: float(count) for kind, count in Counter(one.kind for one in self).items()}
         if self.unserved:
             counts["for the twin alone"] = len(self.unserved)
-        if not counts:
-            counts["none"] = 0
-        most = {"": [float(count) for count in counts.values()]}
-        top = max(1.0, *counts.values())
-        shown.append(Bars("findings", "how many", list(counts), most, top=top))
+        shown = [
+            Bars(title, up, list(of), {"": list(of.values())}, top=room * max(1.0, *of.values()))
+            for title, up, of, room in (
+                ("load", "of the greatest rate", loads, 1.05),
+                ("findings", "how many", counts or {"none": 0.0}, 1.0),
+            )
+            if of
+        ]
         return bars(shown)
 
     def _repr_html_(self) -> str:

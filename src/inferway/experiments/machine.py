@@ -27,6 +27,15 @@ def cores() -> int:
     return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
+def made_on() -> str:
+    """The machine and its versions in words."""
+    facts = machine()
+    return (
+        f"{facts['cores']} cores, {facts['processor']}, {facts['system']}, Python "
+        f"{facts['python']}, NumPy {facts['numpy']}, Numba {facts['numba']}"
+    )
+
+
 def _processor() -> str:
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

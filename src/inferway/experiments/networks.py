@@ -1,45 +1,87 @@
-"""A simulated network in words and pictures: by slots, and where it ran request by request."""
+"""A network in words and pictures: by slots, where it ran request by request, and on a map."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 from rich.text import Text
 
 from inferway.experiments.curves import Curve, Panel, panels
-from inferway.experiments.text import milliseconds, percent, seconds, table
+from inferway.experiments.text import milliseconds, noted, percent, seconds, table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from inferway.network import Topology
+    from inferway.network import DeliveryNetwork, Topology
     from inferway.twin.network.result import EventResult
     from inferway.twin.result import NetworkResult, PartResult
 
 Float = NDArray[np.float64]
 
-MOST_ROWS = 40
-"""Tasks that are shown; the JSON document has all."""
+MOST_ROWS: Final = 40  # tasks that are shown; the JSON document has all
+MOST_NODES: Final = 2000  # a map of more shows nothing
 _MIB, _GIB = 2**20, 2**30
-_POINTS = 400
+_POINTS: Final = 400
+_MOST_NAMES: Final = 60
+_ONE_BY_ONE: Final = 250  # above it, all-pairs distances take too long
+_CROWDED: Final = 12  # nodes of a tier beside each other that are still named
 
 
 def tables(result: NetworkResult) -> list[RenderableType]:
     """The whole, by tier, by task, with what queues and moves add where requests ran."""
     from inferway.twin.network.result import EventResult
 
-    notes: list[RenderableType] = [Text(f"Note: {n}.", style="yellow") for n in result.notes]
-    head = [_whole(result), *([Text(), _events(result)] if isinstance(result, EventResult) else [])]
-    laid = [*head, *notes, Text(), _tiers(result), Text(), _tasks(result)]
-    return [*laid, Text(), _variants(result)] if isinstance(result, EventResult) else laid
-
-
-def _events(result: EventResult) -> RenderableType:
-    rows = [
+    network, regret = result.network, result.regret
+    whole = [
+        ["gain per request (NTAG)", f"{result.ntag_ms:.4g} ms"],
+        ["models fetched per slot (MU)", _mebibytes(result.mu_bytes_per_slot)],
+        ["latency, mean", seconds(result.latency_s)],
+        ["inaccuracy, mean", percent(result.inaccuracy, 2)],
+        ["requests", f"{result.requests.sum():,.0f}"],
+        ["slots", f"{result.slots} of {result.slot_s:g} s"],
+        ["policy's CPU time per slot", seconds(result.cpu_s_per_slot)],
+    ]
+    if regret is not None:
+        per_request = max(float(result.requests.sum()), 1.0)
+        whole += [
+            ["best static allocation gains", f"{regret.best.sum() / per_request:.4g} ms"],
+            ["and is proven within", percent(regret.gap, 3)],
+            ["regret per request", f"{regret.plain / per_request:.4g} ms"],
+            ["the same, against 1 - 1/e of it", f"{regret.discounted / per_request:.4g} ms"],
+            ["its bound, A sqrt(T)", f"{regret.bound / per_request:.4g} ms"],
+        ]
+    caption = (
+        f"{len(network.nodes)} nodes, {len(network.tasks)} tasks, {len(network.models.task)} "
+        f"models, {len(network.requests.task)} request types."
+    )
+    tiers = [[name, *_cells(part), percent(part.used, 1)] for name, part in result.tiers.items()]
+    tasks = [
+        [name, *_cells(part), f"{part.ntag_ms or np.nan:.1f}" if part.share > 0 else "-"]
+        for name, part in list(result.tasks.items())[:MOST_ROWS]
+    ]
+    more = len(result.tasks) - len(tasks)
+    columns = ["latency", "inaccuracy", "fetched per slot"]
+    laid: list[RenderableType] = [
+        table(f"Network, simulated with {result.policy}", ["", "twin"], whole, caption=caption),
+        *noted(result.notes),
+        Text(),
+        table(
+            *("By tier", ["tier", "served", *columns, "budget used"], tiers),
+            caption="Latencies in ms.",
+        ),
+        Text(),
+        table(
+            *("By task", ["task", "requests", *columns, "gain"], tasks),
+            caption="Latencies and gains in ms." + (f" {more} more tasks." if more > 0 else ""),
+        ),
+    ]
+    if not isinstance(result, EventResult):
+        return laid
+    events = [
         ["latency, p50", seconds(result.p50_s)],
         ["latency, p95", seconds(result.p95_s)],
         ["latency, p99", seconds(result.p99_s)],
@@ -51,129 +93,72 @@ def _events(result: EventResult) -> RenderableType:
         ["most of a budget that a node ever held", percent(result.used_most)],
         ["requests per second of CPU", f"{result.requests_per_cpu_s:,.0f}"],
     ]
-    return table("Request by request", ["", "twin"], rows)
-
-
-def _variants(result: EventResult) -> RenderableType:
     places = sorted({place for row in result.variants.values() for place in row})
-    rows = [
+    answers = [
         [name, *(percent(row.get(place), 2) for place in places)]
         for name, row in result.variants.items()
     ]
-    return table("Answers by variant and place", ["variant", *places], rows)
+    laid[1:1] = [Text(), table("Request by request", ["", "twin"], events)]
+    return [*laid, Text(), table("Answers by variant and place", ["variant", *places], answers)]
 
 
-def _whole(result: NetworkResult) -> RenderableType:
-    network = result.network
-    rows = [
-        ["gain per request (NTAG)", f"{result.ntag_ms:.4g} ms"],
-        ["models fetched per slot (MU)", mebibytes(result.mu_bytes_per_slot)],
-        ["latency, mean", seconds(result.latency_s)],
-        ["inaccuracy, mean", percent(result.inaccuracy, 2)],
-        ["requests", f"{result.requests.sum():,.0f}"],
-        ["slots", f"{result.slots} of {result.slot_s:g} s"],
-        ["policy's CPU time per slot", seconds(result.cpu_s_per_slot)],
-    ]
-    if result.regret is not None:
-        regret = result.regret
-        per_request = max(float(result.requests.sum()), 1.0)
-        rows += [
-            ["best static allocation gains", f"{regret.best.sum() / per_request:.4g} ms"],
-            ["and is proven within", percent(regret.gap, 3)],
-            ["regret per request", f"{regret.plain / per_request:.4g} ms"],
-            ["the same, against 1 - 1/e of it", f"{regret.discounted / per_request:.4g} ms"],
-            ["its bound, A sqrt(T)", f"{regret.bound / per_request:.4g} ms"],
-        ]
-    caption = (
-        f"{len(network.nodes)} nodes, {len(network.tasks)} tasks, {len(network.models.task)} "
-        f"models, {len(network.requests.task)} request types."
-    )
-    return table(f"Network, simulated with {result.policy}", ["", "twin"], rows, caption=caption)
-
-
-def _tiers(result: NetworkResult) -> RenderableType:
-    rows = [[name, *_numbers(part), percent(part.used, 1)] for name, part in result.tiers.items()]
-    columns = ["tier", "served", "latency", "inaccuracy", "fetched per slot", "budget used"]
-    return table("By tier", columns, rows, caption="Latencies in ms.")
-
-
-def _tasks(result: NetworkResult) -> RenderableType:
-    rows = [
-        [name, *_numbers(part), f"{part.ntag_ms or np.nan:.1f}" if part.share > 0 else "-"]
-        for name, part in list(result.tasks.items())[:MOST_ROWS]
-    ]
-    more = len(result.tasks) - len(rows)
-    columns = ["task", "requests", "latency", "inaccuracy", "fetched per slot", "gain"]
-    caption = "Latencies and gains in ms." + (f" {more} more tasks." if more > 0 else "")
-    return table("By task", columns, rows, caption=caption)
-
-
-def _numbers(part: PartResult) -> list[str]:
+def _cells(part: PartResult) -> list[str]:
     return [
         percent(part.share, 2),
         milliseconds(part.latency_s),
         percent(part.inaccuracy, 1),
-        mebibytes(part.mu_bytes_per_slot),
+        _mebibytes(part.mu_bytes_per_slot),
     ]
 
 
-def mebibytes(value: float) -> str:
+def _mebibytes(value: float) -> str:
     """Write bytes in MiB, so that a column can be compared by eye."""
     return f"{value / _MIB:,.1f} MiB"
 
 
 def over_time(result: NetworkResult, *, title: str = "") -> Figure:
     """Gain per request and bytes fetched in each slot; means of several where there are many."""
-    step = -(-result.slots // _POINTS)
-    edges = np.arange(0, result.slots, step)
+    edges = np.arange(0, result.slots, -(-result.slots // _POINTS))
     requests = np.add.reduceat(result.requests, edges)
-    gain = np.add.reduceat(result.gain, edges) / np.where(requests > 0, requests, np.nan)
+    requests = np.where(requests > 0, requests, np.nan)
     length = np.diff(np.append(edges, result.slots))
+    hours = ((edges + length / 2) * result.slot_s / 3600).tolist()
+    gain = np.add.reduceat(result.gain, edges) / requests
     moved = np.add.reduceat(result.moved, edges) / length / _GIB
-    hours = (edges + length / 2) * result.slot_s / 3600
-    across = hours_of(result)
     gains = [_line(result, hours, gain)]
     if result.regret is not None:
-        best = np.add.reduceat(result.regret.best, edges) / np.where(requests > 0, requests, np.nan)
-        gains.append(Curve("best static allocation", hours.tolist(), best.tolist()))
-    most = float(moved.max(initial=0.0))
+        best = np.add.reduceat(result.regret.best, edges) / requests
+        gains.append(Curve("best static allocation", hours, best.tolist()))
+    up = (0.0, 1.05 * float(moved.max(initial=0.0)) or 1.0)
+    fetched = [_line(result, hours, moved)]
     shown = [
-        Panel("gain", "time, h", "gain per request, ms", gains, limits_across=across),
-        Panel(
-            "models fetched",
-            "time, h",
-            "GiB per slot",
-            [_line(result, hours, moved)],
-            limits_up=(0.0, 1.05 * most or 1.0),
-            limits_across=across,
-        ),
+        _panel(result, "gain", "gain per request, ms", gains),
+        _panel(result, "models fetched", "GiB per slot", fetched, limits_up=up),
     ]
     return panels(shown, columns=2, title=title)
-
-
-def hours_of(result: NetworkResult) -> tuple[float, float]:
-    """Begin and end of what was simulated, h."""
-    return 0.0, max(result.slots, 1) * result.slot_s / 3600
-
-
-def _line(result: NetworkResult, x: Float, y: Float) -> Curve:
-    return Curve(result.policy, x.tolist(), y.tolist(), color=0, markers=False)
 
 
 def latencies(result: EventResult, *, title: str = "") -> Figure:
     """Mean latency of the requests that entered in each slot."""
     hours = [(slot + 0.5) * result.slot_s / 3600 for slot in range(result.slots)]
-    line = Curve(result.policy, hours, (1e3 * result.latency_in).tolist(), color=0, markers=False)
-    across = hours_of(result)
-    panel = Panel("latency", "time, h", "mean latency, ms", [line], limits_across=across)
+    curves = [_line(result, hours, 1e3 * result.latency_in)]
+    panel = _panel(result, "latency", "mean latency, ms", curves)
     return panels([panel], columns=1, title=title)
 
 
-def served_at(result: NetworkResult) -> Float:
-    """(V,) share of all requests that each node served."""
-    network = result.network
-    here = np.bincount(network.options.node, result.served, minlength=len(network.nodes))
-    return np.asarray(here / max(float(here.sum()), 1.0))
+def _line(result: NetworkResult, hours: list[float], values: Float) -> Curve:
+    return Curve(result.policy, hours, values.tolist(), color=0, markers=False)
+
+
+def _panel(result: NetworkResult, title: str, up: str, curves: list[Curve], **limits: Any) -> Panel:
+    across = (0.0, max(result.slots, 1) * result.slot_s / 3600)
+    return Panel(title, "time, h", up, curves, limits_across=across, **limits)
+
+
+def served_at(network: DeliveryNetwork, served: Float) -> Float:
+    """(V,) share of all requests that each node served, from how many each option did."""
+    count = np.bincount(network.options.node, served, minlength=len(network.nodes))
+    return np.asarray(count / max(float(count.sum()), 1.0))
 
 
 def figures(
@@ -186,18 +171,148 @@ def figures(
     list of Path
         The PNG files; a network of too many nodes has no map.
     """
-    from inferway.experiments.allocation import by_tier, heat_maps
     from inferway.experiments.figure import save
-    from inferway.experiments.network_map import MOST_NODES, network_map
     from inferway.twin.network.result import EventResult
 
-    grid = by_tier(result.network, result.presence)
-    drawn = {
-        "gain": over_time(result, title=title),
-        "allocation": heat_maps([grid], label="copies per node", title=title),
-    }
-    if len(topology.nodes) <= MOST_NODES:
-        drawn["map"] = network_map(topology, served_at(result), title=title)
+    drawn = {"gain": over_time(result, title=title)}
+    drawn |= maps(result.network, result.presence, result.served, topology, title)
     if isinstance(result, EventResult):
         drawn["latency"] = latencies(result, title=title)
     return [save(figure, folder / name)[0] for name, figure in drawn.items()]
+
+
+def maps(
+    network: DeliveryNetwork, presence: Float, served: Float, topology: Topology, title: str
+) -> dict[str, Figure]:
+    """Draw which copies each tier holds and, unless there are too many nodes, who serves."""
+    from inferway.experiments.allocation import by_tier, heat_maps
+
+    grid = by_tier(network, presence)
+    drawn = {"allocation": heat_maps([grid], label="copies per node", title=title)}
+    if len(topology.nodes) <= MOST_NODES:
+        drawn["map"] = network_map(topology, served_at(network, served), title=title)
+    return drawn
+
+
+def network_map(topology: Topology, share: Float, *, title: str = "") -> Figure:
+    """Draw a tree tier by tier, any other graph so that distances look like round-trip times.
+
+    Parameters
+    ----------
+    topology
+        Up to `MOST_NODES` nodes.
+    share
+        (V,) share of all requests that each node serves, 0..1.
+    title
+        Above it.
+
+    Returns
+    -------
+    figure
+        For `inferway.experiments.figure.save`.
+
+    Raises
+    ------
+    ValueError
+        For a network of more nodes.
+    """
+    from matplotlib.collections import LineCollection
+
+    from inferway.experiments.figure import canvas
+
+    count = len(topology.nodes)
+    if count > MOST_NODES:
+        raise ValueError(f"a map shows up to {MOST_NODES} nodes, not {count}")
+    tree = len(topology.tiers) > 1 and len(topology.links) == count - 1
+    at = _tiered(topology) if tree else _spread(topology)
+    least, more = (60, 340) if count <= 300 else (12, 80)
+    top = max(float(share.max(initial=0.0)), 1e-9)
+    with canvas(9.0, 5.2 if tree else 6.4) as figure:
+        axes = figure.add_subplot()
+        axes.set_axis_off()
+        axes.add_collection(
+            LineCollection(at[topology.links].tolist(), colors="#BBBBBB", linewidths=1.0, zorder=1)
+        )
+        for repository, marker in ((False, "o"), (True, "s")):
+            these = topology.repository == repository
+            if these.any():
+                drawn = axes.scatter(
+                    at[these, 0],
+                    at[these, 1],
+                    c=100 * share[these],
+                    s=least + more * share[these] / top,
+                    marker=marker,
+                    cmap="viridis_r",
+                    vmin=0.0,
+                    vmax=100 * top,
+                    edgecolors="#444444",
+                    linewidths=0.8,
+                    zorder=2,
+                )
+        tiers = np.bincount(topology.tier, minlength=len(topology.tiers))
+        for node, tier in enumerate(topology.tier):
+            below = tree and tier == len(topology.tiers) - 1
+            # Beside each other: those of a tier, or all.
+            beside = tiers[tier] if tree else count
+            if beside > (_CROWDED if tree and not below else _MOST_NAMES):
+                continue
+            # Names keep their distance from the largest marker, whatever the node's own.
+            axes.annotate(
+                topology.nodes[node],
+                (float(at[node, 0]), float(at[node, 1])),
+                xytext=(0, -13) if below else (0, 12),
+                textcoords="offset points",
+                ha="right" if below else "center",
+                va="top" if below else "bottom",
+                rotation=45 if below else 0,
+                rotation_mode="anchor",
+                fontsize=7.5,
+                color="#333333",
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 0.6},
+                zorder=1.5,
+            )
+        axes.margins(0.07, 0.14)
+        figure.colorbar(drawn, ax=axes, label="requests served here, %", fraction=0.03, pad=0.01)
+        if title:
+            axes.set_title(title, loc="left", fontsize=12, fontweight="bold")
+        return figure
+
+
+def _tiered(topology: Topology) -> Float:
+    """Leaves side by side, every other node above the middle of its children."""
+    count = len(topology.nodes)
+    children: list[list[int]] = [[] for _ in range(count)]
+    for link in topology.links.tolist():
+        parent, child = sorted(link, key=lambda node: topology.tier[node])
+        children[parent].append(child)
+    at = np.zeros((count, 2))
+    at[:, 1] = -topology.tier
+    order, walk = [], [int(np.argmin(topology.tier))]
+    while walk:
+        node = walk.pop()
+        order.append(node)
+        walk += children[node][::-1]
+    leaves = [node for node in order if not children[node]]
+    at[leaves, 0] = np.arange(len(leaves))
+    for node in reversed(order):
+        if children[node]:
+            at[node, 0] = at[children[node], 0].mean()
+    return at
+
+
+def _spread(topology: Topology) -> Float:
+    import networkx
+
+    from inferway.network import to_graph
+
+    graph = to_graph(topology)
+    if len(topology.nodes) == 1:
+        return np.zeros((1, 2))
+    if len(topology.nodes) <= _ONE_BY_ONE and networkx.is_connected(graph):
+        floor = 1e-2 * max(float(topology.rtt_s.max(initial=0.0)), 1e-9)
+        for _, _, values in graph.edges(data=True):
+            values["length"] = max(values["rtt_s"], floor)
+        at = networkx.kamada_kawai_layout(graph, weight="length")
+    else:
+        at = networkx.spring_layout(graph, weight=None, seed=1)
+    return np.array([at[name] for name in topology.nodes])

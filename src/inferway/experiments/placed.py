@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from rich.text import Text
 
+from inferway.experiments.networks import maps
 from inferway.experiments.text import percent, seconds, shown_as, table, text
 from inferway.placement import offline
 from inferway.placement.offline import Placement
@@ -19,6 +20,12 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from inferway.network import Topology
+
+_PROOF = {
+    True: "Proven to be the best; the gap is what sharing instances by arrival costs.",
+    False: "The time limit came before the proof: a better placement may exist.",
+    None: None,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +79,7 @@ def tables(found: Placement) -> list[RenderableType]:
             ["gap", percent(found.gap, 3)],
         ]
     rows += [["for so many slots", str(found.slots)], ["computed in", seconds(found.seconds)]]
-    whole = table(
-        f"Placement by {found.policy}", ["", "offline"], rows, caption=_proof(found) or None
-    )
+    title = f"Placement by {found.policy}"
     parts = [
         [
             name,
@@ -85,17 +90,12 @@ def tables(found: Placement) -> list[RenderableType]:
         for name, tier in found.tiers.items()
     ]
     columns = ["tier", "served", "budget used", "copies, of all tasks"]
-    return [whole, Text(), table("By tier", columns, parts, left=(0, 3)), Text()]
-
-
-def _proof(found: Placement) -> str:
-    match found.proven:
-        case True:
-            return "Proven to be the best; the gap is what sharing instances by arrival costs."
-        case False:
-            return "The time limit came before the proof: a better placement may exist."
-        case None:
-            return ""
+    return [
+        table(title, ["", "offline"], rows, caption=_PROOF[found.proven]),
+        Text(),
+        table("By tier", columns, parts, left=(0, 3)),
+        Text(),
+    ]
 
 
 def figures(found: Placement, topology: Topology, folder: Path, *, title: str = "") -> list[Path]:
@@ -103,15 +103,8 @@ def figures(found: Placement, topology: Topology, folder: Path, *, title: str = 
 
     A network of too many nodes has no map.
     """
-    from inferway.experiments.allocation import by_tier, heat_maps
     from inferway.experiments.figure import save
-    from inferway.experiments.network_map import MOST_NODES, network_map
 
-    network = found.network
-    grid = by_tier(network, np.asarray(found.allocation, np.float64))
-    drawn = {"allocation": heat_maps([grid], label="copies per node", title=title)}
-    if len(topology.nodes) <= MOST_NODES:
-        here = np.bincount(network.options.node, found.served, len(network.nodes))
-        share = here / max(float(here.sum()), 1.0)
-        drawn["map"] = network_map(topology, share, title=title)
+    presence = np.asarray(found.allocation, np.float64)
+    drawn = maps(found.network, presence, found.served, topology, title)
     return [save(figure, folder / name)[0] for name, figure in drawn.items()]

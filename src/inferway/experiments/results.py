@@ -23,8 +23,6 @@ class Measure(NamedTuple):
 
 Place = TypeVar("Place")
 
-_NOTHING = Measure(math.nan, math.nan, True, 0)
-
 
 class Results:
     """Rows: a point's label and what its call returned.
@@ -55,9 +53,8 @@ class Results:
         """Mean of a column over the trials of these rows."""
         rows = [row for row in self.where(**label).rows if column in row]
         if not rows:
-            return _NOTHING
+            return Measure(math.nan, math.nan, True, 0)
         values = np.array([row[column] for row in rows], float)
-        stable = all(row.get("stable", True) for row in rows)
         errors = np.array([row.get(f"{column}_se", math.nan) for row in rows], float)
         # Few trials say little of their own spread; the simulator's errors say more.
         if len(rows) >= 8 or np.isnan(errors).any():
@@ -65,12 +62,13 @@ class Results:
             stderr = spread / math.sqrt(len(rows))
         else:
             stderr = float(np.sqrt((errors**2).sum())) / len(rows)
+        stable = all(row.get("stable", True) for row in rows)
         return Measure(float(values.mean()), stderr, stable, len(rows))
 
     def value(self, column: str, **label: Any) -> float:
         """The mean where it means something: NaN without rows, or with an unstable one."""
-        found = self.measure(column, **label)
-        return found.mean if found.stable else math.nan
+        measured = self.measure(column, **label)
+        return measured.mean if measured.stable else math.nan
 
     def one(self, column: str, **label: Any) -> Any:
         """The column in the first row of these; None where there is none."""
@@ -87,16 +85,16 @@ class Results:
         return [self.value(column, **{across: value}) for value in values]
 
 
-def most(found: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
+def most(values: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
     """The largest number that is one, and where it is; NaN, and `nowhere`, without any."""
-    known = [place for place, value in found.items() if not math.isnan(value)]
-    place = max(known, key=lambda one: found[one], default=nowhere)
-    return (found[place], place) if known else (math.nan, nowhere)
+    numbers = {place: value for place, value in values.items() if not math.isnan(value)}
+    place = max(numbers, key=lambda one: numbers[one], default=nowhere)
+    return numbers.get(place, math.nan), place
 
 
-def least(found: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
+def least(values: Mapping[Place, float], nowhere: Place) -> tuple[float, Place]:
     """The smallest number that is one, and where it is; NaN, and `nowhere`, without any."""
-    value, place = most({place: -value for place, value in found.items()}, nowhere)
+    value, place = most({place: -value for place, value in values.items()}, nowhere)
     return -value, place
 
 

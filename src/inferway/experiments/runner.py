@@ -45,12 +45,6 @@ class Point:
     seconds: float = 1.0
 
 
-def combinations(**axes: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Yield every combination of values by name; the last one changes fastest."""
-    for values in itertools.product(*axes.values()):
-        yield dict(zip(axes, values, strict=True))
-
-
 def grid(
     call: Callable[..., Any],
     arguments: Mapping[str, Any] | Callable[..., Mapping[str, Any]],
@@ -59,7 +53,7 @@ def grid(
     label: Mapping[str, Any] | None = None,
     **axes: Iterable[Any],
 ) -> list[Point]:
-    """Make a point of every combination of values.
+    """Make a point of every combination of values; the last axis changes fastest.
 
     Parameters
     ----------
@@ -76,7 +70,8 @@ def grid(
         What a point is labeled with. Of ``trial`` its seed is made, which is one more.
     """
     points = []
-    for values in combinations(**axes):
+    for combination in itertools.product(*axes.values()):
+        values = dict(zip(axes, combination, strict=True))
         own = {name: value for name, value in values.items() if name != "trial"}
         made = {**arguments(**own)} if callable(arguments) else {**arguments, **own}
         if "trial" in values:
@@ -93,9 +88,9 @@ class Computed(NamedTuple):
     """Its place among the points given."""
     result: Any
     """None where it failed, or was interrupted."""
-    complaint: str
+    complaint: str = ""
     """The traceback, where it failed."""
-    seconds: float
+    seconds: float = 0.0
     """CPU time."""
 
 
@@ -106,35 +101,18 @@ def in_threads(points: Sequence[Point], workers: int, stop: threading.Event) -> 
     Where the run ends before its time, as after Ctrl-C, `stop` is set for those that still run.
     """
     with ThreadPoolExecutor(max_workers=workers) as pool:
-        futures = {
-            pool.submit(point.call, **point.arguments): index for index, point in enumerate(points)
-        }
-        left = set(futures)
+        places = {pool.submit(one.call, **one.arguments): i for i, one in enumerate(points)}
+        left = set(places)
         try:
             while left:
                 done, left = wait_for(left, timeout=_POLL_S, return_when=FIRST_COMPLETED)
                 for future in done:
-                    yield Computed(futures[future], future.result(), "", 0.0)
+                    yield Computed(places[future], future.result())
         except BaseException:
             stop.set()
             for future in left:
                 future.cancel()
             raise
-
-
-@contextmanager
-def _without_main() -> Iterator[None]:
-    """Start processes that do not run the program's own file: it may ask for this very study."""
-    main = sys.modules["__main__"]
-    hidden = {name: getattr(main, name) for name in ("__file__", "__spec__") if hasattr(main, name)}
-    try:
-        main.__spec__ = None
-        if "__file__" in hidden:
-            del main.__file__
-        yield
-    finally:
-        for name, value in hidden.items():
-            setattr(main, name, value)
 
 
 def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
@@ -153,12 +131,18 @@ def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
         Where a process dies without an answer.
     """
     if workers == 0:
-        yield from (_outcome(index, point) for index, point in enumerate(points))
+        yield from (_computed(place, point) for place, point in enumerate(points))
         return
     context = get_context("spawn")  # a fork would share locks of threads that are not forked
     pool: dict[Connection, SpawnProcess] = {}
     doing: dict[Connection, int] = {}
-    waiting = list(enumerate(points))[::-1]
+    waiting = iter(enumerate(points))
+
+    def send_next(connection: Connection) -> None:
+        for place, point in itertools.islice(waiting, 1):
+            connection.send((place, point))
+            doing[connection] = place
+
     try:
         for _ in range(min(workers, len(points))):
             here, there = context.Pipe()
@@ -167,20 +151,20 @@ def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
                 process.start()
             there.close()
             pool[here] = process
-            _send(here, waiting, doing)
+            send_next(here)
         while doing:
             for ready in wait(list(doing)):
                 assert isinstance(ready, Connection)
-                index = doing.pop(ready)
+                place = doing.pop(ready)
                 try:
-                    outcome = ready.recv()
+                    computed = ready.recv()
                 except EOFError:
                     raise RuntimeError(
-                        f"the process of point {dict(points[index].label)} died, "
+                        f"the process of point {dict(points[place].label)} died, "
                         "perhaps for want of memory: start again with fewer --workers"
                     ) from None
-                _send(ready, waiting, doing)
-                yield Computed(index, *outcome)
+                send_next(ready)
+                yield computed
     finally:
         for connection, process in pool.items():
             process.terminate()
@@ -189,13 +173,18 @@ def in_processes(points: Sequence[Point], workers: int) -> Iterator[Computed]:
             process.join()
 
 
-def _send(
-    connection: Connection, waiting: list[tuple[int, Point]], doing: dict[Connection, int]
-) -> None:
-    if waiting:
-        index, point = waiting.pop()
-        connection.send(point)
-        doing[connection] = index
+@contextmanager
+def _without_main() -> Iterator[None]:
+    """Start processes that do not run the program's own file: it may ask for this very study."""
+    main: dict[str, Any] = vars(sys.modules["__main__"])
+    hidden: dict[str, Any] = {
+        name: main.pop(name) for name in ("__file__", "__spec__") if name in main
+    }
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update(hidden)
 
 
 def _serve(connection: Connection) -> None:
@@ -204,16 +193,16 @@ def _serve(connection: Connection) -> None:
     os.environ["OMP_NUM_THREADS"] = "1"  # the points are what runs at the same time
     while True:
         try:
-            point = connection.recv()
+            place, point = connection.recv()
         except EOFError:
             return
-        connection.send(_outcome(0, point)[1:])
+        connection.send(_computed(place, point))
 
 
-def _outcome(index: int, point: Point) -> Computed:
+def _computed(place: int, point: Point) -> Computed:
     start = time.process_time()
     try:
         result, complaint = dict(point.call(**point.arguments)), ""
     except Exception:
         result, complaint = None, traceback.format_exc()
-    return Computed(index, result, complaint, time.process_time() - start)
+    return Computed(place, result, complaint, time.process_time() - start)

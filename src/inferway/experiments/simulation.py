@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from inferway import twin
-from inferway.experiments.text import percent, seconds, shown_as, table, text
+from inferway.experiments.text import (
+    noted,
+    percent,
+    points,
+    relative,
+    seconds,
+    shown_as,
+    table,
+    text,
+)
 from inferway.twin.result import Result
 
 if TYPE_CHECKING:
@@ -16,12 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.console import RenderableType
 
-    from inferway.experiments.sweep import Sweep
     from inferway.twin import TaskResult
-    from inferway.twin.result import Comparison, Numbers
+    from inferway.twin.result import Comparison
 
-MOST_ROWS = 60
-"""Points of a sweep that are shown; its files hold all."""
 _SHOWN: Final = (
     "task",
     "response_time_s.mean",
@@ -49,14 +53,15 @@ class SimulationResult(Result):
             from inferway.experiments.networks import over_time
 
             return over_time(self.network, title=self.network.policy)
-        from inferway.experiments.bars import Bars, bars
+        from inferway.experiments.figure import Bars, bars
 
         shown = []
         for name, task in self.tasks.items():
-            names = list(task.classes)
-            of = task.classes.values()
-            busy = {"of the answers": [one.share for one in of]}
-            busy["of its time busy"] = [one.utilization for one in of]
+            names, of = list(task.classes), task.classes.values()
+            busy = {
+                "of the answers": [one.share for one in of],
+                "of its time busy": [one.utilization for one in of],
+            }
             times_s = {
                 "mean": [one.response_time_s for one in of],
                 "p95": [one.p95_s for one in of],
@@ -89,40 +94,41 @@ def task(name: str, result: TaskResult) -> list[RenderableType]:
     from rich.text import Text
 
     if result.trace is not None:
-        return [*trace(name, result.trace), *_notes(result.notes)]
-    shown: list[RenderableType] = [_whole(name, result), *_notes(result.notes)]
+        return [_trace(name, result.trace), *noted(result.trace.notes), *noted(result.notes)]
+    shown: list[RenderableType] = [_whole(name, result), *noted(result.notes)]
     shown += [Text(), _variants(result)]
     if len(result.phases) > 1:
         shown += [Text(), _phases(result)]
     return shown
 
 
-def trace(name: str, found: Comparison) -> list[RenderableType]:
-    """Tables of a recording: live against twin."""
+def _trace(name: str, found: Comparison) -> RenderableType:
+    """A recording: live against twin."""
     live, twin, profiled = found.live, found.twin, found.profiled
     error, other = found.error, found.profiled_error
     rows = [
-        ["mean", seconds(live.mean_s), *_against(twin.mean_s, error.mean, profiled, other.mean)],
-        ["p95", seconds(live.p95_s), *_against(twin.p95_s, error.p95, profiled, other.p95, "p95")],
-        [
-            "accuracy",
-            f"{live.accuracy:.4f}",
-            f"{twin.accuracy:.4f}",
-            points(error.accuracy),
-            f"{profiled.accuracy:.4f}",
-            points(other.accuracy),
-        ],
+        [what, *(seconds(s) for s in of_live), relative(one), seconds(by_profiles_s), relative(two)]
+        for what, *of_live, one, by_profiles_s, two in (
+            ("mean", live.mean_s, twin.mean_s, error.mean, profiled.mean_s, other.mean),
+            ("p95", live.p95_s, twin.p95_s, error.p95, profiled.p95_s, other.p95),
+        )
     ]
-    for what in ("rejected", "dropped"):
-        parts = [getattr(one, what) for one in (live, twin, profiled)]
-        if any(part > 0 for part in parts):
-            shown = [percent(part, 2) for part in parts]
-            rows.append([what, shown[0], shown[1], "", shown[2], ""])
-    sent = [name for name in twin.shares if max(_shares(name, live, twin, profiled)) >= 0.0005]
-    for variant in sent:
-        shown = [percent(part, 1) for part in _shares(variant, live, twin, profiled)]
-        rows.append([f"by {variant}", shown[0], shown[1], "", shown[2], ""])
-    laid = table(
+    correct = [f"{one.accuracy:.4f}" for one in (live, twin, profiled)]
+    wrong = [points(one.accuracy) for one in (error, other)]
+    rows.append(["accuracy", *correct[:2], wrong[0], correct[2], wrong[1]])
+    sides = (live, twin, profiled)
+    parts = {
+        (what, 2, 0.0): [getattr(one, what) for one in sides] for what in ("rejected", "dropped")
+    }
+    parts |= {
+        (f"by {variant}", 1, 0.0005): [one.shares.get(variant, 0.0) for one in sides]
+        for variant in twin.shares
+    }
+    for (what, digits, least), values in parts.items():
+        if max(values) >= least and max(values) > 0:
+            shown = [percent(part, digits) for part in values]
+            rows.append([what, *shown[:2], "", shown[2], ""])
+    return table(
         f"Task {name}, live against twin",
         ["", "live", "twin", "error", "by profiles", "error"],
         rows,
@@ -132,93 +138,20 @@ def trace(name: str, found: Comparison) -> list[RenderableType]:
             "it has those of the file."
         ),
     )
-    return [laid, *_notes(found.notes)]
-
-
-def sweep(found: Sweep) -> list[RenderableType]:
-    """A table of a sweep's points, the first of them where there are many."""
-    # Imported here: other tables need no pandas.
-    from inferway.experiments.sweep_figure import settled
-
-    keys = [one.key for one in found.axes]
-    several = found.frame["task"].nunique() > 1
-    simulated = "response_time_s.mean" in found.frame
-    sure = settled(found.frame).tolist() if simulated else [False] * len(found.frame)
-    known = found.frame["response_time_s.mean"].median() if simulated else 1.0
-    unit, size = ("s", 1.0) if known >= 1.0 else ("ms", 1e3)
-    rows = []
-    for row, told in zip(found.frame.head(MOST_ROWS).to_dict("records"), sure, strict=False):
-        cells = [
-            f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key])
-            for one in found.axes
-        ]
-        cells += [str(row["task"])] if several else []
-        if isinstance(row.get("error"), str):
-            rows.append([*cells, "failed", "", "", ""])
-            continue
-        times = (row[f"response_time_s.{what}"] for what in ("mean", "p95"))
-        mean, p95, bound = (_scaled(time, size) for time in (*times, row["bound.response_time_s"]))
-        mark = "" if told else "*"
-        rows.append([*cells, f"{mark}{mean}", p95, bound, f"{row['accuracy.mean']:.5f}"])
-    notes = []
-    if len(found.frame) > MOST_ROWS:
-        notes.append(f"{len(found.frame) - MOST_ROWS} more rows are in {found.file}.")
-    if not all(sure) and simulated:
-        notes.append("* unstable or nearly so: this mean says how long was simulated.")
-    columns = [*keys, *(["task"] if several else [])]
-    columns += [f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
-    left = [i for i, one in enumerate(found.axes) if not one.numeric]
-    left += [len(keys)] if several else []
-    return [table("Sweep", columns, rows, caption=" ".join(notes) or None, left=left)]
-
-
-def points(difference: float) -> str:
-    """Write a difference of accuracies in points: 0.0012 is `+0.12 pt`."""
-    return f"{difference * 100:+.2f} pt" if math.isfinite(difference) else "-"
-
-
-def relative(error: float) -> str:
-    """Write a relative error: 0.034 is `+3.4 %`."""
-    return f"{error * 100:+.1f} %" if math.isfinite(error) else "-"
-
-
-def _against(
-    twin_s: float, error: float, profiled: Numbers, other: float, what: str = "mean"
-) -> list[str]:
-    by_profiles_s = getattr(profiled, f"{what}_s")
-    return [seconds(twin_s), relative(error), seconds(by_profiles_s), relative(other)]
-
-
-def _shares(variant: str, *of: Numbers) -> list[float]:
-    return [one.shares.get(variant, 0.0) for one in of]
-
-
-def _scaled(value: object, size: float) -> str:
-    if not isinstance(value, float) or not math.isfinite(value):
-        return "-"
-    return f"{value * size:.3f}" if size == 1.0 else f"{value * size:.2f}"
-
-
-def _notes(notes: Sequence[str]) -> list[RenderableType]:
-    from rich.text import Text
-
-    return [Text(f"Note: {note}.", style="yellow") for note in notes]
 
 
 def _whole(name: str, result: TaskResult) -> RenderableType:
     accuracy, response = result.accuracy, result.response_time_s
+    lost = {"rejected": result.rejected, "dropped": result.dropped, "late": result.late}
+    target = result.accuracy_target
     rows = [
         ["response time, mean", f"{seconds(response.mean)} ± {seconds(1.96 * response.stderr)}"],
         ["response time, p50", seconds(result.p50_s)],
         ["response time, p95", seconds(result.p95_s)],
         ["response time, p99", seconds(result.p99_s)],
         ["accuracy", f"{accuracy.mean:.5f} ± {1.96 * accuracy.stderr:.1g}"],
-    ]
-    if result.accuracy_target is not None:
-        rows.append(["accuracy target", f"{result.accuracy_target:g}"])
-    lost = {"rejected": result.rejected, "dropped": result.dropped, "late": result.late}
-    rows += [[what, percent(part, 3)] for what, part in lost.items() if part > 0]
-    rows += [
+        *([] if target is None else [["accuracy target", f"{target:g}"]]),
+        *([what, percent(part, 3)] for what, part in lost.items() if part > 0),
         ["goodput", percent(result.goodput, 2)],
         ["in the system, mean", f"{result.in_system:.4g}"],
         ["arrival rate", f"{result.rate_per_s:.6g}/s"],
@@ -226,13 +159,11 @@ def _whole(name: str, result: TaskResult) -> RenderableType:
         ["and before, to warm up", f"{result.warmup:,}"],
         ["per CPU second", f"{result.queries_per_cpu_s / 1e6:.2g} M ({result.engine})"],
     ]
-    nothing = "" if any(part > 0 for part in lost.values()) else "None rejected, dropped or late."
-    return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing or None)
+    nothing = None if any(part > 0 for part in lost.values()) else "None rejected, dropped or late."
+    return table(f"Task {name}, simulated", ["", "twin"], rows, caption=nothing)
 
 
 def _variants(result: TaskResult) -> RenderableType:
-    used = {name: one for name, one in result.classes.items() if one.share > 0}
-    idle = [name for name in result.classes if name not in used]
     rows = [
         [
             name,
@@ -241,25 +172,36 @@ def _variants(result: TaskResult) -> RenderableType:
             seconds(one.response_time_s),
             seconds(one.p95_s),
         ]
-        for name, one in used.items()
+        for name, one in result.classes.items()
+        if one.share > 0
     ]
+    idle = ", ".join(name for name, one in result.classes.items() if not one.share > 0)
     return table(
         "By variant",
         ["variant", "share", "busy", "mean", "p95"],
         rows,
-        caption=f"No answer from {', '.join(idle)}." if idle else None,
+        caption=f"No answer from {idle}." if idle else None,
     )
 
 
 def _phases(result: TaskResult) -> RenderableType:
-    targets = any(one.accuracy_target is not None for one in result.phases)
-    lost = any(one.violation_ratio > 0 for one in result.phases)
-    columns = ["phase", "rate", *(["target"] if targets else []), "accuracy", "mean", "p95"]
-    rows = []
-    for number, one in enumerate(result.phases, 1):
-        row = [str(number), "" if one.rate_per_s is None else f"{one.rate_per_s:.4g}/s"]
-        if targets:
-            row.append("" if one.accuracy_target is None else f"{one.accuracy_target:g}")
-        row += [f"{one.accuracy:.4f}", seconds(one.response_time_s), seconds(one.p95_s)]
-        rows.append([*row, percent(one.violation_ratio, 2)] if lost else row)
-    return table("By phase of arrival", [*columns, *(["lost or late"] if lost else [])], rows)
+    columns = ["phase", "rate", "target", "accuracy", "mean", "p95", "lost or late"]
+    rows = [
+        [
+            str(number),
+            "" if one.rate_per_s is None else f"{one.rate_per_s:.4g}/s",
+            "" if one.accuracy_target is None else f"{one.accuracy_target:g}",
+            f"{one.accuracy:.4f}",
+            seconds(one.response_time_s),
+            seconds(one.p95_s),
+            percent(one.violation_ratio, 2),
+        ]
+        for number, one in enumerate(result.phases, 1)
+    ]
+    blank = {
+        "target": all(one.accuracy_target is None for one in result.phases),
+        "lost or late": not any(one.violation_ratio > 0 for one in result.phases),
+    }
+    kept = [place for place, column in enumerate(columns) if not blank.get(column)]
+    shown = [[row[place] for place in kept] for row in rows]
+    return table("By phase of arrival", [columns[place] for place in kept], shown)

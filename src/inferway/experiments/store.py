@@ -31,21 +31,20 @@ def version(places: Sequence[str | Path]) -> str:
     """
     digest = hashlib.sha256()
     for place in sorted({_PACKAGE / place for place in places}):
-        files = [place] if place.suffix == ".py" else sorted(place.rglob("*.py"))
-        for file in files:
+        for file in [place] if place.suffix == ".py" else sorted(place.rglob("*.py")):
             digest.update(_meaning(file))
     return digest.hexdigest()[:16]
 
 
 @cache
 def _meaning(file: Path) -> bytes:
+    """A file's syntax tree without its docstrings."""
     tree = ast.parse(file.read_bytes())
     for node in ast.walk(tree):
-        if not isinstance(node, _DOCUMENTED) or not node.body:
-            continue
-        match node.body[0]:
-            case ast.Expr(value=ast.Constant(value=str())):
-                node.body = node.body[1:]
+        if isinstance(node, _DOCUMENTED):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())), *rest]:
+                    node.body = rest
     return f"{file.name}\n{ast.dump(tree)}".encode()
 
 
@@ -56,8 +55,8 @@ def key(point: Point, code: str) -> str:
     return hashlib.sha256(content.encode()).hexdigest()[:24]
 
 
-class Store:
-    """The rows of one study at one scale, in one folder.
+class ResultStore:
+    """The rows of one study at one scale, or of one sweep, in one folder.
 
     Parameters
     ----------
@@ -71,24 +70,15 @@ class Store:
 
     def read(self) -> dict[str, dict[str, Any]]:
         """Results by key. A line cut short by a crash is left out."""
-        if not self.file.exists():
-            return {}
-        found = {}
-        for line in self.file.read_text(encoding="utf-8").splitlines():
-            try:
-                record = json.loads(line)
-                found[record["key"]] = {k: _number(v) for k, v in record["result"].items()}
-            except (*UNREADABLE, KeyError, TypeError, AttributeError):
-                continue
-        return found
+        return {name: result for name, result, _ in self._lines()}
 
-    def add(self, name: str, point: Point, result: Mapping[str, Any], seconds: float) -> None:
+    def add(self, name: str, point: Point, result: Mapping[str, Any], seconds: float = 0.0) -> None:
         """Keep one result and the CPU time that it took, on the disk when this returns."""
         record = {
             "key": name,
             "label": dict(point.label),
             "cpu_s": round(seconds, 3),
-            "result": {k: _json(v) for k, v in result.items()},
+            "result": _json(dict(result)),
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.file.open("ab+") as file:
@@ -103,18 +93,23 @@ class Store:
 
     def keep(self, names: Sequence[str]) -> None:
         """Forget all but these: rows of other settings or of older code."""
-        if not self.file.exists():
-            return
-        wanted, kept = set(names), []
-        for line in self.file.read_text(encoding="utf-8").splitlines():
+        wanted = set(names)
+        lines = [f"{line}\n" for name, _, line in self._lines() if name in wanted]
+        if self.file.exists():
+            fresh = self.file.with_suffix(".new")
+            fresh.write_text("".join(lines), encoding="utf-8")
+            fresh.replace(self.file)
+
+    def _lines(self) -> Iterator[tuple[str, dict[str, Any], str]]:
+        """Key, result and text of each whole line."""
+        lines = self.file.read_text(encoding="utf-8") if self.file.exists() else ""
+        for line in lines.splitlines():
             try:
-                if json.loads(line)["key"] in wanted:
-                    kept.append(line + "\n")
+                record = json.loads(line, object_hook=_number)
+                row = record["key"], dict(record["result"]), line
             except (*UNREADABLE, KeyError, TypeError):
                 continue
-        fresh = self.file.with_suffix(".new")
-        fresh.write_text("".join(kept), encoding="utf-8")
-        fresh.replace(self.file)
+            yield row
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -136,12 +131,13 @@ def _json(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, list | tuple):
         return [_json(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _json(one) for name, one in value.items()}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     return value
 
 
-def _number(value: Any) -> Any:
-    if isinstance(value, dict):
-        return float(value["float"])
-    return [_number(one) for one in value] if isinstance(value, list) else value
+def _number(value: dict[str, Any]) -> Any:
+    """Turn what `_json` made of not-a-number and infinities back."""
+    return float(value["float"]) if value.keys() == {"float"} else value

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from inferway.experiments.claim import Claim
+from inferway.experiments.claim import Claim, as_frame
 from inferway.experiments.intervals import with_intervals
 from inferway.experiments.machine import cores
 from inferway.experiments.results import Results
 from inferway.experiments.runner import Point, in_processes
-from inferway.experiments.store import Store, key, version
+from inferway.experiments.store import ResultStore, key, version
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -145,17 +145,10 @@ class StudyResult:
         return pd.DataFrame(list(self.results.rows))
 
     def _repr_html_(self) -> str:
-        return str(self._table().to_html(index=False))
+        return str(as_frame(self.claims).to_html(index=False))
 
     def __str__(self) -> str:
-        return str(self._table().to_string(index=False))
-
-    def _table(self) -> pd.DataFrame:
-        import pandas as pd
-
-        shown = pd.DataFrame([claim.cells() for claim in self.claims])
-        shown = shown[["claim", "value", "reproduces", "reproduced"]]
-        return shown.rename(columns={"value": "measured", "reproduced": ""})
+        return str(as_frame(self.claims).to_string(index=False))
 
 
 def run(
@@ -197,25 +190,45 @@ def run(
     RuntimeError
         Where a point fails, after all others are done, or another run writes to the folder.
     """
-    points, names, store = _plan(study, scale, out, seed)
+    points, names, store = _planned(study, scale, out, seed)
+    workers = cores() if workers is None else workers
     with store.alone():
         known = store.read()
-        missing = [i for i, name in enumerate(names) if name not in known]
         # The longest first, so that no core is left alone with a long one at the end.
-        missing.sort(key=lambda i: -points[i].seconds)
-        tell = progress or (lambda _: None)
-        clock = _Clock(study.name, points, missing, cores() if workers is None else workers)
-        tell(clock.progress())
-        failures = []
-        for outcome in in_processes([points[i] for i in missing], clock.workers):
-            point, name = points[missing[outcome.place]], names[missing[outcome.place]]
+        missing = sorted(
+            (place for place, name in enumerate(names) if name not in known),
+            key=lambda place: -points[place].seconds,
+        )
+        began, expected_s, finished_s = (
+            time.monotonic(),
+            sum(points[place].seconds for place in missing),
+            0.0,
+        )
+        failures: list[tuple[Point, str]] = []
+
+        def tell(done: int) -> None:
+            if progress is None:
+                return
+            # Time left, from how fast the points so far went against what was expected.
+            pace = 1 / max(workers, 1)
+            if finished_s > 0:
+                pace = (time.monotonic() - began) / finished_s
+            share = finished_s / expected_s if expected_s > 0 else 1.0
+            left_s = max(expected_s - finished_s, 0.0) * pace
+            progress(Progress(study.name, done, len(points), left_s, share))
+
+        before = len(points) - len(missing)
+        tell(before)
+        computed = in_processes([points[place] for place in missing], workers)
+        for done, outcome in enumerate(computed, before + 1):
+            place = missing[outcome.place]
             if outcome.result is None:
-                failures.append((point, outcome.complaint))
+                failures.append((points[place], outcome.complaint))
             else:
-                store.add(name, point, outcome.result, outcome.seconds)
-                known[name] = outcome.result
-            clock.advance(point)
-            tell(clock.progress())
+                store.add(names[place], points[place], outcome.result, outcome.seconds)
+                known[names[place]] = outcome.result
+            finished_s += points[place].seconds
+            tell(done)
         if failures:
             point, complaint = failures[0]
             raise RuntimeError(
@@ -230,9 +243,35 @@ def stored(
     study: Study[Any], scale: str = "quick", *, out: Path = OUT, seed: int = 1
 ) -> tuple[Results, int]:
     """Rows that are known already, of today's settings and code, and how many are missing."""
-    points, names, store = _plan(study, scale, out, seed)
-    found = _rows(points, names, store.read())
-    return found, len(points) - len(found)
+    points, names, store = _planned(study, scale, out, seed)
+    rows = _rows(points, names, store.read())
+    return rows, len(points) - len(rows)
+
+
+def claims_of(
+    studies: Sequence[Study[Any]], scale: str, *, out: Path, seed: int
+) -> Iterator[tuple[Study[Any], Results, int, list[Claim]]]:
+    """Yield each study that has results, with them, how many points it lacks, and its claims.
+
+    Raises
+    ------
+    RuntimeError
+        Where no study has a result.
+    """
+    found = [(study, *stored(study, scale, out=out, seed=seed)) for study in studies]
+    if not any(len(results) for _, results, _ in found):
+        raise RuntimeError(
+            f"there are no results at scale {scale} in {out}: "
+            f"`inferway study run --all {options(scale, seed)}` makes them"
+        )
+    for study, results, missing in found:
+        if len(results):
+            yield study, results, missing, checked(study, study.scales[scale], results)
+
+
+def options(scale: str, seed: int) -> str:
+    """Write a scale and a seed as commands take them."""
+    return f"--scale {scale}" + f" --seed {seed}" * (seed != 1)
 
 
 def place(scale: str, seed: int = 1) -> str:
@@ -242,8 +281,6 @@ def place(scale: str, seed: int = 1) -> str:
 
 def seeded(points: Sequence[Point], seed: int) -> list[Point]:
     """The points with other seeds: those that begin at 1 begin at `seed`."""
-    if seed == 1:
-        return list(points)
     return [
         replace(point, arguments={**point.arguments, "seed": point.arguments["seed"] + seed - 1})
         if "seed" in point.arguments
@@ -257,50 +294,23 @@ def checked(study: Study[Any], settings: Any, results: Results) -> list[Claim]:
     return with_intervals(lambda rows: study.claims(settings, rows), results)
 
 
-def _plan(
+def _planned(
     study: Study[Any], scale: str, out: Path, seed: int
-) -> tuple[list[Point], list[str], Store]:
+) -> tuple[list[Point], list[str], ResultStore]:
+    """Points, what they are known by, and where they are kept."""
     if scale not in study.scales:
         raise ValueError(f"unknown scale {scale!r}: expected one of {', '.join(SCALES)}")
     if seed < 1:
         raise ValueError(f"the first seed is 1 or more, not {seed}")
     points = seeded(study.points(study.scales[scale]), seed)
-    files = {point.call: Path(inspect.getfile(inspect.unwrap(point.call))) for point in points}
-    versions = {call: version([*study.code, file]) for call, file in files.items()}
+    versions = {
+        call: version([*study.code, Path(inspect.getfile(inspect.unwrap(call)))])
+        for call in {point.call for point in points}
+    }
     names = [key(point, versions[point.call]) for point in points]
-    return points, names, Store(out / study.name / place(scale, seed))
+    return points, names, ResultStore(out / study.name / place(scale, seed))
 
 
 def _rows(points: Sequence[Point], names: Sequence[str], known: dict[str, Any]) -> Results:
-    return Results(
-        [
-            {**point.label, **known[name]}
-            for point, name in zip(points, names, strict=True)
-            if name in known
-        ]
-    )
-
-
-class _Clock:
-    """Time left, from how fast the points so far went against what was expected."""
-
-    def __init__(
-        self, name: str, points: Sequence[Point], missing: Sequence[int], workers: int
-    ) -> None:
-        self.name, self.workers, self.total = name, workers, len(points)
-        self.done = len(points) - len(missing)
-        self.expected_s = sum(points[i].seconds for i in missing)
-        self.finished_s = 0.0
-        self.start = time.monotonic()
-
-    def advance(self, point: Point) -> None:
-        self.done += 1
-        self.finished_s += point.seconds
-
-    def progress(self) -> Progress:
-        left_s = self.expected_s - self.finished_s
-        pace = 1 / max(self.workers, 1)
-        if self.finished_s > 0:
-            pace = (time.monotonic() - self.start) / self.finished_s
-        share = self.finished_s / self.expected_s if self.expected_s > 0 else 1.0
-        return Progress(self.name, self.done, self.total, max(left_s, 0.0) * pace, share)
+    rows = zip(points, names, strict=True)
+    return Results([{**point.label, **known[name]} for point, name in rows if name in known])

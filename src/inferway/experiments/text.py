@@ -1,19 +1,22 @@
-"""Tables and lines of results, as terminals print them, and how quantities are written in them."""
+"""Results as terminals and notebooks show them: tables, lines, and how quantities are written."""
 
 from __future__ import annotations
 
 import functools
 import io
 import math
-from collections.abc import Callable, Mapping, Sequence
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import RenderableType
     from rich.table import Table
 
 _ABSENT: Final = "-"
-_WIDTH = 100
+_WIDTH: Final = 100
+_DPI: Final = 80
 
 _P = ParamSpec("_P")
 _Found = TypeVar("_Found")
@@ -44,6 +47,16 @@ def percent(value: float | None, digits: int = 1) -> str:
     return f"{value * 100:.{digits}f} %"
 
 
+def points(difference: float) -> str:
+    """Write a difference of accuracies in points: 0.0012 is `+0.12 pt`."""
+    return f"{difference * 100:+.2f} pt" if math.isfinite(difference) else _ABSENT
+
+
+def relative(error: float) -> str:
+    """Write a relative error: 0.034 is `+3.4 %`."""
+    return f"{error * 100:+.1f} %" if math.isfinite(error) else _ABSENT
+
+
 def accuracy(value: float | None, interval: tuple[float, float] | None = None) -> str:
     """Write an accuracy with its interval: `0.951 [0.940, 0.960]`."""
     if value is None or not math.isfinite(value):
@@ -62,10 +75,9 @@ def shares(parts: Mapping[str, float], order: Sequence[str] = ()) -> str:
     order
         Variants in the order to write them; the rest follow.
     """
-    names = [name for name in order if name in parts]
-    names += [name for name in parts if name not in names]
-    written = [f"{name} {parts[name] * 100:.0f} %" for name in names if parts[name] >= 0.005]
-    return ", ".join(written) or _ABSENT
+    names = dict.fromkeys([*order, *parts])
+    shown = {name: parts[name] for name in names if parts.get(name, 0.0) >= 0.005}
+    return ", ".join(f"{name} {part * 100:.0f} %" for name, part in shown.items()) or _ABSENT
 
 
 def table(
@@ -120,6 +132,13 @@ def table(
     return laid
 
 
+def noted(notes: Iterable[str]) -> list[RenderableType]:
+    """Write notes, a line each."""
+    from rich.text import Text
+
+    return [Text(f"Note: {note}.", style="yellow") for note in notes]
+
+
 def text(*what: RenderableType) -> str:
     """Lay tables and lines out as plain text."""
     from rich.console import Console
@@ -146,3 +165,19 @@ def shown_as(
         return ran
 
     return of
+
+
+def register() -> None:
+    """Let the notebook that runs this draw figures; without a notebook, do nothing."""
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is not None:
+        formatter = shell.display_formatter.formatters["image/png"]
+        # By name: matplotlib is imported with the first figure. What pyplot sets up goes first.
+        formatter.for_type_by_name("matplotlib.figure", "Figure", _png)
+
+
+def _png(figure: Figure) -> bytes:
+    """Draw a figure as a notebook keeps it."""
+    drawn = io.BytesIO()
+    figure.savefig(drawn, format="png", dpi=_DPI)
+    return drawn.getvalue()

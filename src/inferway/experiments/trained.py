@@ -28,7 +28,7 @@ class TrainingResult(Trained):
 
     def plot(self) -> Figure:
         """Draw what came of the requests in each phase."""
-        from inferway.experiments.bars import Bars, bars
+        from inferway.experiments.figure import Bars, bars
 
         frame = self.to_frame()
         names = [f"phase {phase}" for phase in frame["phase"]]
@@ -49,22 +49,21 @@ train = shown_as(lambda found: TrainingResult(**vars(found)))(deployed.train)
 def lines(policy: str, trained: Trained) -> list[Text]:
     """Say where it is, what it came to, and how quick it was."""
     tally = trained.tally
-    said = [
+    phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
+    quick = trained.slots_per_cpu_s == trained.slots_per_cpu_s  # some were trained now
+    speed = f"  {trained.slots_per_cpu_s:,.0f} slots per CPU second"
+    return [
         Text.assemble((policy, "bold"), f" after {trained.slots:,} slots: {trained.policy}"),
         Text(
             f"  goodput {tally.overall_goodput:.2%}, violations {tally.overall_violations:.2%} "
             f"(without noise, over {trained.evaluated:,} slots)"
         ),
-    ]
-    phases = zip(tally.goodput, tally.violations, tally.heavy, strict=True)
-    for place, (goodput, violations, heavy) in enumerate(phases):
-        said.append(
+        *(
             Text(
                 f"  phase {place}: goodput {goodput:.2%}, violations {violations:.2%}, "
                 f"most accurate variant {heavy:.2%}"
             )
-        )
-    if trained.slots_per_cpu_s == trained.slots_per_cpu_s:  # some were trained now
-        speed = f"  {trained.slots_per_cpu_s:,.0f} slots per CPU second"
-        said.append(Text(speed, style="dim"))
-    return said
+            for place, (goodput, violations, heavy) in enumerate(phases)
+        ),
+        *([Text(speed, style="dim")] if quick else []),
+    ]

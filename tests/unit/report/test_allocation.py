@@ -10,8 +10,14 @@ import pytest
 import inferway
 from inferway.experiments.allocation import by_tier, heat_maps
 from inferway.experiments.figure import save
-from inferway.experiments.network_map import MOST_NODES, network_map
-from inferway.experiments.networks import figures, latencies, over_time, served_at
+from inferway.experiments.networks import (
+    MOST_NODES,
+    figures,
+    latencies,
+    network_map,
+    over_time,
+    served_at,
+)
 from inferway.network import Tier, Topology, network_of, topology_of, tree
 
 LINKS = """
@@ -57,7 +63,7 @@ def test_copies_are_counted_per_tier_and_node(deployment) -> None:
 
 
 def test_shares_of_nodes_add_up_to_those_of_tiers(result) -> None:
-    share = served_at(result)
+    share = served_at(result.network, result.served)
     assert share.sum() == pytest.approx(1)
     for k, (_, part) in enumerate(result.tiers.items()):
         assert share[result.network.tier == k].sum() == pytest.approx(part.share)
@@ -65,7 +71,7 @@ def test_shares_of_nodes_add_up_to_those_of_tiers(result) -> None:
 
 def test_a_map_names_nodes_and_marks_repositories(deployment, result) -> None:
     topology = topology_of(deployment)
-    figure = network_map(topology, served_at(result))
+    figure = network_map(topology, served_at(result.network, result.served))
     assert set(texts(figure)) == set(topology.nodes)
     at = {one.get_text(): one.xy for one in figure.axes[0].texts}
     assert at["cloud"][1] > at["isp"][1] > at["metro-0"][1] > at["base-0"][1]

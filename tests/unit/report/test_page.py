@@ -1,11 +1,17 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from html.parser import HTMLParser
+
+import pytest
 
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.machine import machine
-from inferway.experiments.report import Section, Sheet, page
+from inferway.experiments.report import report
+from inferway.experiments.runner import Point
+from inferway.experiments.study import Study, run
+from inferway.studies import Claim
 
 _VOID = {"meta", "img", "br", "link", "input"}
 
@@ -39,31 +45,59 @@ def read(text):
     return reader
 
 
-def made():
-    sheet = Sheet(("claim", "ok"), [("a < b & c", "yes"), ("never", "no")], short=(0,), marks=1)
-    figure = panels([Panel("", "x", "y", [Curve("c", (0, 1), (0, 1))])])
-    section = Section("first", "The first <study>", "Text.", figure, [sheet], ["A note."])
-    return page("Title", ["Lead & more."], "inferway study run --all", [section])
+@dataclass(frozen=True)
+class Settings:
+    """What the report prints of a study."""
+
+    loads: tuple[float, ...] = (0.5,)
 
 
-def test_a_page_is_well_formed_and_loads_nothing():
-    reader = read(made())
+def nothing():
+    return {"x": 1.0}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A report of one study with what HTML would take for tags."""
+    out = tmp_path_factory.mktemp("out")
+    study = Study(
+        name="first",
+        source="The first <study>",
+        shows="Text & more.",
+        scales=dict.fromkeys(("smoke", "quick", "paper"), Settings()),
+        points=lambda _: [Point({}, nothing, {})],
+        figure=lambda *_: panels([Panel("", "x", "y", [Curve("c", (0, 1), (0, 1))])]),
+        claims=lambda *_: [
+            Claim("Sec. <1>", "a < b & c", "it", 1.0, at_least=0.0),
+            Claim("Sec. 2", "never", "it", 1.0, at_least=2.0),
+            Claim("Sec. 3", "who knows", "it", 1.0, at_least=0.5, low=0.0, high=2.0),
+        ],
+        departures=("A note.",),
+        code=(),
+    )
+    run(study, "smoke", out=out, workers=0)
+    return report([study], "smoke", out=out)
+
+
+def test_a_page_is_well_formed_and_loads_nothing(made):
+    reader = read(made)
     assert all(one.startswith("data:image/png;base64,") for one in reader.loads)
     assert len(reader.loads) == 1
-    assert not re.search(r"https?://|@import|url\(", made())
+    assert not re.search(r"https?://|@import|url\(", made)
     assert reader.links == {"#first"}
     assert reader.anchors == {"first"}
 
 
-def test_text_is_text_and_marks_have_their_color():
-    text = made()
-    reader = read(text)
-    for words in ("a < b & c", "The first <study>", "Lead & more.", "A note."):
+def test_text_is_text_and_marks_have_their_color(made):
+    reader = read(made)
+    for words in ("a < b & c", "first: The first <study>", "Text & more.", "A note.", "loads = "):
         assert words in reader.text
-    assert '<td class="number">a &lt; b &amp; c</td>' in text
-    assert '<td class="yes">yes</td>' in text
-    assert '<td class="no">no</td>' in text
-    assert "prefers-color-scheme: dark" in text
+    assert "1 of the papers' 3 checked claims reproduce" in reader.text
+    assert '<td class="number">Sec. &lt;1&gt;</td><td>a &lt; b &amp; c</td>' in made
+    assert '<td class="yes">yes</td>' in made
+    assert '<td class="no">no</td>' in made
+    assert '<td class="open">not settled</td>' in made
+    assert "prefers-color-scheme: dark" in made
 
 
 def test_the_machine_is_said():

@@ -5,39 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from inferway.experiments.statistics import cluster_bootstrap, percentiles, wilson
-
-
-def test_wilson_against_published_values():
-    # R. G. Newcombe, Statistics in Medicine 17 (1998), table I, method 3.
-    for successes, trials, low, high in [
-        (81, 263, 0.2553, 0.3662),
-        (15, 148, 0.0624, 0.1605),
-        (0, 20, 0.0, 0.1611),
-        (1, 29, 0.0061, 0.1718),
-    ]:
-        found = wilson(successes, trials)
-        assert found == pytest.approx((low, high), abs=5e-5)
-
-
-def test_wilson_mirrors_and_stays_within_0_and_1():
-    for successes in range(11):
-        low, high = wilson(successes, 10)
-        mirrored = wilson(10 - successes, 10)
-        assert (1 - high, 1 - low) == pytest.approx(mirrored)
-        assert 0 <= low <= successes / 10 <= high <= 1
-
-
-@pytest.mark.parametrize("arguments", [(1, 0), (-1, 5), (6, 5), (1, 5, 1.0)])
-def test_wilson_refuses_impossible_counts(arguments):
-    with pytest.raises(ValueError, match=r"no interval|between 0 and 1"):
-        wilson(*arguments)
+from inferway.experiments.intervals import cluster_bootstrap
 
 
 def test_bootstrap_of_single_observations_is_the_normal_interval():
     rng = np.random.default_rng(3)
     values = rng.random(2000) < 0.8
-    low, high = cluster_bootstrap(values, np.arange(2000), seed=1, resamples=8000)
+    low, high = cluster_bootstrap(values, np.arange(2000), seed=1)
     p = values.mean()
     half = 1.96 * math.sqrt(p * (1 - p) / 2000)
     assert (low, high) == pytest.approx((p - half, p + half), abs=0.1 * half)
@@ -49,7 +23,7 @@ def test_bootstrap_counts_clusters_not_copies():
     truth = rng.random(300) < 0.7
     copies = np.repeat(truth, 10)
     cluster = np.repeat(np.arange(300), 10)
-    low, high = cluster_bootstrap(copies, cluster, seed=1, resamples=8000)
+    low, high = cluster_bootstrap(copies, cluster, seed=1)
     p = truth.mean()
     half = 1.96 * math.sqrt(p * (1 - p) / 300)
     assert (low, high) == pytest.approx((p - half, p + half), abs=0.12 * half)
@@ -64,18 +38,17 @@ def test_bootstrap_weighs_clusters_by_their_size():
     assert cluster_bootstrap(np.ones(len(cluster)), cluster, seed=2) == (1.0, 1.0)
 
 
-def test_bootstrap_covers_as_often_as_it_says():
+def test_bootstrap_covers_as_often_as_it_says(monkeypatch):
+    monkeypatch.setattr("inferway.experiments.intervals._RESAMPLES", 500)
     rng = np.random.default_rng(11)
     covered = 0
     for run in range(200):
         easy = np.repeat(rng.beta(4, 2, 100), 5)
         values = rng.random(500) < easy
-        low, high = cluster_bootstrap(
-            values, np.repeat(np.arange(100), 5), seed=run, resamples=500, confidence=0.9
-        )
+        low, high = cluster_bootstrap(values, np.repeat(np.arange(100), 5), seed=run)
         covered += low <= 4 / 6 <= high
-    # Binomial(200, 0.9) stays above 168 with probability 0.99.
-    assert covered >= 168
+    # Binomial(200, 0.95) stays above 181 with probability 0.99.
+    assert covered >= 181
 
 
 def test_bootstrap_is_seeded_and_blocks_do_not_matter(monkeypatch):
@@ -83,7 +56,7 @@ def test_bootstrap_is_seeded_and_blocks_do_not_matter(monkeypatch):
     one = cluster_bootstrap(values, cluster, seed=4)
     assert one == cluster_bootstrap(values, cluster, seed=4)
     assert one != cluster_bootstrap(values, cluster, seed=5)
-    monkeypatch.setattr("inferway.experiments.statistics._BLOCK", 100)
+    monkeypatch.setattr("inferway.experiments.intervals._BLOCK", 100)
     assert one == cluster_bootstrap(values, cluster, seed=4)
 
 
@@ -92,8 +65,3 @@ def test_bootstrap_refuses_what_has_no_mean():
         cluster_bootstrap([], [], seed=0)
     with pytest.raises(ValueError, match="no interval"):
         cluster_bootstrap([1, 0], [1], seed=0)
-
-
-def test_percentiles_leave_out_what_is_missing():
-    assert percentiles([np.nan, *range(101)], (0, 50, 99)) == [0, 50, 99]
-    assert all(math.isnan(p) for p in percentiles([np.nan]))

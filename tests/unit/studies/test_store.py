@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from inferway.experiments.runner import Point
-from inferway.experiments.store import Store, key
+from inferway.experiments.store import ResultStore, key
 
 
 def call(**arguments):
@@ -22,17 +22,17 @@ def point(**arguments):
 
 
 def test_a_result_comes_back_as_it_was(tmp_path):
-    store = Store(tmp_path / "new")
+    store = ResultStore(tmp_path / "new")
     assert store.read() == {}
     result = {"x": 0.1 + 0.2, "n": np.int64(3), "stable": True, "series": np.array([1.0, 2.5])}
     store.add("a", point(), result, 1.0)
-    assert Store(tmp_path / "new").read() == {
+    assert ResultStore(tmp_path / "new").read() == {
         "a": {"x": 0.1 + 0.2, "n": 3, "stable": True, "series": [1.0, 2.5]}
     }
 
 
 def test_what_is_no_number_comes_back_too(tmp_path):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     store.add("a", point(), {"x": math.nan, "y": math.inf, "z": [-math.inf]}, 1.0)
     found = store.read()["a"]
     assert math.isnan(found["x"])
@@ -42,7 +42,7 @@ def test_what_is_no_number_comes_back_too(tmp_path):
 
 
 def test_a_line_cut_short_is_forgotten_and_the_next_one_kept(tmp_path):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     store.add("a", point(), {"x": 1}, 1.0)
     with store.file.open("a") as file:
         file.write('{"key": "b", "res')
@@ -52,7 +52,7 @@ def test_a_line_cut_short_is_forgotten_and_the_next_one_kept(tmp_path):
 
 
 def test_rows_that_nobody_asks_for_are_dropped(tmp_path):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     for name in "abc":
         store.add(name, point(), {"x": name}, 1.0)
     store.keep(["c", "a", "missing"])
@@ -60,9 +60,9 @@ def test_rows_that_nobody_asks_for_are_dropped(tmp_path):
 
 
 def test_two_runs_never_write_to_one_folder(tmp_path):
-    store = Store(tmp_path)
+    store = ResultStore(tmp_path)
     with store.alone(), pytest.raises(RuntimeError, match="another run writes"):
-        Store(tmp_path).alone().__enter__()
+        ResultStore(tmp_path).alone().__enter__()
     with store.alone():
         pass
 

@@ -414,8 +414,7 @@ def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], l
 
 def draw(path: Path, rows: Sequence[Row]) -> tuple[Path, Path]:
     """Draw goodput and violation ratio by scheduler and phase, the twin's beside; PNG and SVG."""
-    from inferway.experiments.bars import Bars, bars
-    from inferway.experiments.figure import save
+    from inferway.experiments.figure import Bars, bars, save
 
     def panel(title: str, up: str, what: str) -> Bars:
         def by_phase(of: str) -> dict[str, list[float]]:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from inferway.catalog.zoo import testset
 from inferway.experiments.claim import Claim
+from inferway.experiments.intervals import cluster_bootstrap
 from inferway.experiments.machine import machine
-from inferway.experiments.statistics import cluster_bootstrap
 from inferway.loadgen import Record, drive
 from inferway.studies.live.servers import READY_S, launch
 

@@ -95,8 +95,7 @@ PRINTED: Final = (
 
 def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float) -> Table:
     """Lay out gains and latencies, live and in both twins."""
-    from inferway.experiments.simulation import relative
-    from inferway.experiments.text import milliseconds, table
+    from inferway.experiments.text import milliseconds, relative, table
 
     cells = []
     for row in rows:

@@ -201,8 +201,7 @@ def shares_table(
 
 def twin_table(twins: Mapping[str, Row]) -> Table:
     """Lay out recorded runs against their simulations."""
-    from inferway.experiments.simulation import points, relative
-    from inferway.experiments.text import milliseconds, table
+    from inferway.experiments.text import milliseconds, points, relative, table
 
     cells = []
     for policy, trace in twins.items():

@@ -9,8 +9,8 @@ import pytest
 
 import inferway
 from inferway.deployment import Deployment
+from inferway.experiments.planned import plan
 from inferway.twin import run, scenario_of
-from inferway.twin.plan import plan
 
 ONE = """\
 tasks:
