@@ -143,11 +143,6 @@ class Reply(NamedTuple):
         json_length = -1 if length is None else int(length) if length.isdigit() else 0
         return cls(status, body, json_length, (*said, get(b"inferway-degraded", b"")))
 
-    @classmethod
-    def whole(cls, data: bytes) -> Reply | None:
-        """Leave every reply to the parser, which is as fast where few headers are read."""
-        return None
-
 
 class RequestPool(ConnectionPool):
     """Sends requests to one server, by their numbers, at once, each on a connection of its own."""

@@ -26,7 +26,7 @@ _RANDOM: Final = 64
 
 def head(address: ServerAddress, task: str, variant: str | None = None) -> bytes:
     """Encode where requests go: the lines before those of `encode`; `variant` pins them to one."""
-    path = address.infer_path(task, variant)
+    path = f"{address.model_path(task, variant)}/infer"
     return f"POST {path} HTTP/1.1\r\nHost: {address.authority}\r\n".encode("ascii")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import SplitResult, quote, unquote, urlsplit
 
 NODE: Final = "{node}"
 """Stands for the node's name, so that one address can be said of a tier's nodes."""
@@ -83,10 +83,6 @@ class ServerAddress:
         pinned = "" if version is None else f"/versions/{quote(version, safe='')}"
         return f"{self.prefix}/v2/models/{quote(model, safe='')}{pinned}"
 
-    def infer_path(self, model: str, version: str | None = None) -> str:
-        """Path of a model's inference call."""
-        return f"{self.model_path(model, version)}/infer"
-
 
 @dataclass(frozen=True, slots=True)
 class ModelAddress(ServerAddress):
@@ -107,7 +103,19 @@ class ModelAddress(ServerAddress):
         return self.model_path(self.model, self.version)
 
     def __str__(self) -> str:
-        return f"{'https' if self.tls else 'http'}://{self.authority}{self.path}"
+        return self.url.removesuffix(self.prefix) + self.path
+
+
+def _parts(url: str) -> tuple[SplitResult, str, int] | None:
+    """Split a URL of HTTP; its host and port beside it, None where it is none."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:  # a bracket or a port that is none
+        return None
+    if not host or parts.scheme not in ("http", "https"):
+        return None
+    return parts, host, (443 if parts.scheme == "https" else 80) if port is None else port
 
 
 def parse_server(url: str) -> ServerAddress:
@@ -118,13 +126,10 @@ def parse_server(url: str) -> ServerAddress:
     ValueError
         When it is no such address.
     """
-    try:
-        parts = urlsplit(url if "://" in url else f"http://{url}")
-        host, port = parts.hostname, parts.port
-    except ValueError:  # a bracket or a port that is none
-        host = None
-    if not host or parts.scheme not in ("http", "https"):
+    given = _parts(url if "://" in url else f"http://{url}")
+    if given is None:
         raise ValueError(f"{url!r} is no server address: write it as http://127.0.0.1:8000")
+    parts, host, port = given
     tls = parts.scheme == "https"
     return ServerAddress(host, port or (443 if tls else 80), tls, parts.path.rstrip("/"))
 
@@ -137,30 +142,17 @@ def parse_model(url: str) -> ModelAddress:
     ValueError
         When it is no such URL, with a sentence that says what would be right.
     """
-    wrong = f"{url!r} is no model's URL: write it as {EXAMPLE}, or with /versions/VERSION behind it"
-    if any(character <= " " or character > "~" for character in url):
-        raise ValueError(wrong)
-    try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        raise ValueError(wrong) from None
-    path = _MODEL.fullmatch(parts.path)
-    if parts.scheme not in ("http", "https") or not parts.hostname or path is None or port == 0:
-        raise ValueError(wrong)
-    if parts.query or parts.fragment:
-        raise ValueError(wrong)
+    given = None if re.search(r"[^!-~]", url) else _parts(url)
+    path = None if given is None else _MODEL.fullmatch(given[0].path)
+    if given is None or path is None or not given[2] or given[0].query or given[0].fragment:
+        raise ValueError(
+            f"{url!r} is no model's URL: write it as {EXAMPLE}, or with /versions/VERSION behind it"
+        )
+    parts, host, port = given
     if parts.username is not None or parts.password is not None:
         raise ValueError(
             "a URL with a password in it would be in logs; name an environment variable in `key`"
         )
     prefix, model, version = path.groups()
-    tls = parts.scheme == "https"
-    return ModelAddress(
-        parts.hostname,
-        port or (443 if tls else 80),
-        tls,
-        prefix,
-        unquote(model),
-        None if version is None else unquote(version),
-    )
+    version = None if version is None else unquote(version)
+    return ModelAddress(host, port, parts.scheme == "https", prefix, unquote(model), version)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from time import monotonic
-from typing import Any, ClassVar, Final, Protocol, cast
+from typing import Any, ClassVar, Final, cast
 
 import httptools
 
@@ -25,145 +25,54 @@ _LEAST_SWEEP_S: Final = 0.1
 _JOINED: Final = 64 * 1024
 
 
-class AnswerReader(ABC):
-    """Takes the bytes of a connection and makes answers of them; each is handed to `take`.
+class ClientConnection(asyncio.Protocol):
+    """One kept connection, which carries one call at a time.
+
+    Of an answer, `form` makes what its `headed` returns for the status, the headers by name in
+    lower case, and the body; where it has a `whole`, that is given what came in one piece first,
+    and leaves it to the parser with None. `answered` is told the connection, the answer, and
+    whether the connection can take another call; `lost`, when it has ended, and why where something
+    was wrong with what came.
 
     Attributes
     ----------
     begun
-        Whether any of an answer has come; whoever sends the next request resets it.
+        Whether any of an answer has come.
+    call
+        Whose answer it waits for; None while idle.
     came
         Bytes that have come.
+    since_s
+        Since when, or since when it has been idle; its owner keeps it.
+    transport
+        Of the connection, once it is made.
     wrong
         What is wrong with what came, in a sentence's part; empty where nothing is.
     """
-
-    __slots__ = (
-        "_chunks",
-        "_head_bytes",
-        "_headed",
-        "_headers",
-        "_parser",
-        "_received",
-        "begun",
-        "came",
-        "wrong",
-    )
 
     garbage: ClassVar[str] = "what it sent is no answer ({error})"
     long_head: ClassVar[str] = "the headers of its answer are longer than {limit} bytes"
     long_body: ClassVar[str] = "its answer is longer than {limit} bytes"
     announced: ClassVar[str] = "it announces {size} bytes, the limit is {limit}"
 
-    def __init__(self) -> None:
-        self._parser: Any = httptools.HttpResponseParser(self)
-        self._headers: dict[bytes, bytes] = {}
-        self._chunks: list[bytes] = []
-        self._head_bytes = self._received = self.came = 0
-        self._headed = self.begun = False
-        self.wrong = ""
-
-    @abstractmethod
-    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
-        """Take a whole answer; `keep` if the connection may carry another request."""
-
-    def feed(self, data: bytes) -> None:
-        """Read what has come; `wrong` says afterwards whether reading on makes sense."""
-        self.begun = True
-        self.came += len(data)
-        if not self._headed:
-            self._head_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
-            self.wrong = self.wrong or self.garbage.format(error=str(error)[:120] or "no HTTP")
-        if not self._headed and self._head_bytes > LONGEST_HEAD:
-            self.wrong = self.long_head.format(limit=LONGEST_HEAD)
-
-    def end(self) -> None:
-        """Take the end of the connection, which ends a body whose length nobody said."""
-        headers = self._headers
-        if self._headed and not (b"content-length" in headers or b"transfer-encoding" in headers):
-            self._hand(False)
-
-    # What httptools calls.
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header."""
-        self._headers[name.lower()] = value
-
-    def on_headers_complete(self) -> None:
-        """Count what comes from now on as the body."""
-        self._headed = True
-        announced = self._headers.get(b"content-length", b"")
-        # The parser has checked that these are digits.
-        if len(announced) > 8 and int(announced[:20]) > LONGEST_BODY:
-            shown = announced[:20].decode("latin-1")
-            self.wrong = self.announced.format(size=shown, limit=LONGEST_BODY)
-
-    def on_body(self, chunk: bytes) -> None:
-        """Keep a piece of the body."""
-        self._received += len(chunk)
-        if self._received > LONGEST_BODY:
-            self.wrong = self.long_body.format(limit=LONGEST_BODY)
-            return
-        self._chunks.append(chunk)
-
-    def on_message_complete(self) -> None:
-        """Hand the answer on, unless it is an interim one: the answer comes after that."""
-        if not self.wrong:
-            self._hand(self._parser.should_keep_alive())
-
-    def _hand(self, keep: bool) -> None:
-        status: int = self._parser.get_status_code()
-        headers, chunks = self._headers, self._chunks
-        self._headers, self._chunks = {}, []
-        self._head_bytes = self._received = 0
-        self._headed = False
-        if status >= 200:
-            body = chunks[0] if len(chunks) == 1 else b"".join(chunks)
-            self.take(status, headers, body, keep)
-
-
-class AnswerForm(Protocol):
-    """What a pool makes of answers."""
-
-    def headed(self, status: int, headers: dict[bytes, bytes], body: bytes, /) -> Any:
-        """Make an answer of its headers, by name in lower case, and its body."""
-
-    def whole(self, data: bytes, /) -> Any:
-        """Make an answer of what came in one piece; None leaves it to the parser."""
-
-
-class ClientConnection(AnswerReader, asyncio.Protocol):
-    """One kept connection, which carries one call at a time.
-
-    `answered` is told the connection, the answer, of this form, and whether the connection can take
-    another call; `lost`, when it has ended, and why where something was wrong with what came.
-
-    Attributes
-    ----------
-    call
-        Whose answer it waits for; None while idle.
-    since_s
-        Since when, or since when it has been idle; its owner keeps it.
-    transport
-        Of the connection, once it is made.
-    """
-
-    __slots__ = ("_answered", "_form", "_lost", "_poll", "call", "since_s", "transport")
-
     def __init__(
         self,
-        form: AnswerForm,
+        form: Any,
         answered: Callable[[ClientConnection, Any, bool], None],
         lost: Callable[[ClientConnection, str], None],
     ) -> None:
-        super().__init__()
-        self._form, self._answered, self._lost = form, answered, lost
+        self._headed, self._whole = form.headed, getattr(form, "whole", None)
+        self.belong(answered, lost)
+        self._parser: Any = httptools.HttpResponseParser(self)
         self._poll = select.poll()
+        self._headers: dict[bytes, bytes] = {}
+        self._chunks: list[bytes] = []
+        self._head_bytes = self._received = self.came = 0
+        self._has_head = self.begun = False
+        self.wrong = ""
         self.call: Any = None
         self.since_s = 0.0
+        self.transport: Any = None
 
     def belong(
         self,
@@ -176,13 +85,12 @@ class ClientConnection(AnswerReader, asyncio.Protocol):
     def send(self, head: bytes, body: bytes | Sequence[bytes] = b"") -> None:
         """Write a request."""
         self.begun = False
-        if isinstance(body, bytes):
-            if len(body) <= _JOINED:
-                self.transport.write(head + body)
-            else:
-                self.transport.writelines((head, body))
-        else:
+        if not isinstance(body, bytes):
             self.transport.writelines((head, *body))
+        elif len(body) <= _JOINED:
+            self.transport.write(head + body)
+        else:
+            self.transport.writelines((head, body))
 
     def stale(self, now_s: float) -> bool:
         """Whether an idle connection can take no request: it has ended, or is about to.
@@ -194,29 +102,15 @@ class ClientConnection(AnswerReader, asyncio.Protocol):
             return True
         return now_s - self.since_s > FRESH_S and bool(self._poll.poll(0))
 
-    @property
-    def connected(self) -> bool:
-        """Whether its connection has been made."""
-        return hasattr(self, "transport")
-
     def abort(self) -> None:
         """End the connection now."""
         self.transport.abort()
-
-    def on_message_begin(self) -> None:
-        """Note what begins where nobody has asked: whose it is, nobody knows."""
-        if self.call is None:
-            self.wrong = "it answered what nobody asked"
-
-    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
-        """Hand an answer on."""
-        self._answered(self, self._form.headed(status, headers, body), keep)
 
     # What asyncio calls.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Remember the transport."""
-        self.transport = cast("asyncio.Transport", transport)
+        self.transport = transport
         self._poll.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -226,14 +120,75 @@ class ClientConnection(AnswerReader, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Read what has come."""
         # Before the first piece of an answer the parser keeps nothing, and need not see them all.
-        if not self.begun and self.call is not None:
-            answer = self._form.whole(data)
+        if not self.begun and self.call is not None and self._whole is not None:
+            answer = self._whole(data)
             if answer is not None:
                 self._answered(self, answer, True)
                 return
-        self.feed(data)
+        self.begun = True
+        self.came += len(data)
+        if not self._has_head:
+            self._head_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError) as error:
+            self.wrong = self.wrong or self.garbage.format(error=str(error)[:120] or "no HTTP")
+        if not self._has_head and self._head_bytes > LONGEST_HEAD:
+            self.wrong = self.long_head.format(limit=LONGEST_HEAD)
         if self.wrong:
             self.transport.abort()
+
+    def end(self) -> None:
+        """Take the end of the connection, which ends a body whose length nobody said."""
+        headers = self._headers
+        unsaid = not (b"content-length" in headers or b"transfer-encoding" in headers)
+        if self._has_head and unsaid:
+            self._hand(False)
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        """Note what begins where nobody has asked: whose it is, nobody knows."""
+        if self.call is None:
+            self.wrong = "it answered what nobody asked"
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header."""
+        self._headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        """Count what comes from now on as the body."""
+        self._has_head = True
+        size = self._headers.get(b"content-length", b"")[:20]
+        # The parser has checked that these are digits.
+        if len(size) > 8 and int(size) > LONGEST_BODY:
+            self.wrong = self.announced.format(size=size.decode("latin-1"), limit=LONGEST_BODY)
+
+    def on_body(self, chunk: bytes) -> None:
+        """Keep a piece of the body."""
+        self._received += len(chunk)
+        if self._received > LONGEST_BODY:
+            self.wrong = self.long_body.format(limit=LONGEST_BODY)
+        else:
+            self._chunks.append(chunk)
+
+    def on_message_complete(self) -> None:
+        """Hand the answer on, unless it is an interim one: the answer comes after that."""
+        if not self.wrong:
+            self._hand(self._parser.should_keep_alive())
+
+    def _hand(self, keep: bool) -> None:
+        status: int = self._parser.get_status_code()
+        headers, body = self._headers, b"".join(self._chunks)
+        self._headers, self._chunks = {}, []
+        self._head_bytes = self._received = 0
+        self._has_head = False
+        if status >= 200:
+            self.take(status, headers, body, keep)
+
+    def take(self, status: int, headers: dict[bytes, bytes], body: bytes, keep: bool) -> None:
+        """Hand a whole answer on; `keep` if the connection may carry another request."""
+        self._answered(self, self._headed(status, headers, body), keep)
 
 
 class ConnectionPool(ABC):
@@ -248,7 +203,7 @@ class ConnectionPool(ABC):
     host, port
         Of the server.
     form
-        What is made of answers.
+        Makes answers of what comes, as `ClientConnection` has it.
     most
         Connections at once.
     connect_s
@@ -268,7 +223,7 @@ class ConnectionPool(ABC):
         host: str,
         port: int,
         *,
-        form: AnswerForm,
+        form: Any,
         most: int,
         connect_s: float,
         tls: ssl.SSLContext | None = None,

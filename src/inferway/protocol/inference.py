@@ -5,7 +5,6 @@ Source: Open Inference Protocol v2 and its binary tensor extension.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -13,18 +12,14 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.protocol.messages import RemoteAnswer, RemoteOutput
-from inferway.protocol.signature import DTYPES, Signature, Tensor
-from inferway.protocol.tensors import UnevenError, flat_numbers, listed, texts, to_bytes
+from inferway.protocol.messages import RemoteAnswer
+from inferway.protocol.signature import Signature, Tensor
+from inferway.protocol.tensors import Wording, from_bytes, from_json, listed, to_bytes
 from inferway.unreadable import UNREADABLE, fault
 
 Arrays = dict[str, NDArray[Any]]
 Parameters = Mapping[str, str | float | bool]
 
-_FLAT: Final[dict[str, Any]] = {
-    "BOOL": list[bool], "BYTES": list[str],
-    **dict.fromkeys(("FP16", "FP32", "FP64"), list[float | None]),
-}  # fmt: skip
 _decode_answer: Final = msgspec.json.Decoder(RemoteAnswer).decode
 
 
@@ -34,6 +29,19 @@ class UnwritableError(ValueError):
 
 class AnswerError(ValueError):
     """An answer is none that the signature allows; the message goes on after "the answer"."""
+
+
+_OUTPUT: Final = Wording(
+    AnswerError,
+    lenient=True,
+    kind="has no list of {datatype} in the output {name!r}",
+    count="has {given} elements in the output {name!r}, whose shape {shape} says {size}",
+    range="has elements in the output {name!r} that are out of the range of {datatype}",
+    size="has {given} bytes in the output {name!r}; {datatype} of shape {shape} has {size}",
+    cut="ends in element {given} of the output {name!r}",
+    ended="ends in element {given} of the output {name!r}",
+    left="goes on after the last element of the output {name!r}",
+)
 
 
 def content_lines(json_length: int | None) -> bytes:
@@ -69,21 +77,15 @@ def encode(
     described: list[dict[str, Any]] = []
     raw: list[bytes] = []
     for tensor, array in inputs:
-        one: dict[str, Any] = {
-            "name": tensor.name,
-            "shape": array.shape,
-            "datatype": tensor.datatype,
-        }
         if binary:
             raw.append(to_bytes(tensor.datatype, array))
-            one["parameters"] = {"binary_data_size": len(raw[-1])}
+            data: dict[str, Any] = {"parameters": {"binary_data_size": len(raw[-1])}}
         else:
-            one["data"] = (numbers or _to_json)(tensor, array)
-        described.append(one)
-    wanted: list[dict[str, Any]] = [{"name": tensor.name} for tensor in outputs]
-    if binary:
-        for one in wanted:
-            one["parameters"] = {"binary_data": True}
+            data = {"data": (numbers or _to_json)(tensor, array)}
+        about = {"name": tensor.name, "shape": array.shape, "datatype": tensor.datatype}
+        described.append(about | data)
+    form = {"parameters": {"binary_data": True}} if binary else {}
+    wanted = [{"name": tensor.name, **form} for tensor in outputs]
     message: dict[str, Any] = {"inputs": described, "outputs": wanted}
     if parameters:
         message["parameters"] = parameters
@@ -107,7 +109,7 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
     except UNREADABLE as error:
         raise AnswerError(f"is not one of the Open Inference Protocol: {fault(error)}") from None
     wanted = {tensor.name: tensor for tensor in signature.outputs}
-    found: Arrays = {}
+    arrays: Arrays = {}
     for output in answer.outputs:
         size = None if output.parameters is None else output.parameters.binary_data_size
         start = at
@@ -118,29 +120,24 @@ def decode(signature: Signature, rows: int, body: bytes, json_length: int | None
         tensor = wanted.get(output.name)
         if tensor is None:
             continue  # more than was asked for does no harm
-        shape = _shape(tensor, output, rows)
+        given, shape = tuple(output.shape), (rows, *tensor.shape[1:])
+        fits = len(shape) == len(given) and all(
+            have >= 0 and want in (-1, have) for want, have in zip(shape, given, strict=True)
+        )
+        name, datatype = tensor.name, tensor.datatype
+        if not fits or output.datatype != datatype:
+            raise AnswerError(
+                f"has the output {name!r} as {output.datatype[:16]}{output.shape[:8]}, "
+                f"expected {datatype}{list(shape)}"
+            )
         if size is None:
-            found[tensor.name] = _from_json(tensor, shape, output.data)
+            arrays[name] = from_json(name, datatype, given, output.data, _OUTPUT)
         else:
-            found[tensor.name] = _from_bytes(tensor, shape, body[start:at])
-    missing = [name for name in wanted if name not in found]
+            arrays[name] = from_bytes(name, datatype, given, body, start, size, _OUTPUT)
+    missing = [name for name in wanted if name not in arrays]
     if missing:
         raise AnswerError(f"lacks the output {missing[0]!r}")
-    return {name: found[name] for name in wanted}
-
-
-def _shape(tensor: Tensor, output: RemoteOutput, rows: int) -> tuple[int, ...]:
-    shape = tuple(output.shape)
-    expected = (rows, *tensor.shape[1:])
-    fits = len(shape) == len(expected) and all(
-        have >= 0 and want in (-1, have) for want, have in zip(expected, shape, strict=True)
-    )
-    if not fits or output.datatype != tensor.datatype:
-        raise AnswerError(
-            f"has the output {output.name!r} as {output.datatype[:16]}{output.shape[:8]}, "
-            f"expected {tensor.datatype}{list(expected)}"
-        )
-    return shape
+    return {name: arrays[name] for name in wanted}
 
 
 def _to_json(tensor: Tensor, array: NDArray[Any]) -> list[Any]:
@@ -156,82 +153,3 @@ def _to_json(tensor: Tensor, array: NDArray[Any]) -> list[Any]:
             f"the input {tensor.name!r} holds bytes that are not UTF-8, which the remote server "
             "cannot be sent: it takes JSON only"
         ) from None
-
-
-def _from_json(tensor: Tensor, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
-    name, size = tensor.name, math.prod(shape)
-    flat = flat_numbers(tensor.datatype, bytes(data))
-    if flat is not None and flat.size == size:
-        return flat.reshape(shape)
-    kind = _FLAT.get(tensor.datatype, list[int])
-    try:
-        values = msgspec.json.decode(data, type=kind)
-    except UNREADABLE:
-        values = _unnested(tensor, data, kind)
-    if len(values) != size:
-        raise AnswerError(
-            f"has {len(values)} elements in the output {name!r}, whose shape {list(shape)} "
-            f"says {size}"
-        )
-    if tensor.datatype == "BYTES":
-        strings = np.empty(size, np.object_)
-        strings[:] = [value.encode() for value in values]
-        return strings.reshape(shape)
-    if kind == list[float | None] and None in values:
-        # JSON has no NaN and no infinities; servers write null.
-        values = [math.nan if value is None else value for value in values]
-    try:
-        with np.errstate(over="ignore"):
-            return np.array(values, tensor.dtype).reshape(shape)
-    except OverflowError:
-        raise AnswerError(
-            f"has elements in the output {name!r} that are out of the range of {tensor.datatype}"
-        ) from None
-
-
-def _unnested(tensor: Tensor, data: msgspec.Raw, kind: Any) -> list[Any]:
-    wrong = AnswerError(f"has no list of {tensor.datatype} in the output {tensor.name!r}")
-    try:
-        rest = msgspec.json.decode(data)
-    except UNREADABLE:
-        raise wrong from None
-    if not isinstance(rest, list):
-        raise wrong
-    flat: list[Any] = []
-    rest.reverse()
-    while rest:
-        value = rest.pop()
-        if isinstance(value, list):
-            rest += value[::-1]
-        else:
-            flat.append(value)
-    try:
-        values: list[Any] = msgspec.convert(flat, kind)
-    except msgspec.ValidationError:
-        raise wrong from None
-    return values
-
-
-def _from_bytes(tensor: Tensor, shape: tuple[int, ...], raw: bytes) -> NDArray[Any]:
-    size = math.prod(shape)
-    if tensor.datatype == "BYTES":
-        return _texts(tensor, raw, size).reshape(shape)
-    dtype = DTYPES[tensor.datatype].newbyteorder("<")
-    if len(raw) != size * dtype.itemsize:
-        raise AnswerError(
-            f"has {len(raw)} bytes in the output {tensor.name!r}; {tensor.datatype} of shape "
-            f"{list(shape)} has {size * dtype.itemsize}"
-        )
-    if tensor.datatype == "BOOL":
-        return np.frombuffer(raw, np.uint8).astype(np.bool_).reshape(shape)
-    return np.frombuffer(raw, dtype).reshape(shape)
-
-
-def _texts(tensor: Tensor, raw: bytes, count: int) -> NDArray[np.object_]:
-    try:
-        return texts(raw, 0, len(raw), count)
-    except UnevenError as error:
-        where = (
-            "goes on after the last element" if error.left else f"ends in element {error.element}"
-        )
-        raise AnswerError(f"{where} of the output {tensor.name!r}") from None

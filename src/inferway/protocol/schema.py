@@ -48,14 +48,33 @@ class TaskSchema:
             raise RefusalError(400, f"there is no input {name!r}; expected {self._expected()}")
         if name in before:
             raise RefusalError(400, f"input {name!r} is given twice")
-        fitting = self._shape(tensor, datatype, shape)
+        if datatype != tensor.datatype:
+            raise RefusalError(
+                400, f"input {name!r} has datatype {datatype!r}, expected {tensor.datatype}"
+            )
+        given, expected = tuple(shape), tensor.shape
+        fits, size = len(given) == len(expected), 1
+        if fits:
+            for have, want in zip(given, expected, strict=True):
+                fits = fits and have >= 1 and want in (have, -1)
+                size *= have
+        if not fits:
+            raise RefusalError(
+                400,
+                f"input {name!r} has shape {list(given[:16])}, expected {list(expected)} "
+                "with at least 1 where -1 stands",
+            )
+        if size > self.elements:
+            raise RefusalError(
+                413, f"input {name!r} has {size} elements, the limit is {self.elements}"
+            )
         if before:
             rows = next(iter(before.values())).shape[0]
-            if fitting[0] != rows:
+            if given[0] != rows:
                 raise RefusalError(
-                    400, f"input {name!r} has {fitting[0]} rows and those before it have {rows}"
+                    400, f"input {name!r} has {given[0]} rows and those before it have {rows}"
                 )
-        return fitting
+        return given
 
     def complete(self, arrays: Mapping[str, Any]) -> None:
         """Check that all inputs have been taken; one that is missing is a `RefusalError`."""
@@ -87,34 +106,6 @@ class TaskSchema:
             if parameters.shared_memory_region is not None:
                 raise RefusalError(501, "shared memory is not offered")
         return tensor
-
-    def _shape(self, tensor: Tensor, datatype: str, shape: Iterable[int]) -> tuple[int, ...]:
-        if datatype != tensor.datatype:
-            raise RefusalError(
-                400, f"input {tensor.name!r} has datatype {datatype!r}, expected {tensor.datatype}"
-            )
-        given = tuple(shape)
-        expected = tensor.shape
-        size = 1
-        fits = len(given) == len(expected)
-        if fits:
-            for have, want in zip(given, expected, strict=True):
-                if have < 1 or (have != want and want != -1):
-                    fits = False
-                    break
-                size *= have
-        if not fits:
-            raise RefusalError(
-                400,
-                f"input {tensor.name!r} has shape {list(given[:16])}, expected {list(expected)} "
-                "with at least 1 where -1 stands",
-            )
-        if size > self.elements:
-            raise RefusalError(
-                413,
-                f"input {tensor.name!r} has {size} elements, the limit is {self.elements}",
-            )
-        return given
 
     def _expected(self) -> str:
         return str(Signature(tuple(self.inputs.values()), ())).split(" -> ")[0]

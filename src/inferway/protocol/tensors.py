@@ -9,7 +9,9 @@ import math
 import struct
 import threading
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from typing import Any, Final, Literal, TypeVar
 
 import msgspec
@@ -17,13 +19,43 @@ import numpy as np
 import simdjson
 from numpy.typing import NDArray
 
-from inferway.protocol import DTYPES
 from inferway.protocol.refusal import RefusalError
+from inferway.protocol.signature import DTYPES
 from inferway.unreadable import UNREADABLE, fault
 
 Raw = bytes | bytearray | memoryview
 T = TypeVar("T")
 
+
+@dataclass(frozen=True, slots=True)
+class Wording:
+    """Sentences for what is wrong with a tensor's data, of an input or of an output.
+
+    `lenient` reading takes lists nested in any way, null for NaN, and any byte but 0 for true.
+    """
+
+    error: Callable[[str], ValueError]
+    lenient: bool
+    kind: str
+    count: str
+    range: str
+    size: str
+    cut: str
+    ended: str
+    left: str
+
+
+_INPUT: Final = Wording(
+    lambda reason: RefusalError(400, reason),
+    lenient=False,
+    kind="the data of input {name!r} is not {datatype}: {fault}",
+    count="input {name!r} has {given} elements, its shape {shape} says {size}",
+    range="the data of input {name!r} is out of the range of {datatype}",
+    size="input {name!r} has {given} bytes of binary data; {datatype} of shape {shape} has {size}",
+    cut="element {given} of input {name!r} is longer than its binary data",
+    ended="the binary data of input {name!r} ends at element {given} of {size}",
+    left="the binary data of input {name!r} goes on after element {size}",
+)
 _WIRE: Final = {name: dtype.newbyteorder("<") for name, dtype in DTYPES.items()}
 _ELEMENT: Final[dict[str, type]] = {
     "BOOL": bool, "FP16": float, "FP32": float, "FP64": float, "BYTES": str,
@@ -58,24 +90,25 @@ class _Parser(threading.local):
 _parser: Final = _Parser()
 
 
-def from_json(name: str, datatype: str, shape: tuple[int, ...], data: msgspec.Raw) -> NDArray[Any]:
+def from_json(
+    name: str,
+    datatype: str,
+    shape: tuple[int, ...],
+    data: msgspec.Raw,
+    wording: Wording = _INPUT,
+) -> NDArray[Any]:
     """Decode a JSON array, flat or nested as the shape says; the name is for messages.
 
     Raises
     ------
-    RefusalError
-        When elements have another type, are out of the datatype's range, or are too many or few.
+    ValueError
+        A `RefusalError` of an input, or what the wording says, when elements have another type, are
+        out of the datatype's range, or are too many or few.
     """
     text = bytes(data)
-    if len(text) > LARGE and datatype != "BYTES":
-        steps = long_from_json(name, datatype, shape, text)
-        while True:
-            try:
-                next(steps)
-            except StopIteration as end:
-                array: NDArray[Any] = end.value
-                return array
-    return _from_json(name, datatype, shape, text)
+    if len(text) > LARGE and datatype != "BYTES" and not wording.lenient:
+        return finished(long_from_json(name, datatype, shape, text))
+    return _from_json(name, datatype, shape, text, wording)
 
 
 def long_from_json(
@@ -107,44 +140,50 @@ def long_from_json(
         start += len(piece) + 1
         yield 0
     if done != size:
-        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
+        raise _misshapen(name, shape)
     return array.reshape(shape)
 
 
-def _from_json(name: str, datatype: str, shape: tuple[int, ...], text: bytes) -> NDArray[Any]:
+def _from_json(
+    name: str, datatype: str, shape: tuple[int, ...], text: bytes, wording: Wording = _INPUT
+) -> NDArray[Any]:
     size = math.prod(shape)
-    numbers = flat_numbers(datatype, text)
+    numbers = _flat_numbers(datatype, text)
     if numbers is not None and numbers.size == size:
         return numbers.reshape(shape)
-    if datatype != "BYTES":
-        _check_count(name, shape, text)
     depth = _depth(text)
-    _check_depth(name, shape, depth)
+    element: Any = _ELEMENT.get(datatype, int)
+    if not wording.lenient:
+        if datatype != "BYTES":
+            _check_count(name, shape, text)
+        _check_depth(name, shape, depth)
+    elif element is float:
+        element = float | None  # JSON has no NaN and no infinities; servers write null
+    told = {"name": name, "datatype": datatype, "shape": [*shape], "size": size}
     try:
-        values = _decoder(_ELEMENT.get(datatype, int), depth)(text)
+        values = _decoder(element, max(1, depth))(text)
     except UNREADABLE as error:
-        raise RefusalError(
-            400, f"the data of input {name!r} is not {datatype}: {fault(error)}"
-        ) from None
+        raise wording.error(wording.kind.format(fault=fault(error), **told)) from None
+    for level in range(1, depth):
+        if not wording.lenient and any(len(inner) != shape[level] for inner in values):
+            raise _misshapen(name, shape)
+        values = list(chain.from_iterable(values))
+    if len(values) != size:
+        if not wording.lenient:
+            raise _misshapen(name, shape)
+        raise wording.error(wording.count.format(given=len(values), **told))
     if datatype == "BYTES":
-        return _strings(name, shape, values, depth)
+        array = np.empty(size, np.object_)
+        array[:] = [value.encode() for value in values]
+        return array.reshape(shape)
+    if wording.lenient and None in values:
+        values = [math.nan if value is None else value for value in values]
     try:
-        if depth == 1:
-            # Half the time of np.array, and it refuses what is out of range.
-            packed = struct.pack(f"<{len(values)}{_FORMAT[datatype]}", *values)
-            array = np.frombuffer(packed, _WIRE[datatype])
-        else:
-            with np.errstate(over="raise"):
-                array = np.array(values, _WIRE[datatype])
-    except (OverflowError, FloatingPointError, struct.error):
-        raise RefusalError(
-            400, f"the data of input {name!r} is out of the range of {datatype}"
-        ) from None
-    except ValueError:
-        array = np.empty(0)  # ragged
-    if array.size != size or (depth > 1 and array.shape != shape):
-        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
-    return array.reshape(shape)
+        # Half the time of np.array, and it refuses what is out of range.
+        packed = struct.pack(f"<{size}{_FORMAT[datatype]}", *values)
+    except (OverflowError, struct.error):
+        raise wording.error(wording.range.format(**told)) from None
+    return np.frombuffer(packed, _WIRE[datatype]).reshape(shape)
 
 
 class LazyTensor:
@@ -168,26 +207,27 @@ def from_bytes(
     data: Raw,
     start: int,
     size: int,
+    wording: Wording = _INPUT,
 ) -> NDArray[Any]:
     """Read an array from `size` raw bytes of `data` at `start`.
 
     Raises
     ------
-    RefusalError
-        When the bytes are not as many as shape and datatype say, or no BOOL or BYTES.
+    ValueError
+        A `RefusalError` of an input, or what the wording says, when the bytes are not as many as
+        shape and datatype say, or no BOOL or BYTES.
     """
     count = math.prod(shape)
     if datatype == "BYTES":
-        return _read_bytes(name, data, start, size, count).reshape(shape)
+        return _strings(name, data, start, size, count, wording).reshape(shape)
     dtype = _WIRE[datatype]
     if size != count * dtype.itemsize:
-        raise RefusalError(
-            400,
-            f"input {name!r} has {size} bytes of binary data; "
-            f"{datatype} of shape {list(shape)} has {count * dtype.itemsize}",
-        )
+        told = {"name": name, "datatype": datatype, "shape": [*shape], "given": size}
+        raise wording.error(wording.size.format(size=count * dtype.itemsize, **told))
     if datatype == "BOOL":
         flags = np.frombuffer(data, np.uint8, count, start)
+        if wording.lenient:
+            return flags.astype(np.bool_).reshape(shape)
         if flags.max() > 1:
             raise RefusalError(
                 400, f"the binary data of input {name!r} holds a BOOL that is not 0 or 1"
@@ -197,6 +237,26 @@ def from_bytes(
     if not array.flags.aligned:
         array = array.copy()  # models read whole words
     return array.reshape(shape)
+
+
+def _strings(
+    name: str, data: Raw, start: int, size: int, count: int, wording: Wording
+) -> NDArray[np.object_]:
+    """Read elements of BYTES, each after its length."""
+    end = start + size
+    array = np.empty(count, np.object_)
+    for i in range(count):
+        fitting = start + 4 <= end
+        length = _LENGTH.unpack_from(data, start)[0] if fitting else 0
+        start += 4
+        if not fitting or start + length > end:
+            reason = wording.cut if fitting else wording.ended
+            raise wording.error(reason.format(name=name, given=i, size=count))
+        array[i] = bytes(data[start : start + length])
+        start += length
+    if start != end:
+        raise wording.error(wording.left.format(name=name, size=count))
+    return array
 
 
 def to_json(name: str, datatype: str, array: NDArray[Any]) -> list[Any]:
@@ -263,6 +323,10 @@ def _check_depth(name: str, shape: tuple[int, ...], depth: int) -> None:
         )
 
 
+def _misshapen(name: str, shape: tuple[int, ...]) -> RefusalError:
+    return RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
+
+
 def _frame(shape: tuple[int, ...]) -> bytes:
     """Write a list of this shape without what stands in it."""
     frame = b""
@@ -271,7 +335,7 @@ def _frame(shape: tuple[int, ...]) -> bytes:
     return frame
 
 
-def flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
+def _flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
     """Read a flat list of numbers; None where it is none, or they do not fit the datatype.
 
     No Python object is made for each: half the time for 1024 of them. The longer way says why one
@@ -281,8 +345,8 @@ def flat_numbers(datatype: str, text: bytes) -> NDArray[Any] | None:
         return None
     kind, wide = _NUMBERS[datatype]
     try:
-        found: Any = _parser.parse(text)
-        values = np.frombuffer(found.as_buffer(of_type=kind), wide)
+        numbers: Any = _parser.parse(text)
+        values = np.frombuffer(numbers.as_buffer(of_type=kind), wide)
         if kind == "d":
             with np.errstate(over="raise"):
                 return values.astype(_WIRE[datatype])
@@ -303,87 +367,10 @@ def _depth(text: bytes) -> int:
 
 
 @lru_cache(maxsize=256)
-def _decoder(element: type, depth: int) -> Callable[[bytes], Any]:
-    nested: Any = element
+def _decoder(element: Any, depth: int) -> Callable[[bytes], Any]:
     for _ in range(depth):
-        nested = list[nested]
-    return msgspec.json.Decoder(nested).decode
-
-
-def _strings(
-    name: str, shape: tuple[int, ...], values: list[Any], depth: int
-) -> NDArray[np.object_]:
-    size = math.prod(shape)
-    flat = _flatten(values, shape if depth > 1 else (size,))
-    if flat is None:
-        raise RefusalError(400, f"the data of input {name!r} is not of its shape {list(shape)}")
-    array = np.empty(size, np.object_)
-    array[:] = [value.encode() for value in flat]
-    return array.reshape(shape)
-
-
-def _flatten(values: list[Any], shape: tuple[int, ...]) -> list[str] | None:
-    if len(values) != shape[0]:
-        return None
-    if len(shape) == 1:
-        return values
-    flat: list[str] = []
-    for inner in values:
-        part = _flatten(inner, shape[1:])
-        if part is None:
-            return None
-        flat += part
-    return flat
-
-
-class UnevenError(ValueError):
-    """Raw bytes of BYTES that do not hold as many elements as they should.
-
-    It shows at this element, or after the last where bytes are `left`; `cut` says whether they end
-    in the element itself, after its length.
-    """
-
-    def __init__(self, element: int, *, cut: bool = False, left: bool = False) -> None:
-        super().__init__(element)
-        self.element, self.cut, self.left = element, cut, left
-
-
-def texts(data: Raw, start: int, size: int, count: int) -> NDArray[np.object_]:
-    """Read `count` elements of BYTES, each after its length, from `size` bytes at `start`.
-
-    Raises
-    ------
-    UnevenError
-        When there are fewer, or more.
-    """
-    end = start + size
-    array = np.empty(count, np.object_)
-    for i in range(count):
-        if start + 4 > end:
-            raise UnevenError(i)
-        (length,) = _LENGTH.unpack_from(data, start)
-        start += 4
-        if start + length > end:
-            raise UnevenError(i, cut=True)
-        array[i] = bytes(data[start : start + length])
-        start += length
-    if start != end:
-        raise UnevenError(count, left=True)
-    return array
-
-
-def _read_bytes(name: str, data: Raw, start: int, size: int, count: int) -> NDArray[np.object_]:
-    try:
-        return texts(data, start, size, count)
-    except UnevenError as error:
-        i = error.element
-        if error.cut:
-            reason = f"element {i} of input {name!r} is longer than its binary data"
-        elif error.left:
-            reason = f"the binary data of input {name!r} goes on after element {count}"
-        else:
-            reason = f"the binary data of input {name!r} ends at element {i} of {count}"
-        raise RefusalError(400, reason) from None
+        element = list[element]
+    return msgspec.json.Decoder(element).decode
 
 
 def finished(steps: Generator[int, None, T]) -> T:

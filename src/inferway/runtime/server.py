@@ -95,11 +95,6 @@ class ServerReply:
         """Make an answer of its headers and its body."""
         return cls(status, headers, body)
 
-    @classmethod
-    def whole(cls, data: bytes) -> ServerReply | None:
-        """Leave every answer to the parser."""
-        return None
-
     @property
     def json_length(self) -> int | None:
         """What Inference-Header-Content-Length says; None without it."""
@@ -153,7 +148,6 @@ class ServerReply:
 class ServerConnection(ClientConnection):
     """A connection that knows whether a request is out as a whole."""
 
-    __slots__ = ("error", "unsent")
     garbage = "{error}"
     long_head = "its headers are longer than {limit:,} bytes"
     long_body = "it is longer than {limit:,} bytes"

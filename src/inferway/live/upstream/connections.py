@@ -302,7 +302,7 @@ class NeighborPool(ConnectionPool):
         except Exception as error:  # whoever waits for this is to hear of it whatever happens
             return f"node {self.name} could not be asked whether it lives: {error}", False
         finally:
-            if connection.connected and not kept:
+            if connection.transport is not None and not kept:
                 connection.abort()
         return "", False
 
