@@ -26,7 +26,6 @@ NAMED_TWICE = {
     "Request": 2,
     "Scenario": 2,
     "Site": 2,
-    "Source": 2,
     "Stream": 2,
     "Tier": 2,
     "Trace": 2,

@@ -37,7 +37,7 @@ _HOST: Final = re.compile(r"[a-z0-9_]([a-z0-9_.-]*[a-z0-9_])?")
 _PRINTABLE: Final = re.compile(r"[!-~]+")
 
 
-class Source(NamedTuple):
+class ModelSource(NamedTuple):
     """A checked URI, in parts."""
 
     uri: str
@@ -80,15 +80,18 @@ class Allowed:
             if scheme not in SCHEMES:
                 raise ValueError(f"models come by file or https, not by {scheme!r}")
         for host in self.hosts or ():
-            name, _, port = host.rpartition(":") if _with_port(host) else (host, "", "1")
-            name = name.removeprefix("*.").removeprefix("[").removesuffix("]")
-            if not (_HOST.fullmatch(name.lower()) or _is_literal(name)) or not port.isdecimal():
+            name, port = _parted(host)
+            name = name.removeprefix("*.")
+            if (
+                not (_is_host(name) or _is_host(name[1:-1]))
+                or not ("1" if port is None else port).isdecimal()
+            ):
                 raise ValueError(
                     f"{host!r} is no host: write it as models.example.org, *.example.org or "
                     "models.example.org:8443"
                 )
 
-    def source(self, uri: str) -> Source:
+    def source(self, uri: str) -> ModelSource:
         """Check a model's URI without resolving anything; ForbiddenSourceError if it is refused."""
         if not _PRINTABLE.fullmatch(uri) or "\\" in uri:
             raise ForbiddenSourceError(
@@ -105,13 +108,22 @@ class Allowed:
                 f"and {shown(uri)} does not"
             )
         if parts.scheme == "file":
-            return Source(uri, "", 0, _path(parts.netloc, parts.path, uri))
+            path = unquote(parts.path)
+            if parts.netloc not in {"", "localhost"}:
+                raise ForbiddenSourceError(
+                    f"{shown(uri)} names a host; write file:/// and an absolute path"
+                )
+            if not path.startswith("/") or "\0" in path:
+                raise ForbiddenSourceError(
+                    f"{shown(uri)} is no absolute path; write file:/// and one"
+                )
+            return ModelSource(uri, "", 0, str(Path(path)))
         if parts.username is not None or parts.password is not None:
             raise ForbiddenSourceError(
                 f"{shown(uri)} holds a user name; a model's URI must hold none"
             )
         host = (parts.hostname or "").rstrip(".")
-        if not _HOST.fullmatch(host) and not _is_literal(host):
+        if not _is_host(host):
             raise ForbiddenSourceError(f"{shown(uri)} names no host")
         port = 443 if port is None else port
         if self.hosts is not None and not any(_matches(one, host, port) for one in self.hosts):
@@ -120,9 +132,9 @@ class Allowed:
                 f"and {shown(uri)} is elsewhere"
             )
         query = f"?{parts.query}" if parts.query else ""
-        return Source(uri, host, port, f"{parts.path or '/'}{query}")
+        return ModelSource(uri, host, port, f"{parts.path or '/'}{query}")
 
-    def redirected(self, source: Source, location: str) -> Source:
+    def redirected(self, source: ModelSource, location: str) -> ModelSource:
         """Check where a server says that a model is: ForbiddenSourceError, for any file too."""
         try:
             uri = urljoin(source.uri, location)
@@ -136,25 +148,24 @@ class Allowed:
             raise ForbiddenSourceError(f"{shown(source.uri)} redirects to a file of this machine")
         return there
 
-    def addresses(self, source: Source, found: Iterable[tuple[Any, ...]]) -> list[Address]:
+    def addresses(self, source: ModelSource, found: Iterable[tuple[Any, ...]]) -> list[Address]:
         """Keep those that may be connected to of what `socket.getaddrinfo` found for a host.
 
         UnavailableError if it found none, and ForbiddenSourceError if none is left.
         """
-        good, bad = [], []
-        for family, _, _, _, where in found:
-            kind = kind_of(where[0])
-            if kind == "public" or getattr(self, kind, False) is True:
-                good.append((family, where))
-            else:
-                bad.append(f"{where[0]} ({kind})")
+        kinds = [(kind_of(where[0]), family, where) for family, _, _, _, where in found]
+        good = [
+            (family, where)
+            for kind, family, where in kinds
+            if kind == "public" or getattr(self, kind, False) is True
+        ]
         if good:
             return good
-        if not bad:
+        if not kinds:
             raise UnavailableError(f"the host {source.host} has no address")
+        bad = dict.fromkeys(f"{where[0]} ({kind})" for kind, _, where in kinds)
         raise ForbiddenSourceError(
-            f"the host {source.host} is at {', '.join(dict.fromkeys(bad))}, "
-            "where models must not come from"
+            f"the host {source.host} is at {', '.join(bad)}, where models must not come from"
         )
 
 
@@ -171,17 +182,15 @@ def kind_of(address: str) -> str:
             inner = IPv4Address(int(one) & 0xFFFFFFFF)
         if inner is not None:
             return kind_of(str(inner))
-    if any(one in network for network in _METADATA):
-        return "metadata"
-    if one.is_link_local:
-        return "link-local"
-    if one.is_loopback:
-        return "loopback"
     tunneled = isinstance(one, IPv6Address) and one.teredo is not None
-    if one.is_multicast or one.is_reserved or one.is_unspecified or tunneled:
-        return "reserved"
-    is_public = one.is_global and (one.version == 4 or one in _GIVEN_OUT)
-    return "public" if is_public else "private"
+    kinds = {
+        "metadata": any(one in network for network in _METADATA),
+        "link-local": one.is_link_local,
+        "loopback": one.is_loopback,
+        "reserved": one.is_multicast or one.is_reserved or one.is_unspecified or tunneled,
+        "public": one.is_global and (one.version == 4 or one in _GIVEN_OUT),
+    }
+    return next((kind for kind, holds in kinds.items() if holds), "private")
 
 
 def shown(uri: str) -> str:
@@ -195,36 +204,27 @@ def shown(uri: str) -> str:
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in short)
 
 
-def _path(host: str, path: str, uri: str) -> str:
-    if host not in {"", "localhost"}:
-        raise ForbiddenSourceError(
-            f"{shown(uri)} names a host; write file:/// and an absolute path"
-        )
-    plain = unquote(path)
-    if not plain.startswith("/") or "\0" in plain:
-        raise ForbiddenSourceError(f"{shown(uri)} is no absolute path; write file:/// and one")
-    return str(Path(plain))
-
-
-def _with_port(host: str) -> bool:
-    return "]:" in host or (host.count(":") == 1)
+def _parted(host: str) -> tuple[str, str | None]:
+    """Give the name, in lower case, and the port if one is written."""
+    if "]:" in host or host.count(":") == 1:
+        name, _, port = host.lower().rpartition(":")
+        return name, port
+    return host.lower(), None
 
 
 def _matches(allowed: str, host: str, port: int) -> bool:
-    allowed = allowed.lower()
-    if _with_port(allowed):
-        allowed, _, wanted = allowed.rpartition(":")
-        if int(wanted) != port:
-            return False
-    allowed = allowed.removeprefix("[").removesuffix("]").rstrip(".")
-    if allowed.startswith("*."):
-        return host.endswith(allowed[1:])
-    return host == allowed
+    name, wanted = _parted(allowed)
+    if wanted is not None and int(wanted) != port:
+        return False
+    name = name.removeprefix("[").removesuffix("]").rstrip(".")
+    return host.endswith(name[1:]) if name.startswith("*.") else host == name
 
 
-def _is_literal(host: str) -> bool:
+def _is_host(name: str) -> bool:
+    if _HOST.fullmatch(name):
+        return True
     try:
-        ip_address(host)
+        ip_address(name)
     except ValueError:
         return False
     return True

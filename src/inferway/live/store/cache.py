@@ -31,12 +31,10 @@ _BLOCK: Final = 1 << 20
 class Stored(NamedTuple):
     """One whole model file."""
 
-    digest: str
-    """``sha256:`` and 64 hexadecimal digits."""
+    digest: str  # ``sha256:`` and 64 hexadecimal digits
     path: Path
     size_bytes: int
-    uses: int
-    """How often it is in use now."""
+    uses: int  # How often it is in use now
 
 
 class Cache:
@@ -86,18 +84,11 @@ class Cache:
         with self._lock:
             return digest in self._whole
 
-    def hold(self, digest: str) -> None:
-        """Count one more use."""
+    def hold(self, digest: str, more: int = 1) -> None:
+        """Count one more use, or one less."""
         with self._lock:
-            self._uses[digest] += 1
-            self._touch(digest)
-
-    def let_go(self, digest: str) -> None:
-        """Count one use less."""
-        with self._lock:
-            self._uses[digest] -= 1
-            if not self._uses[digest]:
-                del self._uses[digest]
+            self._uses[digest] += more
+            self._uses = +self._uses  # without those that nobody uses
             self._touch(digest)
 
     def begin(self, digest: str) -> None:
@@ -140,18 +131,18 @@ class Cache:
             self.path(digest).unlink(missing_ok=True)
 
     def _scan(self) -> None:
-        found = []
+        whole = []
         for path in self._folder.iterdir():
             digest = f"sha256:{path.stem}"
             if path.suffix == _ORIGIN and not path.with_suffix(_PARTIAL).exists():
                 path.unlink()
-            elif not _NAME.fullmatch(path.stem) or not path.is_file():
-                continue
-            elif path.suffix == _PARTIAL:
-                self._begun[digest] = path.stat().st_size
-            elif not path.suffix:
-                found.append((path.stat().st_mtime_ns, digest, path.stat().st_size))
-        for used_ns, digest, size in sorted(found):
+            elif _NAME.fullmatch(path.stem) and path.is_file():
+                status = path.stat()
+                if path.suffix == _PARTIAL:
+                    self._begun[digest] = status.st_size
+                elif not path.suffix:
+                    whole.append((status.st_mtime_ns, digest, status.st_size))
+        for used_ns, digest, size in sorted(whole):
             self._whole[digest] = size
             self._last_ns = used_ns
 
@@ -186,15 +177,13 @@ class Cache:
 
     def _evict(self) -> int:
         """Remove what is missed least, and tell its bytes; 0 if all is needed."""
-        for digest, size in self._begun.items():
-            if digest not in self._coming and size:
-                for ending in (_PARTIAL, _ORIGIN):
-                    _beside(self.path(digest), ending).unlink(missing_ok=True)
-                return self._begun.pop(digest)
-        for digest, size in self._whole.items():
-            if not self._uses[digest] and digest not in self._coming and size:
-                self.path(digest).unlink(missing_ok=True)
-                return self._whole.pop(digest)
+        for held, endings in ((self._begun, (_PARTIAL, _ORIGIN)), (self._whole, ("",))):
+            for digest, size in held.items():
+                needed = digest in self._coming or (held is self._whole and self._uses[digest])
+                if size and not needed:
+                    for ending in endings:
+                        _beside(self.path(digest), ending).unlink(missing_ok=True)
+                    return held.pop(digest)
         return 0
 
 
@@ -289,11 +278,7 @@ class Partial:
         self._out.close()
         self.path.replace(self._file)
         self._origin.unlink(missing_ok=True)
-        folder = os.open(self._file.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        sync_folder(self._file.parent)
         return self._file
 
     def discard(self) -> None:
@@ -310,6 +295,15 @@ class Partial:
         if self.received == 0:
             with suppress(OSError):
                 self.discard()
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the disk keep what a folder holds, for good; OSError as the disk says."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def lock_folder(folder: Path, *, wait: bool = False) -> int:

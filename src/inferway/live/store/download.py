@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from inferway.live.errors import UnavailableError
-from inferway.live.store.allowed import Address, Allowed, Source, shown
+from inferway.live.store.allowed import Address, Allowed, ModelSource, shown
 from inferway.live.store.cache import Partial
 from inferway.live.threads import run_detached, run_in_thread
 
@@ -47,7 +47,7 @@ class _CutError(UnavailableError):
         self.again = again
 
 
-async def copy(source: Source, partial: Partial) -> None:
+async def copy(source: ModelSource, partial: Partial) -> None:
     """Take what is missing of a file of this machine; StoreError if it does not come."""
     stopped = threading.Event()
 
@@ -70,7 +70,7 @@ async def copy(source: Source, partial: Partial) -> None:
 
 
 async def download(
-    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext
+    source: ModelSource, partial: Partial, allowed: Allowed, context: ssl.SSLContext
 ) -> None:
     """Take a model, or the rest of it, from a server.
 
@@ -87,19 +87,19 @@ async def download(
 
 
 async def _follow(
-    source: Source, partial: Partial, allowed: Allowed, context: ssl.SSLContext
+    source: ModelSource, partial: Partial, allowed: Allowed, context: ssl.SSLContext
 ) -> None:
-    here = source
+    place = source
     for _ in range(HOPS + 1):
-        get = _Get(here, allowed.addresses(here, await _resolved(here)), partial, context)
+        get = _Get(place, allowed.addresses(place, await _resolved(place)), partial, context)
         location = await _watched(get, source.uri)
         if location is None:
             return
-        here = allowed.redirected(here, location)
+        place = allowed.redirected(place, location)
     raise UnavailableError(f"{shown(source.uri)} redirects more than {HOPS} times")
 
 
-async def _resolved(source: Source) -> list[Any]:
+async def _resolved(source: ModelSource) -> list[Any]:
     try:
         # The loop's own look-up would be waited for when the process ends.
         async with asyncio.timeout(PATIENCE_S):
@@ -142,7 +142,7 @@ class _Get(http.client.HTTPSConnection):
 
     def __init__(
         self,
-        source: Source,
+        source: ModelSource,
         addresses: Sequence[Address],
         partial: Partial,
         context: ssl.SSLContext,

@@ -15,13 +15,13 @@ import re
 import ssl
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
 from inferway.live.errors import DamagedError, NoRoomError, StoreError
-from inferway.live.store.allowed import Allowed, Source, shown
-from inferway.live.store.cache import Cache, Partial, Stored, lock_folder
+from inferway.live.store.allowed import Allowed, ModelSource, shown
+from inferway.live.store.cache import Cache, Partial, lock_folder
 from inferway.live.store.download import copy, download
 from inferway.live.threads import run_in_thread
 from inferway.runtime.artifact import MAX_BYTES
@@ -70,10 +70,11 @@ class ModelStore:
             raise ValueError(f"a store needs a limit above 0 bytes, not {limit_bytes}")
         self._allowed = Allowed() if allowed is None else allowed
         self._tls = tls
+        self._closing = ExitStack()
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             # Two processes would evict each other's files.
-            self._lock = lock_folder(folder)
+            self._closing.callback(os.close, lock_folder(folder))
             self._cache = Cache(folder, limit_bytes, now)
         except BlockingIOError:
             raise StoreError(
@@ -81,6 +82,8 @@ class ModelStore:
             ) from None
         except OSError as error:
             raise StoreError(f"models cannot be kept in {folder}: {error.strerror}") from None
+        self.contents = self._cache.contents
+        """All models that are there, the one that was used longest ago first."""
         self._checked: set[str] = set()
         """Files that have been hashed since this process began."""
         self._one_at_a_time = asyncio.Lock()
@@ -151,11 +154,7 @@ class ModelStore:
         try:
             yield self._cache.path(digest)
         finally:
-            self._cache.let_go(digest)
-
-    def contents(self) -> tuple[Stored, ...]:
-        """All models that are there, the one that was used longest ago first."""
-        return self._cache.contents()
+            self._cache.hold(digest, -1)
 
     @property
     def used_bytes(self) -> int:
@@ -170,11 +169,9 @@ class ModelStore:
 
     def close(self) -> None:
         """Leave the folder to others; whoever fetches has been canceled before."""
-        if self._lock >= 0:
-            os.close(self._lock)
-            self._lock = -1
+        self._closing.close()
 
-    async def _brought(self, source: Source, digest: str, progress: Progress | None) -> bool:
+    async def _brought(self, source: ModelSource, digest: str, progress: Progress | None) -> bool:
         """Fetch what is missing of a model; False where what had been there was none of it."""
         name, loop, told = shown(source.uri), asyncio.get_running_loop(), 0
 

@@ -72,7 +72,7 @@ def test_what_is_used_or_on_its_way_stays(tmp_path: Path) -> None:
     add(kept, "a", 40)
     kept.hold(digest("a"))
     kept.hold(digest("a"))
-    kept.let_go(digest("a"))
+    kept.hold(digest("a"), -1)
     kept.begin(digest("b"))
     kept.claim(digest("b"), 30, 0)
     kept.begin(digest("c"))
@@ -81,7 +81,7 @@ def test_what_is_used_or_on_its_way_stays(tmp_path: Path) -> None:
     kept.claim(digest("c"), 30, 0)
     kept.end(digest("b"))
     assert kept.used_bytes == 70
-    kept.let_go(digest("a"))
+    kept.hold(digest("a"), -1)
     kept.claim(digest("c"), 70, 30)
     assert kept.contents() == ()
 
