@@ -38,7 +38,6 @@ from inferway.deployment import Deployment
 from inferway.lab import LocalCluster
 from inferway.network.layout import deployed
 from inferway.placement.contract import Observation
-from inferway.placement.exchange import Exchange
 from inferway.placement.serving import serve
 
 FILE = Path(__file__).parents[1] / "examples" / "delivery-network.yaml"
@@ -94,6 +93,9 @@ def count(up: LocalCluster) -> Counter[tuple[str, str]]:
 def expected(deployment: Deployment, slots: int) -> dict[str, float]:
     """Letters and bytes in a slot between agents of one process, floors and offers left out."""
     network, demand = deployed(deployment)
+    sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "theory"))
+    from agent_exchange import Exchange
+
     exchange = Exchange(network, seed=deployment.seed)
     sums: Counter[str] = Counter()
     for slot in range(slots):

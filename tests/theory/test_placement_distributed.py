@@ -5,11 +5,11 @@ from __future__ import annotations
 import naive_placement as naive
 import numpy as np
 import pytest
+from agent_exchange import Exchange
 
 from inferway.placement import Observation, minimal, serve
 from inferway.placement.agent import Agent
 from inferway.placement.crossing import data_of
-from inferway.placement.exchange import Exchange
 from inferway.placement.infida import Infida
 from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode
 

@@ -17,19 +17,15 @@ MOST_PARAMETERS = 8
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE = {
     "Engine": 2,
-    "Estimate": 2,
-    "Exchange": 2,
     "Keys": 2,
     "Model": 2,
     "Node": 2,
-    "Policy": 2,
     "Request": 2,
     "Scenario": 2,
     "Site": 2,
     "Stream": 2,
     "Tier": 2,
     "Trace": 2,
-    "Traffic": 2,
 }
 
 # Constructors of more than so many parameters besides `self`, and how many they have.

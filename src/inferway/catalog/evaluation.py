@@ -33,7 +33,7 @@ _CHUNK: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Estimate:
+class ResampledMean:
     """A mean over images.
 
     Attributes
@@ -57,7 +57,7 @@ def estimate(
     *,
     seed: int,
     resamples: int = RESAMPLES,
-) -> Estimate:
+) -> ResampledMean:
     """Estimate a mean over images with resampled sources.
 
     Images drawn from one original are alike, so the originals are what is resampled (the cluster
@@ -107,7 +107,7 @@ def estimate(
     low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     # A tie of resampled means at 0 up to rounding counts as "no gain".
     p = (1 + np.count_nonzero(means <= 1e-12)) / (resamples + 1)
-    return Estimate(float(total.sum() / size.sum()), (float(low), float(high)), float(p))
+    return ResampledMean(float(total.sum() / size.sum()), (float(low), float(high)), float(p))
 
 
 Right = NDArray[np.bool_]
@@ -271,7 +271,7 @@ def minus(high: Right, low: Right) -> NDArray[np.float64]:
     return high.astype(np.float64) - low
 
 
-def gain_of(found: Estimate) -> dict[str, Any]:
+def gain_of(found: ResampledMean) -> dict[str, Any]:
     """Say a gain as profiles do: mean, interval and p-value."""
     return {"gain": found.mean, "interval": list(found.interval), "p": found.p}
 

@@ -5,7 +5,7 @@ what the slot brought (`inferway.placement.contract`). The files are named as [S
 [SiSalem21] name their contents.
 """
 
-from inferway.placement.contract import Observation, Policy
+from inferway.placement.contract import Observation, PlacementPolicy
 from inferway.placement.exact import StaticOptimum, best_static, relaxation
 from inferway.placement.objective import cost, gain, minimal, potential, subgradient
 from inferway.placement.projection import project, project_sorted
@@ -16,7 +16,7 @@ from inferway.placement.table import POLICIES, build_policy, policy_class
 __all__ = [
     "POLICIES",
     "Observation",
-    "Policy",
+    "PlacementPolicy",
     "StaticOptimum",
     "best_static",
     "build_policy",

@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from inferway.placement.ascent import initial
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.crossing import Crossing, NodeData
 from inferway.placement.infida import (
     InfidaState,
     Refresh,
-    begin,
     learn_all,
     left_for,
     refresh_of,
@@ -77,7 +77,7 @@ class Agent:
             slot=np.zeros(2, np.int64),
         )
         self.gradient: Float = np.zeros(pairs)
-        begin(data.layout, self.state.y, self.state.spread)
+        initial(data.layout, self.state.y, self.state.spread)
         self._round(0)
         # Least cost further up; until it is known, anything may come there.
         self._above = {

@@ -23,7 +23,7 @@ import numpy as np
 
 from inferway.placement.contract import Float, Mask
 from inferway.placement.layout import Layout
-from inferway.site.compiled import jit
+from inferway.site.compiled import entry, jit
 
 FLOOR = 1e-6
 """Least fractional allocation."""
@@ -32,7 +32,7 @@ RATE = 32.0
 _STEEPEST = 600.0  # largest exponent that stays finite with room for the projection
 
 
-@jit
+@entry
 def initial(layout: Layout, y: Float, spread: Float) -> None:
     """Write the first state: the least of the mirror map, equal shares of every node's budget."""
     for v in range(len(spread)):
@@ -54,22 +54,13 @@ def steepness(start: int, end: int, size: Float, free: Mask, g: Float) -> float:
 
 
 @jit
-def ascend(
-    start: int,
-    end: int,
-    size: Float,
-    free: Mask,
-    g: Float,
-    rate: float,
-    budget: float,
-    rest: float,
-    y: Float,
-    spread: float,
-) -> float:
+def ascend(layout: Layout, v: int, g: Float, rate: float, y: Float, spread: float) -> float:
     """Step and project one node's pairs in place; return the new `spread`.
 
-    `budget` must be less than what all models take together.
+    The budget must be less than what all models take together.
     """
+    start, end = layout.first[v], layout.first[v + 1]
+    size, free, budget, rest = layout.size, layout.free, layout.budget[v], layout.rest[v]
     # Gradients are never negative, so before capping the budget is overspent at scale 1. Most often
     # what is above 1 there is above 1 at the end, and Newton's method starts close to its root.
     above = rest if spread >= 1.0 else 0.0

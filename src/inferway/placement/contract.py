@@ -93,7 +93,7 @@ class Observation(NamedTuple):
     load: Float
 
 
-class Policy(Protocol):
+class PlacementPolicy(Protocol):
     """What the twin and `inferway place` need of a policy."""
 
     @property
@@ -124,11 +124,11 @@ class Static:
         return self.allocation
 
 
-class NamedPolicy(Policy, Protocol):
+class NamedPolicy(PlacementPolicy, Protocol):
     """A policy that a deployment file can name (`inferway.placement.table`)."""
 
     @classmethod
     def build(
         cls, network: DeliveryNetwork, *, seed: int = 0, batches: Float | None = None
-    ) -> Policy:
+    ) -> PlacementPolicy:
         """Make the policy; `batches` is (T, R), all slots' requests, for policies in hindsight."""

@@ -23,8 +23,9 @@ from typing import Final
 
 import numpy as np
 
-from inferway.placement.contract import Allocation, Float, Index, Mask, Offset
-from inferway.placement.heap import sink
+from inferway.placement.contract import Allocation, Float, Index, Offset
+from inferway.placement.layout import Layout
+from inferway.placement.serving import sink
 from inferway.site.compiled import jit
 from inferway.site.draw import uniform
 
@@ -46,25 +47,16 @@ def scratch_for(first: Offset) -> Scratch:
 
 @jit
 def couple_node(
-    start: int,
-    end: int,
-    y: Float,
-    size: Float,
-    free: Mask,
-    model: Index,
-    task: Index,
-    draw: int,
-    budget: float,
-    scratch: Scratch,
-    x: Allocation,
+    layout: Layout, v: int, y: Float, draw: int, scratch: Scratch, x: Allocation
 ) -> None:
     """Choose one node's pairs; `draw` is the node's word, the same in every slot."""
+    start, end, left = layout.first[v], layout.first[v + 1], layout.budget[v]
+    free, size, model, task = layout.free, layout.size, layout.model, layout.task
     rank, heap, place = scratch
     count = 0
     smallest = np.inf
     last = -1
     offset = 0.0
-    left = budget
     for p in range(start, end):
         if not free[p]:
             x[p] = 1

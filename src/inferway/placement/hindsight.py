@@ -91,6 +91,17 @@ def task_views(network: DeliveryNetwork) -> list[TaskView]:
     return views
 
 
+def served_of(
+    network: DeliveryNetwork, horizon: Horizon, allocation: Allocation | None = None
+) -> Float:
+    """(O,) mean requests of a slot that each option serves; of the minimal allocation if none."""
+    chosen = minimal(network).astype(np.uint8) if allocation is None else allocation
+    served = np.zeros(len(network.options.pair))
+    for requests, weight in zip(horizon.requests, horizon.weight, strict=True):
+        served += weight * serve(network, requests, chosen)
+    return served
+
+
 def average_gain(network: DeliveryNetwork, horizon: Horizon, allocation: Allocation) -> float:
     """G_T of a static allocation, each slot served as `serve` does; costs times requests."""
     least = minimal(network).astype(np.uint8)

@@ -17,7 +17,7 @@ from inferway.deployment.units import Count, PositiveNumber
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement.ascent import RATE, ascend, initial, steepness
 from inferway.placement.contract import Allocation, Float, Observation, batch_of, load_of
-from inferway.placement.coupling import Scratch, couple_node, scratch_for
+from inferway.placement.coupling import couple_node, scratch_for
 from inferway.placement.layout import Layout, layout_of
 from inferway.placement.objective import contribution
 from inferway.placement.rounding import fill_node, round_node, word
@@ -119,7 +119,7 @@ class Infida:
         )
         self.gradient = np.zeros(pairs)
         """(P,) subgradient of the last slot."""
-        begin(self._layout, self.state.y, self.state.spread)
+        initial(self._layout, self.state.y, self.state.spread)
         self._round(0)
 
     @classmethod
@@ -179,16 +179,7 @@ class Infida:
         due = self._refresh.due(int(state.slot[0]), int(state.slot[1]))
         if due:
             state.slot[1] = state.slot[0]
-        _advance(
-            self._layout,
-            requests,
-            load,
-            self._rate,
-            self.gradient,
-            state.y,
-            state.spread,
-            state.steep,
-        )
+        _advance(self._layout, requests, load, self._rate, self.gradient, *state[:3])
         if due:
             self._round(int(state.slot[0]))
         return state.x
@@ -199,12 +190,6 @@ class Infida:
             round_all(layout, state.y, self.gradient, self._seed, slot, self._strict, state.x)
         else:
             couple_all(layout, state.y, self._seed, state.x)
-
-
-@entry
-def begin(layout: Layout, y: Float, spread: Float) -> None:
-    """Write the first fractional state."""
-    initial(layout, y, spread)
 
 
 @entry
@@ -285,18 +270,7 @@ def learn_node(
     if layout.budget[v] >= layout.total[v] or layout.budget[v] <= 0.0:
         return
     eta = rate if rate > 0.0 else RATE / np.sqrt(steep[v])
-    spread[v] = ascend(
-        start,
-        end,
-        layout.size,
-        layout.free,
-        g,
-        eta,
-        layout.budget[v],
-        layout.rest[v],
-        y,
-        spread[v],
-    )
+    spread[v] = ascend(layout, v, g, eta, y, spread[v])
 
 
 @entry
@@ -320,7 +294,7 @@ def couple_all(layout: Layout, y: Float, seed: int, x: Allocation) -> None:
     """Coupled rounding at every node, with the node's permanent word."""
     scratch = scratch_for(layout.first)
     for v in range(len(layout.rest)):
-        _coupled_at(layout, v, y, word(seed, v), scratch, x)
+        couple_node(layout, v, y, word(seed, v), scratch, x)
 
 
 @entry
@@ -339,7 +313,7 @@ def round_one(
     if fresh:
         _fresh_at(layout, 0, y, g, word(word(seed, slot), node), strict, x)
     else:
-        _coupled_at(layout, 0, y, word(seed, node), scratch_for(layout.first), x)
+        couple_node(layout, 0, y, word(seed, node), scratch_for(layout.first), x)
 
 
 @jit
@@ -350,25 +324,6 @@ def _fresh_at(
     used = round_node(start, end, y, layout.size, layout.free, draw, strict, x)
     if strict:
         fill_node(start, end, layout.size, layout.free, g, layout.budget[v] - used, x)
-
-
-@jit
-def _coupled_at(
-    layout: Layout, v: int, y: Float, draw: int, scratch: Scratch, x: Allocation
-) -> None:
-    couple_node(
-        layout.first[v],
-        layout.first[v + 1],
-        y,
-        layout.size,
-        layout.free,
-        layout.model,
-        layout.task,
-        draw,
-        layout.budget[v],
-        scratch,
-        x,
-    )
 
 
 PSI = 1.0 - 1.0 / math.e

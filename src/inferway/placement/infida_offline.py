@@ -79,7 +79,7 @@ def _climb(
     iterations: int,
     average: Float,
 ) -> None:
-    pairs, nodes = len(layout.size), len(layout.rest)
+    pairs, nodes, first = len(layout.size), len(layout.rest), layout.option_first
     y = np.empty(pairs)
     spread = np.empty(nodes)
     steep = np.zeros(nodes)
@@ -94,16 +94,9 @@ def _climb(
         couple_all(layout, y, seed, x)
         g[:] = 0.0
         for b in range(len(horizon.weight)):
-            fill(
-                layout.option_first,
-                layout.pair,
-                layout.capacity,
-                layout.pinned,
-                x,
-                horizon.requests[b],
-                load,
-            )
-            subgradient_of_loads(layout, horizon.requests[b], load, y, part)
+            requests = horizon.requests[b]
+            fill(first, layout.pair, layout.capacity, layout.pinned, x, requests, load)
+            subgradient_of_loads(layout, requests, load, y, part)
             for p in range(pairs):
                 g[p] += horizon.weight[b] * part[p]
         for v in range(nodes):

@@ -17,10 +17,9 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.layout import deployed
-from inferway.placement.contract import Allocation, Float, Observation, Policy
+from inferway.placement.contract import Allocation, Float, Observation, PlacementPolicy
 from inferway.placement.exact import Exact, relaxation
-from inferway.placement.hindsight import Horizon, average_gain, horizon_of
-from inferway.placement.objective import minimal
+from inferway.placement.hindsight import Horizon, average_gain, horizon_of, served_of
 from inferway.placement.serving import serve
 from inferway.placement.table import build_policy
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 SLOTS = 60
 """An hour, in slots of a minute."""
-_OFFLINE = {"infida": "infida-offline"}
 
 
 @dataclass(frozen=True)
@@ -103,25 +101,28 @@ class Placement:
         network = self.network
         pairs, models = network.pairs, network.models
         running = (self.allocation > 0) | (pairs.pinned > 0)
-        found: dict[str, dict[str, int]] = {}
+        nodes: dict[str, dict[str, int]] = {}
         for p in np.flatnonzero(running & ~network.repository[pairs.node]):
             model = pairs.model[p]
             key = f"{network.tasks[models.task[model]]}/{network.variants[models.variant[model]]}"
-            here = found.setdefault(network.nodes[pairs.node[p]], {})
-            here[key] = here.get(key, 0) + 1
-        return found
+            counts = nodes.setdefault(network.nodes[pairs.node[p]], {})
+            counts[key] = counts.get(key, 0) + 1
+        return nodes
 
     @property
     def yaml(self) -> str:
         """The section `nodes` of the deployment file with this placement's instances."""
         from ruamel.yaml import YAML
 
-        nodes = self.nodes
+        nodes, described = self.nodes, self._written.get("nodes", {})
         # A node that the file describes stays described: this section takes the place of that one.
-        names = [name for name in self.network.nodes if name in nodes or name in self._described]
         section = {
-            name: {**self._entry(name), **({"instances": nodes[name]} if name in nodes else {})}
-            for name in names
+            name: {
+                **{k: v for k, v in self._words(name, described).items() if k != "instances"},
+                **({"instances": nodes[name]} if name in nodes else {}),
+            }
+            for name in self.network.nodes
+            if name in nodes or name in described
         }
         writer = YAML()
         writer.default_flow_style = None
@@ -131,28 +132,23 @@ class Placement:
         writer.dump({"nodes": section}, text)
         return "".join(f"{line.rstrip()}\n" for line in text.getvalue().splitlines())
 
-    @property
-    def _described(self) -> dict[str, Any]:
-        found: dict[str, Any] = self._written.get("nodes", {})
-        return found
-
-    def _entry(self, name: str) -> dict[str, Any]:
+    def _words(self, name: str, described: dict[str, Any]) -> dict[str, Any]:
         """What the file says of a node, in its own words."""
         from inferway.deployment.units import SIZE
 
-        if name in self._described:
-            return {k: v for k, v in self._described[name].items() if k != "instances"}
-        written = self._written["network"]
-        place = self.network.nodes.index(name)
-        said: dict[str, Any] = written.get("others", {})
+        if name in described:
+            return dict(described[name])
+        written, network = self._written["network"], self.network
+        place = network.nodes.index(name)
+        words = dict(written.get("others", {}))
         for tier in written.get("tree", ()):
-            if tier["tier"] == self.network.tiers[self.network.tier[place]]:
-                said = {k: v for k, v in tier.items() if k not in ("tier", "nodes", "rtt")}
-        if isinstance(said.get("budget"), list):
-            own = self.network.budget[place]
-            sizes = [part["size"] for part in said["budget"]]
-            said["budget"] = next(size for size in sizes if SIZE.parse(size) == own)
-        return {k: v for k, v in said.items() if k != "instances"}
+            if tier["tier"] == network.tiers[network.tier[place]]:
+                words = {k: v for k, v in tier.items() if k not in ("tier", "nodes", "rtt")}
+        if isinstance(words.get("budget"), list):
+            sizes = [part["size"] for part in words["budget"]]
+            own = network.budget[place]
+            words["budget"] = next(size for size in sizes if SIZE.parse(size) == own)
+        return words
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway place FILE --json` prints it under ``network``."""
@@ -212,12 +208,14 @@ def place(
     RuntimeError
         Where `exact` finds nothing within the time.
     """
+    from inferway.deployment.source import read
+
     if slots < 1:
         raise ValueError(f"a placement is for one slot or more, not {slots}")
     network, demand = deployed(deployment)
     written = None if deployment.placement is None else deployment.placement.policy
     name = policy or written or "infida"
-    name = _OFFLINE.get(name, name)
+    name = "infida-offline" if name == "infida" else name
     if name == "exact":
         options = {"time_limit_s": time_limit_s, **options}
     batches = np.array([demand.expected(slot) for slot in range(slots)])
@@ -231,30 +229,44 @@ def place(
         folder=deployment.folder,
         **options,
     )
-    allocation = (
-        chosen.allocation
-        if name in HINDSIGHT
-        else _best_held(network, horizon, chosen, batches, progress)
-    )
+    allocation = chosen.allocation
+    if name not in HINDSIGHT:
+        allocation = _best_held(network, horizon, chosen, batches, progress)
     seconds = time.perf_counter() - start
     limit, proven = None, None
     if isinstance(chosen, Exact):
         limit, proven = chosen.optimum.bound, chosen.optimum.proven
     elif bound:
         limit = relaxation(network, batches)
-    return _told(deployment, network, horizon, name, slots, allocation, limit, proven, seconds)
+    served, alone = served_of(network, horizon, allocation), served_of(network, horizon)
+    total = float(served.sum())
+    each = 1.0 / total if total else np.nan
+    return Placement(
+        policy=name,
+        slots=slots,
+        network=network,
+        allocation=allocation,
+        gain_ms=each * float(network.options.cost @ (alone - served)),
+        bound_ms=None if limit is None else each * limit,
+        proven=proven,
+        latency_s=each * float(network.latency_s @ served),
+        inaccuracy=each * float(network.inaccuracy @ served),
+        served=served,
+        tiers=_tiers(network, allocation, served),
+        seconds=seconds,
+        _written=read(deployment.path).data,
+    )
 
 
 def _best_held(
     network: DeliveryNetwork,
     horizon: Horizon,
-    policy: Policy,
+    policy: PlacementPolicy,
     batches: Float,
     progress: Callable[[int], None] | None,
 ) -> Allocation:
-    best = policy.allocation.copy()
+    best = before = policy.allocation.copy()
     most = average_gain(network, horizon, best)
-    before = best
     for slot, requests in enumerate(batches):
         policy.step(Observation(requests, serve(network, requests, policy.allocation)))
         if not np.array_equal(policy.allocation, before):
@@ -265,45 +277,6 @@ def _best_held(
         if progress is not None:
             progress(slot + 1)
     return best
-
-
-def _told(
-    deployment: Deployment,
-    network: DeliveryNetwork,
-    horizon: Horizon,
-    policy: str,
-    slots: int,
-    allocation: Allocation,
-    limit: float | None,
-    proven: bool | None,
-    seconds: float,
-) -> Placement:
-    from inferway.deployment.source import read
-
-    options = network.options
-    least = minimal(network).astype(np.uint8)
-    served = np.zeros(len(options.pair))
-    alone = np.zeros(len(options.pair))
-    for requests, weight in zip(horizon.requests, horizon.weight, strict=True):
-        served += weight * serve(network, requests, allocation)
-        alone += weight * serve(network, requests, least)
-    total = float(served.sum())
-    each = 1.0 / total if total else np.nan
-    return Placement(
-        policy=policy,
-        slots=slots,
-        network=network,
-        allocation=allocation,
-        gain_ms=each * float(options.cost @ (alone - served)),
-        bound_ms=None if limit is None else each * limit,
-        proven=proven,
-        latency_s=each * float(network.latency_s @ served),
-        inaccuracy=each * float(network.inaccuracy @ served),
-        served=served,
-        tiers=_tiers(network, allocation, served),
-        seconds=seconds,
-        _written=read(deployment.path).data,
-    )
 
 
 def _tiers(network: DeliveryNetwork, allocation: Allocation, served: Float) -> dict[str, Placed]:

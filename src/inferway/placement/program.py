@@ -62,43 +62,29 @@ class _Rows:
     """Rows of the matrix, as they come."""
 
     def __init__(self) -> None:
+        self._parts: list[tuple[Offset, NDArray[np.integer], Float, Float, Float]] = []
         self.count = 0
-        self._row: list[Offset] = []
-        self._column: list[Offset] = []
-        self._entry: list[Float] = []
-        self._low: list[Float] = []
-        self._high: list[Float] = []
 
     def add(
         self,
         row: NDArray[np.integer],
         column: NDArray[np.integer],
         entry: Float,
-        low: Float,
         high: Float,
+        low: Float | None = None,
     ) -> None:
-        """Add rows of given limits; `row` counts within them."""
-        self._row.append(np.asarray(row, np.int64) + self.count)
-        self._column.append(np.asarray(column, np.int64))
-        self._entry.append(entry)
-        self._low.append(low)
-        self._high.append(high)
-        self.count += len(low)
-
-    def at_most(
-        self, row: NDArray[np.integer], column: NDArray[np.integer], entry: Float, high: Float
-    ) -> None:
-        """Add rows without lower limits."""
-        self.add(row, column, entry, np.full(len(high), -np.inf), high)
+        """Add rows of given limits, without lower ones if not given; `row` counts within them."""
+        low = np.full(len(high), -np.inf) if low is None else low
+        self._parts.append((np.asarray(row, np.int64) + self.count, column, entry, high, low))
+        self.count += len(high)
 
     def matrix(self, columns: int) -> tuple[csr_array, Float, Float]:
         """Put together the matrix and its limits."""
         from scipy.sparse import coo_array
 
-        place = (np.concatenate(self._row), np.concatenate(self._column))
-        shape = (self.count, columns)
-        matrix = coo_array((np.concatenate(self._entry), place), shape=shape).tocsr()
-        return matrix, np.concatenate(self._low), np.concatenate(self._high)
+        row, column, entry, high, low = map(np.concatenate, zip(*self._parts, strict=True))
+        matrix = coo_array((entry, (row, column)), shape=(self.count, columns)).tocsr()
+        return matrix, low, high
 
 
 def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike | None) -> Program:
@@ -168,7 +154,7 @@ def _counts(
     budget = layout.budget
     scale = np.where(np.isfinite(budget) & (budget > 0), budget, 1.0)
     limited = decided & np.isfinite(budget)[node]
-    rows.at_most(
+    rows.add(
         node[limited],
         np.flatnonzero(limited),
         network.pairs.size[first_of][limited] / scale[node[limited]],
@@ -177,7 +163,7 @@ def _counts(
     pinned = np.bincount(group, network.pairs.pinned > 0, len(copies))
     upper = np.where(decided, copies, pinned)
     every = np.arange(len(copies))
-    rows.add(every, every, np.ones(len(copies)), np.where(decided, 0.0, upper), upper)
+    rows.add(every, every, np.ones(len(copies)), upper, np.where(decided, 0.0, upper))
     return upper
 
 
@@ -195,7 +181,7 @@ def _flows(
     rows.add(of_type, column, np.ones(n), whole, whole)
     most = np.where(repository, 1.0, np.minimum(share, 1.0))
     every = np.arange(n)
-    rows.at_most(
+    rows.add(
         np.concatenate([every, every]),
         np.concatenate([column, group]),
         np.concatenate([np.ones(n), -most]),
@@ -206,7 +192,7 @@ def _flows(
 def _shared(rows: _Rows, column: Offset, group: Offset, share: Float) -> None:
     """Let the flows of all types through a group take at most what its copies serve together."""
     groups, place = np.unique(group, return_inverse=True)
-    rows.at_most(
+    rows.add(
         np.concatenate([place, np.arange(len(groups))]),
         np.concatenate([column, groups]),
         np.concatenate([share, -np.ones(len(groups))]),

@@ -18,7 +18,6 @@ import numpy as np
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.options import Models, Options, Paths
 from inferway.placement.contract import Allocation, Float, Index, Offset, batch_of, integral_of
-from inferway.placement.heap import rise, sink
 from inferway.site.compiled import entry, jit
 
 _CLOSED: Final = -1
@@ -188,6 +187,40 @@ def _next_open(pair: Index, number: Index, room: Float, start: int, end: int) ->
         if i == _UNUSED or (i >= 0 and room[i] > 0.0):
             return o
     return end - 1
+
+
+@jit
+def rise(heap: Index, place: Index, key: Float, i: int) -> None:
+    """Put in order after the key of the thing at position i fell; `place` inverts `heap`."""
+    moved = heap[i]
+    while i > 0:
+        parent = (i - 1) // 2
+        if key[heap[parent]] <= key[moved]:
+            break
+        heap[i] = heap[parent]
+        place[heap[i]] = i
+        i = parent
+    heap[i] = moved
+    place[moved] = i
+
+
+@jit
+def sink(heap: Index, place: Index, key: Float, i: int, held: int) -> None:
+    """Put in order after the key of the thing at position i rose; the heap holds `held`."""
+    moved = heap[i]
+    while True:
+        child = 2 * i + 1
+        if child >= held:
+            break
+        if child + 1 < held and key[heap[child + 1]] < key[heap[child]]:
+            child += 1
+        if key[moved] <= key[heap[child]]:
+            break
+        heap[i] = heap[child]
+        place[heap[i]] = i
+        i = child
+    heap[i] = moved
+    place[moved] = i
 
 
 def spent(network: DeliveryNetwork, load: Float) -> Float:

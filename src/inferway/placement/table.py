@@ -10,7 +10,7 @@ import numpy as np
 from inferway.deployment.policies import PLACEMENT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
-from inferway.placement.contract import Float, NamedPolicy, Policy
+from inferway.placement.contract import Float, NamedPolicy, PlacementPolicy
 from inferway.placement.written import WRITTEN, lists_instances
 from inferway.policies.registry import policy_class as find
 
@@ -34,7 +34,7 @@ def build_policy(
     batches: Float | None = None,
     folder: Path | None = None,
     **options: Any,
-) -> Policy:
+) -> PlacementPolicy:
     """Make a policy by its name.
 
     Parameters

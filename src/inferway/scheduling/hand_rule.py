@@ -25,15 +25,11 @@ class HandRule:
 
     slot_s: float
     on_rejection: bool
-    waiting: int
-    """Requests waiting at the most accurate class from which on load is high."""
-    light: slice
-    """Servers of the least accurate class,"""
-    heavy: slice
-    """and of the most accurate one."""
+    waiting: int  # Requests waiting at the most accurate class from which on load is high
+    light: slice  # Servers of the least accurate class,
+    heavy: slice  # and of the most accurate one
     calm: Routing
-    busy: Routing
-    """While load is high."""
+    busy: Routing  # While load is high
     sees_phase = False
 
     @classmethod

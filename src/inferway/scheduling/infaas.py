@@ -28,10 +28,8 @@ class Infaas:
 
     slot_s: float
     on_rejection: bool
-    most_s: float
-    """For how long a server has work from which on it is overloaded, s."""
-    ones: Ints
-    """(K,) batch sizes."""
+    most_s: float  # For how long a server has work from which on it is overloaded, s
+    ones: Ints  # (K,) batch sizes
     sees_phase = False
 
     @classmethod

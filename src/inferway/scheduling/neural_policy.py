@@ -31,34 +31,24 @@ _SAME = 1e-9
 class About:
     """What a policy was trained for, and by which command."""
 
-    policy: str
-    """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""
+    policy: str  # ``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``
     task: str
-    variants: tuple[str, ...]
-    """K classes, in the fleet's order."""
-    counts: tuple[int, ...]
-    """Servers of each."""
+    variants: tuple[str, ...]  # K classes, in the fleet's order
+    counts: tuple[int, ...]  # Servers of each
     accuracies: tuple[float, ...]
-    service_s: tuple[float, ...]
-    """Mean service times of one request."""
+    service_s: tuple[float, ...]  # Mean service times of one request
     buffer: int
-    deadline_s: float
-    """inf where there was none."""
+    deadline_s: float  # inf where there was none
     slot_s: float
-    batch_sizes: tuple[tuple[int, ...], ...] | None = None
-    """By class; None without batches."""
+    batch_sizes: tuple[tuple[int, ...], ...] | None = None  # By class; None without batches
+    # By class, of whole batches of these sizes
     batch_service_s: tuple[tuple[float, ...], ...] | None = None
-    """By class, of whole batches of these sizes."""
-    phases: int | None = None
-    """Of the workload, where it sees them."""
-    longest_phase_s: float | None = None
-    """Where phases are periodic, and seen."""
-    slots: int = 0
-    """For how many it was trained."""
+    phases: int | None = None  # Of the workload, where it sees them
+    longest_phase_s: float | None = None  # Where phases are periodic, and seen
+    slots: int = 0  # For how many it was trained
     seed: int = 0
     command: str = ""
-    result: dict[str, Any] = field(default_factory=dict)
-    """What its evaluation gave, by name."""
+    result: dict[str, Any] = field(default_factory=dict)  # What its evaluation gave, by name
     schema: int = SCHEMA
 
     def to_json(self) -> str:

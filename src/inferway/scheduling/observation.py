@@ -28,18 +28,12 @@ Vector = NDArray[np.float32]
 class ObservationLayout(NamedTuple):
     """How the vector is laid out, for n servers of K classes."""
 
-    buffer: int
-    """c, places at a server, the one in service included."""
-    elapsed_s: Floats
-    """(n,) longest service time of each server's class, s."""
-    age_s: float
-    """Age that counts as 1, s."""
-    largest: int
-    """Largest batch size offered; 0 where there are no batches to see."""
-    phases: int
-    """m, phases of the workload; 0 where they are not seen."""
-    longest_phase_s: float
-    """Length of the longest phase, s; 0 where phases are not periodic."""
+    buffer: int  # c, places at a server, the one in service included
+    elapsed_s: Floats  # (n,) longest service time of each server's class, s
+    age_s: float  # Age that counts as 1, s
+    largest: int  # Largest batch size offered; 0 where there are no batches to see
+    phases: int  # m, phases of the workload; 0 where they are not seen
+    longest_phase_s: float  # Length of the longest phase, s; 0 where phases are not periodic
 
     @property
     def size(self) -> int:

@@ -59,11 +59,9 @@ def softmax(values: Any) -> Floats:
 class Seen(NamedTuple):
     """What a store observes."""
 
-    policy: LearnedController | None
-    """The policy for the present servers."""
+    policy: LearnedController | None  # The policy for the present servers
     vector: Vector
-    servers: Ints
-    """The present servers."""
+    servers: Ints  # The present servers
 
 
 class PolicyStore:

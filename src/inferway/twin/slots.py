@@ -19,7 +19,7 @@ from inferway.deployment.policies import HINDSIGHT
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.layout import deployed
-from inferway.placement.contract import Observation, Policy
+from inferway.placement.contract import Observation, PlacementPolicy
 from inferway.placement.exact import best_static
 from inferway.placement.infida import PSI, regret_constant
 from inferway.placement.objective import minimal
@@ -76,7 +76,7 @@ def placement_of(
     seed: int,
     policy: str | None,
     options: dict[str, Any],
-) -> tuple[str, Policy]:
+) -> tuple[str, PlacementPolicy]:
     """Name and make the placement policy of a run; parameters and errors as `simulate_slots`."""
     spec = deployment.placement
     name = policy_of(deployment, policy)
@@ -94,7 +94,7 @@ def placement_of(
 def run_slots(
     network: DeliveryNetwork,
     demand: Demand,
-    policy: Policy,
+    policy: PlacementPolicy,
     *,
     slots: int,
     name: str = "",

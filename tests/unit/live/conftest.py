@@ -13,6 +13,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[2] / "live"))
 sys.path.insert(0, str(Path(__file__).parents[2] / "live" / "node"))
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[2] / "theory"))
 
 from patient import Patient
 from small_disk import disk as disk

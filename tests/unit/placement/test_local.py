@@ -7,13 +7,13 @@ import json
 import naive_placement as naive
 import numpy as np
 import pytest
+from agent_exchange import Exchange
 
 from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, build_policy, minimal, serve
 from inferway.placement.agent import Agent
 from inferway.placement.counted import Counters
 from inferway.placement.crossing import data_of
-from inferway.placement.exchange import Exchange
 from inferway.placement.infida import InfidaState
 from inferway.placement.local import LocalPolicy, loads_of, local_policy, variants_of
 from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode

@@ -12,7 +12,7 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.results import Results
 from inferway.network import DeliveryNetwork
-from inferway.placement import Observation, Policy, build_policy, gain, potential
+from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
 from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
 from inferway.studies.placement.setting import scenario
@@ -92,7 +92,7 @@ def long_run(
 class _Watched:
     """A policy that is measured before each step."""
 
-    def __init__(self, network: DeliveryNetwork, policy: Policy) -> None:
+    def __init__(self, network: DeliveryNetwork, policy: PlacementPolicy) -> None:
         self._network, self._policy = network, policy
         self._climbed: list[float] = []
 

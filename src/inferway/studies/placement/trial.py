@@ -15,7 +15,7 @@ import numpy as np
 from inferway.deployment.policies import HINDSIGHT
 from inferway.experiments.curves import Curve, Look, line
 from inferway.network import DeliveryNetwork, Demand
-from inferway.placement import Policy, build_policy
+from inferway.placement import PlacementPolicy, build_policy
 from inferway.placement.table import expected_batches
 from inferway.studies import Point, Results, grid
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
@@ -126,7 +126,7 @@ def run_policy(
     slots: int,
     seed: int,
     options: Mapping[str, Any] | None = None,
-) -> tuple[NetworkResult, Policy]:
+) -> tuple[NetworkResult, PlacementPolicy]:
     """Run a policy by its name in the studies; also what it has become."""
     look = POLICIES[policy]
     built = build_policy(
@@ -181,7 +181,7 @@ def allocated(
     return {**summary(result), **_popular(built, policy, copies)}
 
 
-def _popular(built: Scenario, policy: Policy, copies: int) -> dict[str, Any]:
+def _popular(built: Scenario, policy: PlacementPolicy, copies: int) -> dict[str, Any]:
     network = built.network
     fractional = policy.fractional
     assert fractional is not None  # INFIDA has one

@@ -23,7 +23,7 @@ from inferway.network.arrivals import requests_of
 from inferway.network.delivery import DeliveryNetwork
 from inferway.network.demand import Demand
 from inferway.network.layout import DEFAULT_ALPHA, deployed
-from inferway.placement.contract import Float, Observation, Policy
+from inferway.placement.contract import Float, Observation, PlacementPolicy
 from inferway.placement.objective import minimal
 from inferway.placement.serving import serve, spent
 from inferway.twin.network.engine import Engine
@@ -129,7 +129,7 @@ class _Run:
         deployment: Deployment,
         network: DeliveryNetwork,
         demand: Demand,
-        policy: Policy,
+        policy: PlacementPolicy,
         *,
         slots: int,
         seed: int,

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from agent_exchange import Exchange
 from members import FILE, parts
 from peering import Heard, addresses_of, peers
 
@@ -24,7 +25,6 @@ from inferway.network.delivery import DeliveryNetwork
 from inferway.placement import Observation, minimal, serve
 from inferway.placement.agent import Agent
 from inferway.placement.crossing import data_of
-from inferway.placement.exchange import Exchange
 from inferway.placement.infida import Infida
 from inferway.placement.messages import Floor, Needed, Offers, Worst, decode, encode
 from inferway.site.draw import uniform

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from agent_exchange import Exchange
 from members import FILE, Members, parts
 
 import inferway
@@ -16,7 +17,6 @@ from inferway.live.control.session import neighbors_of
 from inferway.live.security.authority import issue
 from inferway.network import deployed, topology_of
 from inferway.placement import Observation, serve
-from inferway.placement.exchange import Exchange
 
 pytestmark = pytest.mark.slow
 
