@@ -13,8 +13,8 @@ import pytest
 from inferway.experiments.runner import Point
 from inferway.experiments.study import Study, seeded
 from inferway.studies import run, stored, study
+from inferway.studies.queueing.rate import tolerance
 from inferway.studies.queueing.system import FOUR_CLASSES
-from inferway.studies.queueing.wrong_rate import tolerance
 
 LOADS = (0.4, 0.6, 0.8)
 

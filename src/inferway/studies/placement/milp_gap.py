@@ -12,22 +12,26 @@ import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import least, most
+from inferway.placement import best_static, minimal, relaxation, serve
 from inferway.studies import Claim, Point, Results, Study, claim, scales
-from inferway.studies.placement.long_run import (
+from inferway.studies.placement.setting import scenario
+from inferway.studies.placement.trial import (
+    CODE,
+    POLICIES,
     STATIC_SLOTS,
-    best_window,
+    Settings,
+    course,
     long_run,
     mean_of,
+    mean_series,
     named,
-    seconds,
     windows,
 )
-from inferway.studies.placement.setting import scenario
-from inferway.studies.placement.trial import CODE, POLICIES, course, mean_series
+from inferway.studies.sentences import ours, percents
 
 _PSI = 1 - 1 / math.e
-_POLICIES = ("infida", "infida-coupled", "infida-offline", "static-greedy", "olag", "greedy")
-
+_LIMITS = {"infida": 10, "infida-coupled": 10, "infida-offline": 5, "static-greedy": 10}
+"""How many percent a policy may end from the bound."""
 
 Case = tuple[str, float]
 """System and alpha."""
@@ -35,13 +39,11 @@ _NONE: Case = ("", math.nan)
 
 
 @dataclass(frozen=True)
-class Settings:
+class GapSettings(Settings):
     """Topology I and II under fixed popularity, where a static allocation can be the best."""
 
-    systems: tuple[str, ...] = ("I", "II")
     alphas: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
-    rate_per_s: float = 7500.0
-    policies: tuple[str, ...] = _POLICIES
+    policies: tuple[str, ...] = (*_LIMITS, "olag", "greedy")
     slots: int = 4000
     trials: int = 3
     time_limit_s: float = 300.0
@@ -49,7 +51,7 @@ class Settings:
     @property
     def cases(self) -> list[Case]:
         """Every topology and alpha."""
-        return [(system, alpha) for system in self.systems for alpha in self.alphas]
+        return list(itertools.product(self.systems, self.alphas))
 
     @property
     def windows(self) -> list[tuple[int, int]]:
@@ -74,8 +76,6 @@ def proven(
         request; ``served_ms``, what the allocation gains where requests are served as every policy
         serves them; ``seconds``.
     """
-    from inferway.placement import best_static, minimal, relaxation, serve
-
     built = scenario(system, alpha=alpha, rate_per_s=rate_per_s, sliding=False, seed=seed)
     network = built.network
     batches = np.array([built.demand.expected(0)])
@@ -96,27 +96,22 @@ def proven(
     }
 
 
-def points(settings: Settings) -> list[Point]:
+def points(settings: GapSettings) -> list[Point]:
     """The MILP and every policy at every alpha."""
-    limit_s, slots = settings.time_limit_s, settings.slots
-    made = []
+    limit_s, slots, made = settings.time_limit_s, settings.slots, []
     for (system, alpha), trial in itertools.product(settings.cases, range(settings.trials)):
-        shared = {
-            **{"system": system, "alpha": alpha, "rate_per_s": settings.rate_per_s},
-            **{"slots": slots, "seed": trial + 1},
-        }
-        for policy in ("exact", *settings.policies):
-            label = {"system": system, "alpha": alpha, "policy": policy, "trial": trial}
-            if policy == "exact":
-                arguments = {**shared, "time_limit_s": limit_s}
-                made.append(Point(label, proven, arguments, limit_s / 3))
-            else:
-                arguments = {**shared, "sliding": False, "policy": policy}
-                made.append(Point(label, long_run, arguments, seconds(policy, slots)))
+        case = {"system": system, "alpha": alpha}
+        shared = {**case, "rate_per_s": settings.rate_per_s, "slots": slots, "seed": trial + 1}
+        label = {**case, "policy": "exact", "trial": trial}
+        made.append(Point(label, proven, {**shared, "time_limit_s": limit_s}, limit_s / 3))
+        for policy in settings.policies:
+            arguments = {**shared, "sliding": False, "policy": policy}
+            cost = POLICIES[policy].cost(slots, 0.0006, sliding=False)
+            made.append(Point({**label, "policy": policy}, long_run, arguments, cost))
     return made
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
+def figure(settings: GapSettings, results: Results) -> Drawing:
     """Gap to the bound in the last window above, gain against slots below, by topology."""
     above = [_gaps_panel(settings, results, system) for system in settings.systems]
     below = [_slots_panel(settings, results, system) for system in settings.systems]
@@ -124,45 +119,46 @@ def figure(settings: Settings, results: Results) -> Drawing:
     return panels([*above, *below], columns=len(settings.systems), title=title)
 
 
-def _gaps_panel(settings: Settings, results: Results, system: str) -> Panel:
-    def curve(look: Look, gaps: list[float]) -> Curve:
-        shown = np.maximum(100 * np.array(gaps), 1e-3).tolist()
-        return Curve(look.label, settings.alphas, shown, color=look.color, dash=look.dash)
-
-    drawn = [
-        curve(
+def _gaps_panel(settings: GapSettings, results: Results, system: str) -> Panel:
+    exact = results.where(system=system, policy="exact")
+    relaxed, bound = (
+        exact.values(column, alpha=settings.alphas) for column in ("relaxed_ms", "bound_ms")
+    )
+    gaps = [
+        (
             POLICIES[policy].look,
             [_gap(results, (system, alpha), policy, -1) for alpha in settings.alphas],
         )
         for policy in settings.policies
     ]
-    exact = results.where(system=system, policy="exact")
-    relaxed, bound = (
-        exact.values(column, alpha=settings.alphas) for column in ("relaxed_ms", "bound_ms")
-    )
     above = [one / least_ms - 1 for one, least_ms in zip(relaxed, bound, strict=True)]
     return Panel(
         f"Topology {system}, {named(settings.windows[-1])}",
         "alpha, ms per point",
         "gap to the bound, %",
-        [*drawn, curve(Look("LP relaxation, above it"), above)],
+        [
+            Curve(
+                look.label,
+                settings.alphas,
+                np.maximum(100 * np.array(of), 1e-3).tolist(),
+                color=look.color,
+                dash=look.dash,
+            )
+            for look, of in (*gaps, (Look("LP relaxation, above it"), above))
+        ],
         scale_up="log",
     )
 
 
-def _slots_panel(settings: Settings, results: Results, system: str) -> Panel:
+def _slots_panel(settings: GapSettings, results: Results, system: str) -> Panel:
     """Gain in the course of the run at the alpha where INFIDA falls the most."""
     falls = {alpha: _fall(settings, results, (system, alpha)) for alpha in settings.alphas}
     _, alpha = least(falls, settings.alphas[0])
     here = results.where(system=system, alpha=alpha)
     bound = here.value("bound_ms", policy="exact")
     drawn = [
-        course(
-            POLICIES[policy].look,
-            mean_series(here, "series_ms", policy=policy).tolist(),
-            settings.slots,
-        )
-        for policy in settings.policies
+        course(POLICIES[one].look, mean_series(here, "series_ms", policy=one), settings.slots)
+        for one in settings.policies
     ]
     unknown = math.isnan(bound)
     return Panel(
@@ -186,25 +182,26 @@ def _gap(results: Results, case: Case, policy: str, window: int) -> float:
     return 1 - mine / here.value("bound_ms", policy="exact")
 
 
-def _gains(settings: Settings, results: Results, case: Case) -> list[float]:
+def _gains(settings: GapSettings, results: Results, case: Case) -> list[float]:
     """INFIDA's, window by window."""
     here = _at(results, case).where(policy="infida")
     return [mean_of(here, "windows_ms", k) for k in range(len(settings.windows))]
 
 
-def _fall(settings: Settings, results: Results, case: Case) -> float:
+def _fall(settings: GapSettings, results: Results, case: Case) -> float:
     """INFIDA's gain in the last window over that in its best one, less 1."""
     gains = _gains(settings, results, case)
-    return gains[-1] / gains[best_window(gains)] - 1
+    known = [gain for gain in gains if not math.isnan(gain)]
+    return gains[-1] / max(known, default=gains[0]) - 1
 
 
 def _said(values: Mapping[Case, float], digits: str) -> str:
     """Percentages by topology and alpha, of what is known."""
-    known = {case: value for case, value in values.items() if not math.isnan(value)}
-    return ", ".join(f"{s} {a:g}: {100 * one:{digits}} %" for (s, a), one in known.items())
+    known = {f"{s} {a:g}": one for (s, a), one in values.items() if not math.isnan(one)}
+    return percents(known, digits)
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
+def claims(settings: GapSettings, results: Results) -> list[Claim]:
     """How near each policy comes in the end, whether it stays there, and Theorem V.1."""
     last, early = (named(settings.windows[k]) for k in (-1, settings.early))
     margins = {
@@ -215,12 +212,11 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     }
     solved = results.where(policy="exact").rows
     slow = max((row["seconds"] for row in solved), default=math.nan)
-    limits = {"infida": 10, "infida-coupled": 10, "infida-offline": 5, "static-greedy": 10}
+    ends = ", ".join(str(end) for _, end in settings.windows)
     return [
-        *(_near(settings, results, policy, limit) for policy, limit in limits.items()),
-        _settled(settings, results, early, last),
-        claim(
-            "ours",
+        *(_near(settings, results, policy, ends) for policy in _LIMITS),
+        _settled(settings, results, ends),
+        ours(
             "In the end INFIDA gains as much as static greedy.",
             "its least gain over static greedy's in the last window, less 1",
             least(margins, _NONE)[0],
@@ -229,8 +225,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         ),
         _climbs(settings, results, early, last),
         *_theorem(settings, results),
-        claim(
-            "ours",
+        ours(
             "The MILP is solved to within 0.1 %.",
             "largest proven gap",
             max((1 - row["ntag_ms"] / row["bound_ms"] for row in solved), default=math.nan),
@@ -240,29 +235,24 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def _ends(settings: Settings) -> str:
-    return ", ".join(str(end) for _, end in settings.windows)
-
-
-def _near(settings: Settings, results: Results, policy: str, limit: int) -> Claim:
+def _near(settings: GapSettings, results: Results, policy: str, ends: str) -> Claim:
     gaps = {case: _gap(results, case, policy, -1) for case in settings.cases}
     worst, case = most(gaps, _NONE)
     said = _said(gaps, ".2f")
     if not math.isnan(worst) and policy in ("infida", "infida-coupled"):
         every = [_gap(results, case, policy, k) for k in range(len(settings.windows))]
-        said += f"; at the worst by windows that end at {_ends(settings)}: "
+        said += f"; at the worst by windows that end at {ends}: "
         said += ", ".join(f"{100 * gap:.1f}" for gap in every) + " %"
-    return claim(
-        "ours",
+    return ours(
         f"{POLICIES[policy].label} ends near the best static allocation.",
         f"largest gap to the proven bound in {named(settings.windows[-1])}",
         worst,
-        f"at most {limit} %",
+        f"at most {_LIMITS[policy]} %",
         f"by topology and alpha: {said}",
     )
 
 
-def _settled(settings: Settings, results: Results, early: str, last: str) -> Claim:
+def _settled(settings: GapSettings, results: Results, ends: str) -> Claim:
     """Whether what a few hours show is what stays."""
     courses = {case: _gains(settings, results, case) for case in settings.cases}
     changes = {case: gains[-1] / gains[settings.early] - 1 for case, gains in courses.items()}
@@ -271,18 +261,18 @@ def _settled(settings: Settings, results: Results, early: str, last: str) -> Cla
     if not math.isnan(worst):
         gains = ", ".join(f"{one:.2f}" for one in courses[system, alpha])
         why = f"Topology {system}, alpha {alpha:g}: {gains} ms in the windows that end at "
-        why += f"{_ends(settings)}; others {_said(changes, '+.1f')}"
-    return claim(
-        "ours",
+        why += f"{ends}; others {_said(changes, '+.1f')}"
+    return ours(
         "INFIDA's gain has settled after 240 slots.",
-        f"largest change from {early} to {last}",
+        f"largest change from {named(settings.windows[settings.early])} to "
+        f"{named(settings.windows[-1])}",
         worst,
         "at most 1 %",
         why,
     )
 
 
-def _climbs(settings: Settings, results: Results, early: str, last: str) -> Claim:
+def _climbs(settings: GapSettings, results: Results, early: str, last: str) -> Claim:
     """Why the gain falls: what mirror ascent climbs is not what roundings gain."""
     falls = {case: _fall(settings, results, case) for case in settings.cases}
     _, (system, alpha) = least(falls, settings.cases[0])
@@ -292,8 +282,7 @@ def _climbs(settings: Settings, results: Results, early: str, last: str) -> Clai
         for column in ("climbed_ms", "windows_ms")
     )
     bound = here.value("bound_ms", policy="exact")
-    return claim(
-        "ours",
+    return ours(
         "What mirror ascent climbs goes on rising where the gain of its roundings falls the most.",
         f"eq. 16 at the fractional allocation in {last}, less that in {early}",
         climbed[1] - climbed[0],
@@ -306,23 +295,21 @@ def _climbs(settings: Settings, results: Results, early: str, last: str) -> Clai
     )
 
 
-def _theorem(settings: Settings, results: Results) -> list[Claim]:
+def _theorem(settings: GapSettings, results: Results) -> list[Claim]:
     """Theorem V.1 against the optimum as served, over T; and without its factor."""
-    first, growth, far = {}, {}, {}
+    first, growth, far, slots = {}, {}, {}, settings.slots
     for case in settings.cases:
         here = _at(results, case)
         best = here.value("served_ms", policy="exact")
         until = mean_series(here, "until_ms", policy="infida")
         if math.isnan(best) or np.isnan(until).any():
             continue
-        step = settings.slots / len(until)
         short = np.flatnonzero(until < _PSI * best)
-        first[case] = step * (int(short[-1]) + 1 if short.size else 0)
-        middle = max(0, round(len(until) * STATIC_SLOTS / settings.slots) - 1)
+        first[case] = slots / len(until) * (int(short[-1]) + 1 if short.size else 0)
+        middle = max(0, round(len(until) * STATIC_SLOTS / slots) - 1)
         lost = best - until
         growth[case] = float(lost[-1] - lost[min(middle, len(until) - 1)]) / best
         far[case] = float(until[-1] / best)
-    slots = settings.slots
     return [
         claim(
             "Theorem V.1",
@@ -334,8 +321,7 @@ def _theorem(settings: Settings, results: Results) -> list[Claim]:
             f"against what the MILP's allocation gains as served; at T = {slots} at least "
             f"{100 * least(far, _NONE)[0]:.1f} % of it",
         ),
-        claim(
-            "ours",
+        ours(
             "Without the factor 1 - 1/e, too, the mean regret falls as T grows.",
             f"largest mean regret at T = {slots} less that at T = {min(STATIC_SLOTS, slots)}, of "
             "the best gain",
@@ -352,7 +338,7 @@ STUDY = Study(
     source="ours",
     shows="The policies beside the proven best static allocation, over thousands of slots.",
     scales=scales(
-        Settings(),
+        GapSettings(),
         smoke={
             **{"slots": 60, "trials": 1, "systems": ("I",), "alphas": (1.0,)},
             "time_limit_s": 20.0,
@@ -366,5 +352,5 @@ STUDY = Study(
         f"Policies in hindsight run for {STATIC_SLOTS} slots: under fixed popularity every slot "
         "has the same mean requests, and a static allocation the same mean gain.",
     ),
-    code=(*CODE, "studies/placement/long_run.py"),
+    code=CODE,
 )

@@ -18,11 +18,11 @@ from inferway.experiments.curves import Curve, Drawing, Panel, panels
 from inferway.experiments.results import least
 from inferway.network import Topology, load_gml
 from inferway.network.fibre import great_circle_m, rtt_of
-from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
-from inferway.studies.placement.setting import demanded
-from inferway.studies.placement.trial import CODE, POLICIES, curves, run_policy, seconds, summary
+from inferway.studies import Claim, Point, Results, Study, grid, scales
+from inferway.studies.placement.setting import GIB, demanded
+from inferway.studies.placement.trial import CODE, POLICIES, Settings, curves, run, summary
+from inferway.studies.sentences import ours, percents
 
-_GIB = float(2**30)
 VARIABLE: Final = "INFERWAY_TOPOLOGIES"
 """Environment variable that names a folder with GML files, such as the Internet Topology Zoo's."""
 
@@ -57,7 +57,7 @@ _NSFNET = (
 
 
 @dataclass(frozen=True)
-class Settings:
+class BackboneSettings(Settings):
     """Backbones whose best-placed node is the cloud; requests enter everywhere else."""
 
     names: tuple[str, ...] = (
@@ -66,10 +66,8 @@ class Settings:
     policies: tuple[str, ...] = (
         "infida", "infida-coupled", "infida-offline", "static-greedy", "olag", "greedy",
     )  # fmt: skip
-    alpha: float = 1.0
     rate_per_node: float = 1000.0
-    budget: float = 2 * _GIB
-    slots: int = 480
+    budget: float = 2 * GIB
     trials: int = 3
 
 
@@ -121,9 +119,10 @@ def simulated(
         copies=3,
         per_task=max(2, len(places) // 5),
     )
-    result, _ = run_policy(built.network, built.demand, policy, slots, seed)
+    made = POLICIES[policy].build(built, slots, seed)
+    row = summary(run(built, made, policy, slots))
     return {
-        **{k: v for k, v in summary(result).items() if not k.startswith("served by")},
+        **{name: value for name, value in row.items() if not name.startswith("served by")},
         "nodes": len(topology.nodes),
         "links": len(topology.links),
         "hops": float(np.diff(built.network.paths.first).mean() - 1),
@@ -151,36 +150,31 @@ def equipped(plain: Topology, budget: float) -> Topology:
     )
 
 
-def points(settings: Settings) -> list[Point]:
+def points(settings: BackboneSettings) -> list[Point]:
     """Every policy on every backbone at hand."""
+    shared = settings.given("alpha", "rate_per_node", "budget", "slots")
 
     def cost(policy: str, **_: Any) -> float:
-        return 4 * seconds(policy, settings.slots)
+        return 4 * POLICIES[policy].cost(settings.slots)
 
-    return grid(
-        simulated,
-        {name: getattr(settings, name) for name in ("alpha", "rate_per_node", "budget", "slots")},
-        cost,
-        name=found(settings.names),
-        policy=settings.policies,
-        trial=range(settings.trials),
-    )
+    axes: dict[str, Any] = {"name": found(settings.names), "policy": settings.policies}
+    return grid(simulated, shared, cost, **axes, trial=range(settings.trials))
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
+def figure(settings: BackboneSettings, results: Results) -> Drawing:
     """Gain and bytes fetched on each backbone, by number of nodes."""
     nodes = sorted(set(results.distinct("nodes"))) or [0]
     title = ", ".join(
         f"{name} {results.one('nodes', name=name)}" for name in results.distinct("name")
     )
-    best = results.where(policy="infida-offline").values("ntag_ms", nodes=nodes)
+    policies = [policy for policy in settings.policies if policy != "infida-offline"]
+    best, *every = (
+        results.where(policy=policy).values("ntag_ms", nodes=nodes)
+        for policy in ("infida-offline", *policies)
+    )
     gain = []
-    for policy in (one for one in settings.policies if one != "infida-offline"):
-        own, look = (
-            results.where(policy=policy).values("ntag_ms", nodes=nodes),
-            POLICIES[policy].look,
-        )
-        y = [100 * mine / most for mine, most in zip(own, best, strict=True)]
+    for policy, own in zip(policies, every, strict=True):
+        look, y = POLICIES[policy].look, [100 * a / b for a, b in zip(own, best, strict=True)]
         gain.append(Curve(look.label, nodes, y, color=look.color, dash=look.dash))
     moved = curves(results, settings.policies, "mu_mib", nodes=nodes)
     # What never moves has no place on a logarithmic axis.
@@ -197,15 +191,12 @@ def figure(settings: Settings, results: Results) -> Drawing:
     )
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
+def claims(settings: BackboneSettings, results: Results) -> list[Claim]:
     """Whether what holds on trees holds there."""
-    names = results.distinct("name")
-    missing = [name for name in settings.names if name not in names]
-    absent = (
-        f"; not at hand: {', '.join(missing)} (set {VARIABLE} to a folder with their GML files)"
-        if missing
-        else ""
-    )
+    names, on = results.distinct("name"), "on real backbones."
+    missing = ", ".join(name for name in settings.names if name not in names)
+    absent = f"; not at hand: {missing} (set {VARIABLE} to a folder with their GML files)"
+    absent = absent if missing else ""
 
     def ratios(column: str, policy: str, rival: str) -> dict[str, float]:
         mine, theirs = (
@@ -213,30 +204,19 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         )
         return {name: one / other for name, one, other in zip(names, mine, theirs, strict=True)}
 
-    def gains(policy: str, rival: str, says: str, limit: str) -> Claim:
-        each = {name: one - 1 for name, one in ratios("ntag_ms", policy, rival).items()}
-        return claim(
-            "ours",
-            says,
-            f"least gain over {POLICIES[rival].label}, less 1",
-            least(each, "")[0],
-            limit,
-            ", ".join(f"{name} {100 * one:+.1f} %" for name, one in each.items()) + absent,
-        )
+    def gains(rival: str, says: str, limit: str) -> Claim:
+        each = ratios("ntag_ms", "infida-coupled", rival)
+        less = {name: one - 1 for name, one in each.items()}
+        measure = f"least gain over {POLICIES[rival].label}, less 1"
+        why = percents(less, "+.1f", "{} {}") + absent
+        return ours(f"{says} {on}", measure, least(less, "")[0], limit, why)
 
     fewer = ratios("mu_mib", "infida", "infida-coupled")
-    coupled, on = "infida-coupled", "on real backbones."
     return [
-        gains(coupled, "olag", f"INFIDA gains more than OLAG {on}", "at least 0 %"),
-        gains(coupled, "greedy", f"INFIDA gains more than greedy {on}", "at least 0 %"),
-        gains(
-            coupled,
-            "infida",
-            f"Coupled rounding gains as much as the paper's {on}",
-            "at least -2 %",
-        ),
-        claim(
-            "ours",
+        gains("olag", "INFIDA gains more than OLAG", "at least 0 %"),
+        gains("greedy", "INFIDA gains more than greedy", "at least 0 %"),
+        gains("infida", "Coupled rounding gains as much as the paper's", "at least -2 %"),
+        ours(
             f"Coupled rounding moves far fewer bytes {on}",
             "least ratio of the bytes moved",
             least(fewer, "")[0],
@@ -246,15 +226,14 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="real-topologies",
     source="ours",
     shows="INFIDA and its rivals on real backbones.",
     scales=scales(
-        _PAPER,
+        BackboneSettings(),
         smoke={"slots": 12, "trials": 1, "names": ("Abilene",)},
-        quick={"slots": 120, "names": _PAPER.names[:5]},
+        quick={"slots": 120, "names": BackboneSettings.names[:5]},
     ),
     points=points,
     figure=figure,

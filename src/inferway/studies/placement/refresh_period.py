@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -11,7 +12,16 @@ import numpy as np
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
-from inferway.studies.placement.trial import CODE, TUNED, mean_series, seconds, simulated
+from inferway.studies.placement.trial import (
+    CODE,
+    POLICIES,
+    TUNED,
+    Settings,
+    mean_series,
+    pairs,
+    simulated,
+)
+from inferway.studies.sentences import ours
 
 _DYNAMIC = "B from 1 to 32"
 _COUPLED = "coupled, B = 1 (ours)"
@@ -23,22 +33,17 @@ _ROUNDINGS = {
 
 
 @dataclass(frozen=True)
-class Settings:
+class PeriodSettings(Settings):
     """The paper's: its caption says B in 4, 8, 16, its text 4, 8, 32. All are run."""
 
     periods: tuple[int, ...] = (1, 4, 8, 16, 32)
-    dynamic: tuple[float, float, float] = (1.0, 32.0, 60.0)
-    alpha: float = 1.0
-    rate_per_s: float = 7500.0
-    slots: int = 480
-    trials: int = 5
 
     @property
     def runs(self) -> dict[str, tuple[str, dict[str, Any]]]:
         """Policy and options of each curve, by its label."""
         return {
             **{f"B = {b}": ("infida", {"refresh": b}) for b in self.periods},
-            _DYNAMIC: ("infida", {"refresh": list(self.dynamic)}),
+            _DYNAMIC: ("infida", {"refresh": [1.0, 32.0, 60.0]}),
             _COUPLED: ("infida-coupled", {}),
             "OLAG": ("olag", {}),
             "greedy (forwarded)": ("greedy", {}),
@@ -46,34 +51,28 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class MovedSettings:
-    """Fig. 8's, at several alphas."""
+class MovedSettings(Settings):
+    """Fig. 8's, at several alphas: refresh periods by rounding."""
 
     alphas: tuple[float, ...] = (1.0, 4.0, 5.0)
     fresh: tuple[int, ...] = (1, 2, 4, 8, 16, 32)
     coupled: tuple[int, ...] = (1, 4, 16)
-    rate_per_s: float = 7500.0
-    slots: int = 480
-    trials: int = 5
 
 
-def _arguments(settings: Settings | MovedSettings) -> dict[str, Any]:
-    return {
-        **{"system": "I", "sliding": True},
-        **{"rate_per_s": settings.rate_per_s, "slots": settings.slots},
-    }
+def _arguments(settings: Settings, **more: Any) -> dict[str, Any]:
+    return {**settings.given("system", "rate_per_s", "slots"), "sliding": True, **more}
 
 
-def points(settings: Settings) -> list[Point]:
+def points(settings: PeriodSettings) -> list[Point]:
     """Every refresh period, and the rivals."""
+    shared = _arguments(settings, alpha=settings.alpha, series=True)
 
     def arguments(run: str) -> dict[str, Any]:
         policy, options = settings.runs[run]
-        made = {"policy": policy, "options": options, "alpha": settings.alpha, "series": True}
-        return _arguments(settings) | made
+        return {**shared, "policy": policy, "options": options}
 
     def cost(run: str) -> float:
-        return seconds(settings.runs[run][0], settings.slots)
+        return POLICIES[settings.runs[run][0]].cost(settings.slots)
 
     return grid(simulated, arguments, cost, run=settings.runs, trial=range(settings.trials))
 
@@ -82,8 +81,8 @@ def moved_points(settings: MovedSettings) -> list[Point]:
     """Every refresh period under both roundings."""
 
     def arguments(alpha: float, rounding: str, period: int) -> dict[str, Any]:
-        made = {"policy": _ROUNDINGS[rounding][0], "options": {"refresh": period}, "alpha": alpha}
-        return _arguments(settings) | made
+        policy, _ = _ROUNDINGS[rounding]
+        return _arguments(settings, policy=policy, options={"refresh": period}, alpha=alpha)
 
     return [
         point
@@ -92,7 +91,7 @@ def moved_points(settings: MovedSettings) -> list[Point]:
         for point in grid(
             simulated,
             arguments,
-            seconds(policy, settings.slots),
+            POLICIES[policy].cost(settings.slots),
             alpha=[alpha],
             rounding=[rounding],
             period=getattr(settings, rounding),
@@ -101,7 +100,7 @@ def moved_points(settings: MovedSettings) -> list[Point]:
     ]
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
+def figure(settings: PeriodSettings, results: Results) -> Drawing:
     """Time averages of bytes fetched and of gain, as they go on."""
 
     def averages(column: str) -> list[Curve]:
@@ -130,22 +129,24 @@ def moved_figure(settings: MovedSettings, results: Results) -> Drawing:
     """A panel for each alpha; a curve's points are refresh periods."""
     shown = []
     for alpha in settings.alphas:
-        drawn = []
-        for rounding, (_, look) in _ROUNDINGS.items():
-            here = results.where(alpha=alpha, rounding=rounding)
-            x, y = (
-                here.values(column, period=getattr(settings, rounding))
-                for column in ("mu_mib", "ntag_ms")
+        drawn = [
+            pairs(
+                look,
+                results.where(alpha=alpha, rounding=rounding),
+                "mu_mib",
+                "ntag_ms",
+                period=getattr(settings, rounding),
             )
-            drawn.append(Curve(look.label, x, y, color=look.color, dash=look.dash))
+            for rounding, (_, look) in _ROUNDINGS.items()
+        ]
         title, across = f"alpha = {alpha:g}", "MiB fetched per slot"
         shown.append(Panel(title, across, "NTAG, ms", drawn, scale_across="log"))
     return panels(shown, columns=3, title="Gain against bytes moved, one point per refresh period")
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
+def claims(settings: PeriodSettings, results: Results) -> list[Claim]:
     """Sec. VI-B."""
-    where, runs = "Sec. VI-B, Fig. 8", list(settings.runs)
+    paper, runs = partial(claim, "Sec. VI-B, Fig. 8"), list(settings.runs)
     mu, ntag = (
         dict(zip(runs, results.values(column, run=runs), strict=True))
         for column in ("mu_mib", "ntag_ms")
@@ -155,50 +156,48 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     late = slice(-max(1, settings.slots // 4), None)
     hour = slice(0, min(60, settings.slots))
 
-    def mean(run: str, column: str, part: slice) -> float:
-        return float(mean_series(results, column, run=run)[part].mean())
+    def over(run: str, rival: str, column: str, part: slice) -> float:
+        """The mean of a part of one run over another's."""
+        one, other = (
+            float(mean_series(results, column, run=name)[part].mean()) for name in (run, rival)
+        )
+        return one / other
 
     return [
-        claim(
-            where,
+        paper(
             "The longer the refresh period, the fewer bytes are fetched.",
             "largest ratio of a period's bytes to the next shorter one's",
             max(mu[b] / mu[a] for a, b in pairwise(fixed)),
             "at most 1.0",
             "MiB per slot: " + ", ".join(f"{label}: {value:,.0f}" for label, value in mu.items()),
         ),
-        claim(
-            where,
+        paper(
             "Even with a long period INFIDA eventually exceeds OLAG.",
             f"gain with {slowest} over OLAG's in the last quarter, less 1",
-            mean(slowest, "gain", late) / mean("OLAG", "gain", late) - 1,
+            over(slowest, "OLAG", "gain", late) - 1,
             "at least 0 %",
             "NTAG in ms: " + ", ".join(f"{label}: {value:.2f}" for label, value in ntag.items()),
         ),
-        claim(
-            where,
+        paper(
             "OLAG rarely updates its allocation.",
             "its bytes per slot over INFIDA's with B = 1",
             mu["OLAG"] / mu[fastest],
             "at most 0.1",
             f"with counters of what is forwarded: {mu['greedy (forwarded)']:,.0f} MiB per slot",
         ),
-        claim(
-            where,
+        paper(
             "A dynamic period converges faster than the one that it ends at.",
             "its gain in the first hour over that with B = 32, less 1",
-            mean(_DYNAMIC, "gain", hour) / mean(slowest, "gain", hour) - 1,
+            over(_DYNAMIC, slowest, "gain", hour) - 1,
             "at least 0 %",
         ),
-        claim(
-            where,
+        paper(
             "The update cost of the dynamic period becomes that of the one that it ends at.",
             "its bytes in the last quarter over those with B = 32",
-            mean(_DYNAMIC, "moved", late) / mean(slowest, "moved", late),
+            over(_DYNAMIC, slowest, "moved", late),
             "0.7 to 1.3",
         ),
-        claim(
-            "ours",
+        ours(
             "Coupled rounding fetches less than any of the refresh periods.",
             "its bytes over those with B = 32",
             mu[_COUPLED] / mu[slowest],
@@ -210,44 +209,41 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
-    """What coupled rounding saves, and what it costs."""
+    """How much coupled rounding saves, and what it costs."""
     made = []
     for alpha in settings.alphas:
         fresh, coupled = (results.where(alpha=alpha, rounding=one) for one in _ROUNDINGS)
-        bytes_, gains = (
+        (fresh_mib, own_mib), (fresh_ms, own_ms) = (
             [one.value(column, period=1) for one in (fresh, coupled)]
             for column in ("mu_mib", "ntag_ms")
         )
         beaten = [
             f"B = {period}"
             for period in settings.fresh
-            if fresh.value("mu_mib", period=period) < bytes_[1]
-            and fresh.value("ntag_ms", period=period) > gains[1]
+            if fresh.value("mu_mib", period=period) < own_mib
+            and fresh.value("ntag_ms", period=period) > own_ms
         ]
-        where = f"ours, alpha {alpha:g}"
+        here = partial(claim, f"ours, alpha {alpha:g}")
         made += [
-            claim(
-                where,
+            here(
                 "Coupled rounding moves far fewer bytes than drawing anew in each slot.",
                 "bytes moved by DepRound over those by coupled rounding",
-                bytes_[0] / bytes_[1],
+                fresh_mib / own_mib,
                 "at least 20.0" if alpha <= 1 else "at least 5.0",
-                f"{bytes_[0]:,.0f} and {bytes_[1]:,.0f} MiB per slot",
+                f"{fresh_mib:,.0f} and {own_mib:,.0f} MiB per slot",
             ),
-            claim(
-                where,
+            here(
                 "It costs little gain.",
                 "its gain over DepRound's, less 1",
-                gains[1] / gains[0] - 1,
+                own_ms / fresh_ms - 1,
                 "at least -0.5 %" if alpha <= 1 else "at least -4 %",
-                f"{gains[1]:.2f} against {gains[0]:.2f} ms; DepRound's elastic budgets are "
+                f"{own_ms:.2f} against {fresh_ms:.2f} ms; DepRound's elastic budgets are "
                 "exceeded by up to a model per node, coupled rounding keeps them",
             ),
-            claim(
-                where,
+            here(
                 "No refresh period of DepRound has both fewer bytes and more gain.",
                 "refresh periods that have",
-                float(len(beaten)) if not math.isnan(gains[1]) else math.nan,
+                math.nan if math.isnan(own_ms) else float(len(beaten)),
                 "at most 0",
                 ", ".join(beaten) or "none",
             ),
@@ -259,7 +255,9 @@ STUDY = Study(
     name="refresh-period",
     source="[SiSalem23], Fig. 8",
     shows="What it costs in gain to move models less often.",
-    scales=scales(Settings(), smoke={"slots": 70, "trials": 1}, quick={"slots": 480, "trials": 3}),
+    scales=scales(
+        PeriodSettings(), smoke={"slots": 70, "trials": 1}, quick={"slots": 480, "trials": 3}
+    ),
     points=points,
     figure=figure,
     claims=claims,

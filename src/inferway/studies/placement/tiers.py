@@ -3,53 +3,38 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferway.catalog.published import Entry
 from inferway.experiments.curves import Drawing
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.placement.setting import MODELS, SYSTEMS
-from inferway.studies.placement.trial import CODE, TUNED, allocated, seconds
+from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, allocated
 
 _LOWER = ("tier 1", "tier 2", "tier 3")
 _EDGE = ("tier 2", "tier 3", "base")
 
 
-@dataclass(frozen=True)
-class Settings:
-    """The paper's; it does not say how many slots."""
-
-    system: str = "I"
-    alphas: tuple[float, ...] = (3.0, 4.0, 5.0)
-    rate_per_s: float = 7500.0
-    copies: int = 3
-    slots: int = 480
-    trials: int = 5
-
-
 def points(settings: Settings) -> list[Point]:
     """Every alpha."""
-    names = ("system", "rate_per_s", "slots", "copies")
-    return grid(
-        allocated,
-        {name: getattr(settings, name) for name in names},
-        seconds("infida", settings.slots),
-        alpha=settings.alphas,
-        trial=range(settings.trials),
+    names, cost = (
+        ("system", "rate_per_s", "slots", "copies"),
+        POLICIES["infida"].cost(settings.slots),
     )
+    shared, trials = {name: getattr(settings, name) for name in names}, range(settings.trials)
+    return grid(allocated, shared, cost, alpha=settings.alphas, trial=trials)
 
 
 def figure(settings: Settings, results: Results) -> Drawing:
     """A heat map for each alpha."""
     from inferway.experiments.allocation import Grid, heat_maps
 
-    grids = []
-    rows = _tiers(results)
+    rows, grids = _tiers(results), []
     for alpha in settings.alphas:
-        shown = [_mean(results, alpha, tier) for tier in rows]
-        values = np.array(shown) if shown else np.zeros((1, 1))
+        values = np.array([_mean(results, alpha, tier) for tier in rows] or np.zeros((1, 1)))
         names = [str(k) for k in range(values.shape[1])]
         grids.append(Grid(f"alpha = {alpha:g}", rows or ["-"], names, values))
     return heat_maps(
@@ -65,9 +50,7 @@ def _tiers(results: Results) -> list[str]:
     return [key.removeprefix("y of ") for key in first if key.startswith("y of ")]
 
 
-def _mean(
-    results: Results, alpha: float, tier: str
-) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _mean(results: Results, alpha: float, tier: str) -> NDArray[np.float64]:
     """(models,) copies on an average node of a tier."""
     rows = [row[f"y of {tier}"] for row in results.where(alpha=alpha).rows]
     return np.asarray(np.mean(rows, axis=0)) if rows else np.full(len(MODELS), math.nan)
@@ -110,61 +93,54 @@ def _by_alpha(
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. VI-A."""
-    where, high = "Sec. VI-A, Fig. 5", settings.alphas[-1]
+    paper, high = partial(claim, "Sec. VI-A, Fig. 5"), settings.alphas[-1]
     limit = 6 * settings.copies + 1  # ids 0-18: below the least of 320p's replicas but one
     held, cloud = _by_alpha(settings, results, _LOWER)
     shares = [one.small(limit) for one in held]
     variants = [results.one("repository", alpha=alpha) for alpha in settings.alphas]
     small = "share of models 0-18 among the copies on tiers 1-3"
     return [
-        claim(
-            where,
+        paper(
             "The repository runs the second most accurate model, as it costs least there.",
             "alphas at which it does",
             float(variants.count(MODELS[-2].name)) if len(results) else math.nan,
             f"at least {len(settings.alphas)}",
             ", ".join(f"alpha {a:g}: {v}" for a, v in zip(settings.alphas, variants, strict=True)),
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 3 INFIDA allocates a considerable amount of small models near the edge.",
             small,
             shares[0],
             "at least 50 %",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 4 it rarely allocates small models.",
             f"{small}, over that at alpha = 3",
             shares[1] / shares[0],
             "at most 0.5",
             f"{100 * shares[0]:.0f} % at alpha 3, {100 * shares[1]:.0f} % at 4",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 4 more accurate models are deployed.",
             "mean accuracy of the copies on tiers 1-3, less that at alpha = 3",
             held[1].accuracy - held[0].accuracy,
             "at least 1.0 points",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 5 fewer models are deployed on lower tiers.",
             "copies on a node of each of tiers 1-3, over those at alpha = 4",
             held[2].copies / held[1].copies,
             "at most 0.95",
             f"{held[1].copies:.1f} at alpha 4, {held[2].copies:.1f} at 5",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 5 no small models are allocated in practice.",
             "share of models 0-20 among the copies on tiers 1-3",
             held[2].small(7 * settings.copies),
             "at most 5 %",
             _cheaper_than_cloud(settings.system, high, "3.99pruned"),
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 5 a significant number of requests is served in the cloud.",
             "share of the requests",
             cloud[2],
@@ -180,20 +156,18 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 def edge_claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. VI-A of the conference's paper."""
-    where, alphas = "Sec. VI-A, Fig. 2", settings.alphas
+    paper, alphas = partial(claim, "Sec. VI-A, Fig. 2"), settings.alphas
     held, cloud = _by_alpha(settings, results, _EDGE)
     kept = [one.copies for one in _by_alpha(settings, results, _LOWER)[0]]
     at_base = results.values("served by base", alpha=alphas)
     return [
-        claim(
-            where,
+        paper(
             "At alpha = 1 INFIDA allocates a considerable amount of small models near the edge.",
             "share of small models among the copies on tiers 2-4",
             held[0].small(6 * settings.copies),  # all variants below 320p
             "at least 50 %",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 3 it tends to avoid serving requests at the very edge.",
             "requests served at base stations, over those at alpha = 1",
             at_base[1] / at_base[0],
@@ -203,23 +177,20 @@ def edge_claims(settings: Settings, results: Results) -> list[Claim]:
                 for alpha, share in zip(alphas, at_base, strict=True)
             ),
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 3 more accurate models are deployed.",
             "mean accuracy of the copies on tiers 2-4, less that at alpha = 1",
             held[1].accuracy - held[0].accuracy,
             "at least 1.0 points",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 4 far fewer models are deployed on tiers 1-3.",
             "copies on a node of each of them, over those at alpha = 3",
             kept[2] / kept[1],
             "at most 0.7",
             f"{kept[0]:.1f} at alpha 1, {kept[1]:.1f} at 3, {kept[2]:.1f} at 4",
         ),
-        claim(
-            where,
+        paper(
             "At alpha = 4 a significant amount of requests is served in the cloud.",
             "share of the requests",
             cloud[2],
@@ -250,7 +221,11 @@ STUDY = Study(
     name="placement-tiers",
     source="[SiSalem23], Fig. 5",
     shows="Where INFIDA puts which models, as accuracy becomes more important.",
-    scales=scales(Settings(), smoke={"slots": 20, "trials": 1}, quick={"slots": 240, "trials": 3}),
+    scales=scales(
+        Settings(alphas=(3.0, 4.0, 5.0)),
+        smoke={"slots": 20, "trials": 1},
+        quick={"slots": 240, "trials": 3},
+    ),
     points=points,
     figure=figure,
     claims=claims,

@@ -1,4 +1,4 @@
-"""One point of a placement study: a policy on a network for some slots, and how it is drawn.
+"""Points of the placement studies: a policy on a network, for some slots or for long.
 
 The papers do not give INFIDA's learning rate: it tunes itself here, in all studies.
 """
@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from inferway.deployment.policies import HINDSIGHT
-from inferway.experiments.curves import Curve, Look, line
-from inferway.network import DeliveryNetwork, Demand
-from inferway.placement import PlacementPolicy, build_policy
+from inferway.experiments.curves import Curve, Look, Panel, line
+from inferway.network import DeliveryNetwork
+from inferway.placement import Observation, PlacementPolicy, build_policy, gain, potential
+from inferway.placement.contract import Allocation, Float
 from inferway.placement.table import expected_batches
 from inferway.studies import Point, Results, grid
 from inferway.studies.placement.setting import MODELS, Scenario, scenario
@@ -28,6 +31,13 @@ CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twi
 """What the rows depend on."""
 TUNED = "The learning rate, which the paper does not give, tunes itself."
 """A departure of most studies."""
+EDGES = (30, 240, 480, 960, 1440, 1920, 2880)
+"""Where windows of long runs end, besides the last slot; the first is for learning."""
+STATIC_SLOTS = 240
+"""An allocation that stays gains alike in every slot of a fixed popularity: so many are enough."""
+_LATE = 4  # the last quarter of the slots counts as settled
+_BINS = 100
+_WATCHED = 4  # one slot of so many: what is climbed changes little from one to the next
 
 
 class PaperPolicy(NamedTuple):
@@ -45,6 +55,24 @@ class PaperPolicy(NamedTuple):
     def label(self) -> str:
         """In legends and claims."""
         return self.look.label
+
+    def cost(self, slots: int, each: float = 0.0015, *, sliding: bool = True) -> float:
+        """About how many seconds so many slots take on one core."""
+        static = self.policy in HINDSIGHT and not sliding
+        return self.seconds + each * (min(slots, STATIC_SLOTS) if static else slots)
+
+    def build(
+        self, built: Scenario, slots: int, seed: int, options: Mapping[str, Any] | None = None
+    ) -> PlacementPolicy:
+        """Make it for a network; in hindsight, for the requests of these slots."""
+        hindsight = self.policy in HINDSIGHT
+        return build_policy(
+            self.policy,
+            built.network,
+            seed=seed,
+            batches=expected_batches(built.demand, slots) if hindsight else None,
+            **{**self.options, **(options or {})},
+        )
 
 
 POLICIES: Mapping[str, PaperPolicy] = {
@@ -68,29 +96,84 @@ reaches the cloud. ``olag`` is the strong reading; in ``olag-literal`` replicas 
 keep their counters, as the text's letter says, and ``greedy`` counts what a node forwards."""
 
 
+@dataclass(frozen=True)
+class Settings:
+    """Of the studies of the papers' networks; how many slots they ran they do not say."""
+
+    system: str = "I"
+    systems: tuple[str, ...] = ("I", "II")
+    alpha: float = 1.0
+    alphas: tuple[float, ...] = ()
+    rate_per_s: float = 7500.0
+    rates_per_s: tuple[float, ...] = ()
+    policies: tuple[str, ...] = ()
+    copies: int = 3
+    """Replicas of a model on a node, at most."""
+    slots: int = 480
+    trials: int = 5
+
+    def given(self, *names: str) -> dict[str, Any]:
+        """These settings by name, as arguments of a point."""
+        return {name: getattr(self, name) for name in names}
+
+    def every(self, arguments: Mapping[str, Any] | None = None, **axes: Any) -> list[Point]:
+        """Points of `simulated`, labeled by what varies."""
+
+        def cost(policy: str, **_: Any) -> float:
+            return POLICIES[policy].cost(self.slots)
+
+        of_all = {"slots": self.slots, **(arguments or {})}
+        return grid(simulated, of_all, cost, **axes, trial=range(self.trials))
+
+    def panel(
+        self, title: str, across: str, up: str, results: Results, column: str, **axis: Any
+    ) -> Panel:
+        """A curve for each policy, as `curves` draws them."""
+        return Panel(title, across, up, curves(results, self.policies, column, **axis))
+
+
 def curves(results: Results, policies: Sequence[str], column: str, **axis: Any) -> list[Curve]:
     """One curve per policy: means over trials, and twice their errors where there are several."""
-    drawn = []
-    for policy in policies:
-        curve = line(results.where(policy=policy), column, POLICIES[policy].look, **axis)
-        known = any(map(math.isfinite, curve.error))
-        drawn.append(curve if known else replace(curve, error=()))
-    return drawn
+    drawn = [
+        line(results.where(policy=policy), column, POLICIES[policy].look, **axis)
+        for policy in policies
+    ]
+    return [one if any(map(math.isfinite, one.error)) else replace(one, error=()) for one in drawn]
 
 
-def course(look: Look, y: Sequence[float], slots: int) -> Curve:
+def pairs(look: Look, results: Results, across: str, up: str, **axis: Any) -> Curve:
+    """A column against another one, a point for each value of an axis."""
+    x, y = (results.values(column, **axis) for column in (across, up))
+    return Curve(look.label, x, y, color=look.color, dash=look.dash)
+
+
+def course(look: Look, y: NDArray[np.float64], slots: int) -> Curve:
     """A dense curve of equal parts of a run, against the middle of each."""
     x = (np.arange(len(y)) + 0.5) * slots / len(y)
-    return Curve(look.label, x.tolist(), list(y), (), (), look.color, look.dash, markers=False)
+    return Curve(look.label, x.tolist(), y.tolist(), (), (), look.color, look.dash, markers=False)
 
 
-def mean_series(results: Results, column: str, **label: Any) -> np.ndarray[Any, np.dtype[Any]]:
+def mean_series(results: Results, column: str, **label: Any) -> NDArray[np.float64]:
     """Mean over the trials of a column of lists, entry by entry; one NaN without rows."""
     rows = [row[column] for row in results.where(**label).rows]
     return np.asarray(np.mean(rows, axis=0)) if rows else np.array([np.nan])
 
 
-_LATE = 4  # the last quarter of the slots counts as settled
+def mean_of(results: Results, column: str, place: int, **label: Any) -> float:
+    """Mean over the trials of one entry of a column of lists; NaN without rows."""
+    rows = [row[column] for row in results.where(**label).rows]
+    known = [row[place] for row in rows if row]
+    return float(np.mean(known)) if known else math.nan
+
+
+def windows(slots: int) -> list[tuple[int, int]]:
+    """First slot and end of each window of a long run."""
+    return list(pairwise([0, *(edge for edge in EDGES if edge < slots), slots]))
+
+
+def named(window: tuple[int, int]) -> str:
+    """A window in words."""
+    return f"slots {window[0]} to {window[1]}"
 
 
 def simulated(
@@ -115,28 +198,13 @@ def simulated(
     built = scenario(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=sliding, seed=seed, copies=copies
     )
-    result, _ = run_policy(built.network, built.demand, policy, slots, seed, options)
-    return summary(result, series=series)
+    made = POLICIES[policy].build(built, slots, seed, options)
+    return summary(run(built, made, policy, slots), series=series)
 
 
-def run_policy(
-    network: DeliveryNetwork,
-    demand: Demand,
-    policy: str,
-    slots: int,
-    seed: int,
-    options: Mapping[str, Any] | None = None,
-) -> tuple[NetworkResult, PlacementPolicy]:
-    """Run a policy by its name in the studies; also what it has become."""
-    look = POLICIES[policy]
-    built = build_policy(
-        look.policy,
-        network,
-        seed=seed,
-        batches=expected_batches(demand, slots) if look.policy in HINDSIGHT else None,
-        **{**look.options, **(options or {})},
-    )
-    return run_slots(network, demand, built, slots=slots, name=policy), built
+def run(built: Scenario, policy: PlacementPolicy, name: str, slots: int) -> NetworkResult:
+    """Run a policy by the twin's slots."""
+    return run_slots(built.network, built.demand, policy, slots=slots, name=name)
 
 
 def summary(result: NetworkResult, *, series: bool = False) -> dict[str, Any]:
@@ -177,7 +245,8 @@ def allocated(
     built = scenario(
         system, alpha=alpha, rate_per_s=rate_per_s, sliding=False, seed=seed, copies=copies
     )
-    result, policy = run_policy(built.network, built.demand, "infida", slots, seed)
+    policy = POLICIES["infida"].build(built, slots, seed)
+    result = run(built, policy, "infida", slots)
     return {**summary(result), **_popular(built, policy, copies)}
 
 
@@ -185,7 +254,7 @@ def _popular(built: Scenario, policy: PlacementPolicy, copies: int) -> dict[str,
     network = built.network
     fractional = policy.fractional
     assert fractional is not None  # INFIDA has one
-    spread: np.ndarray[Any, Any] = policy.state.spread  # type: ignore[attr-defined]
+    spread: NDArray[np.float64] = policy.state.spread  # type: ignore[attr-defined]
     options, pairs, models = network.options, network.pairs, network.models
     types = np.flatnonzero(network.requests.task == 0)
     first = network.paths.first
@@ -216,17 +285,77 @@ def _popular(built: Scenario, policy: PlacementPolicy, copies: int) -> dict[str,
     return {**row, "repository": network.variants[models.variant[last]]}
 
 
-def seconds(policy: str, slots: int) -> float:
-    """About how long a point takes on one core."""
-    look = POLICIES[policy]
-    return look.seconds + slots * 0.0015
+def long_run(
+    system: str,
+    alpha: float,
+    rate_per_s: float,
+    sliding: bool,
+    policy: str,
+    slots: int,
+    seed: int,
+    options: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """Run a policy of `POLICIES` on one of the papers' networks for long.
+
+    Policies in hindsight run for `STATIC_SLOTS` where popularity is fixed: every slot has the same
+    mean requests, and the allocation never changes.
+
+    Returns
+    -------
+    dict
+        See `summary`; besides, ``windows_ms``, the gain per
+        request in each of `windows`; ``series_ms``, the same in equal parts of the run;
+        ``until_ms``, that of the run until the end of each part; and ``climbed_ms``, in each
+        window the gain of eq. 16 at the fractional allocation, with the potential available
+        capacities of eq. 7: what mirror ascent climbs. It is empty where there is none.
+    """
+    built = scenario(system, alpha=alpha, rate_per_s=rate_per_s, sliding=sliding, seed=seed)
+    static = POLICIES[policy].policy in HINDSIGHT and not sliding
+    few = min(slots, STATIC_SLOTS) if static else slots
+    watched = _Watched(built.network, POLICIES[policy].build(built, few, seed, options))
+    result = run(built, watched, policy, few)
+    each = result.gain / result.requests
+    if few < slots:
+        each = np.full(slots, each.mean())
+    ends = np.unique(np.linspace(0, slots, min(_BINS, slots) + 1).astype(int))
+    row = summary(result)
+    row["windows_ms"] = [float(each[start:end].mean()) for start, end in windows(slots)]
+    row["series_ms"] = [float(each[start:end].mean()) for start, end in pairwise(ends)]
+    row["until_ms"] = [float(each[:end].mean()) for end in ends[1:]]
+    row["climbed_ms"] = [] if watched.fractional is None else watched.means(windows(slots))
+    return row
 
 
-def every(settings: Any, arguments: Mapping[str, Any] | None = None, **axes: Any) -> list[Point]:
-    """Points of `simulated`, labeled by what varies, for as many slots and trials as are set."""
+class _Watched:
+    """A policy that is measured before each step."""
 
-    def cost(policy: str, **_: Any) -> float:
-        return seconds(policy, settings.slots)
+    def __init__(self, network: DeliveryNetwork, policy: PlacementPolicy) -> None:
+        self._network, self._policy = network, policy
+        self._climbed: list[float] = []
 
-    of_all = {"slots": settings.slots, **(arguments or {})}
-    return grid(simulated, of_all, cost, **axes, trial=range(settings.trials))
+    @property
+    def allocation(self) -> Allocation:
+        """As the policy has it."""
+        return self._policy.allocation
+
+    @property
+    def fractional(self) -> Float | None:
+        """As the policy has it."""
+        return self._policy.fractional
+
+    def step(self, observation: Observation) -> Allocation:
+        """Measure, and let the policy learn."""
+        y, found = self._policy.fractional, math.nan
+        if y is not None and len(self._climbed) % _WATCHED == 0:
+            capacity = potential(self._network, observation.requests, observation.load)
+            asked = float(np.sum(observation.requests))
+            found = gain(self._network, observation.requests, capacity, y) / asked
+        self._climbed.append(found)
+        return self._policy.step(observation)
+
+    def means(self, parts: Sequence[tuple[int, int]]) -> list[float]:
+        """Of each window; of all that there is where the run was shorter."""
+        values = np.array(self._climbed)
+        if len(values) < parts[-1][1]:
+            return [float(np.nanmean(values))] * len(parts)
+        return [float(np.nanmean(values[start:end])) for start, end in parts]

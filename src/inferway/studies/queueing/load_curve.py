@@ -6,20 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
-from inferway.experiments.curves import Drawing, Panel, frame, line, lines, panels
+from inferway.experiments.curves import Drawing, Panel, line, lines, panels
 from inferway.experiments.results import most
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.queueing.system import (
     BOUND,
-    FOUR_CLASSES,
     LOOKS,
-    System,
-    common,
+    Settings,
+    keeps_target,
+    lp_optimum,
+    response_panel,
     seconds,
     simulated,
 )
+from inferway.studies.sentences import ours
 
 PAPERS = ("r-jiq", "tad", "tad-op")
 """The paper's policies."""
@@ -41,22 +43,15 @@ _NOWHERE: Place = (math.nan, math.nan)
 
 
 @dataclass(frozen=True)
-class Settings:
+class LoadSettings(Settings):
     """Of one figure; the defaults are the paper's, but for the targets."""
 
-    servers: int = 64
     distribution: str = "exponential"
-    system: System = FOUR_CLASSES
-    targets: tuple[float, ...] = (0.72, 0.76, 0.80)
+    policies: tuple[str, ...] = (*PAPERS, "priced")
     betas: tuple[float, ...] = (
         0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.495,
     )  # fmt: skip
     """Load is 1 - n**-beta."""
-    policies: tuple[str, ...] = (*PAPERS, "priced")
-    queries_per_server: int = 100_000
-    trials: int = 50
-    warmup: int | None = 0
-    precision: float | None = None
     most_priced: int | None = None
     """At most so many queries a run of `priced`, which looks through queues when few are idle."""
     brief_priced: tuple[float, int] | None = None
@@ -65,39 +60,35 @@ class Settings:
     """A smaller site at which R-JIQ runs at the same loads, for comparison."""
 
     @property
-    def loads(self) -> tuple[float, ...]:
+    def along(self) -> tuple[float, ...]:
         """Arrival rates over the greatest feasible one."""
         return tuple(round(1 - float(self.servers) ** -beta, 4) for beta in self.betas)
 
     @property
     def places(self) -> list[Place]:
         """Every target and load."""
-        return [(target, load) for target in self.targets for load in self.loads]
+        return [(target, load) for target in self.targets for load in self.along]
 
 
-def points(settings: Settings) -> list[Point]:
+def points(settings: LoadSettings) -> list[Point]:
     """Every policy at every target and load; R-JIQ on the smaller site, too."""
     brief_from, brief_each = settings.brief_priced or (math.inf, 0)
 
-    def brief(policy: str, load: float) -> bool:
-        return policy == "priced" and load >= brief_from
-
-    def arguments(servers: int, policy: str, target: float, load: float) -> dict[str, Any]:
-        queries = settings.queries_per_server * servers
+    def arguments(servers: int, policy: str, load: float, **place: Any) -> dict[str, Any]:
         made = {
-            **common(settings, "distribution", "warmup", "precision"),
-            **{"servers": servers, "target": target, "load": load, "policy": policy},
-            "queries": queries,
+            **settings.common("distribution", "warmup", "precision"),
+            **{"servers": servers, "policy": policy, "load": load, **place},
+            "queries": settings.queries_per_server * servers,
         }
         if policy == "priced" and settings.most_priced is not None:
             made["most"] = settings.most_priced
-        if brief(policy, load):
+        if policy == "priced" and load >= brief_from:
             queries = brief_each * servers
             made |= {"queries": queries, "warmup": queries, "precision": None}
         return made
 
-    def cost(servers: int, policy: str, target: float, load: float) -> float:
-        if brief(policy, load):
+    def cost(servers: int, policy: str, load: float, **_: Any) -> float:
+        if policy == "priced" and load >= brief_from:
             return 100 * seconds(brief_each * servers)
         return seconds(settings.queries_per_server * servers, settings.precision)
 
@@ -114,20 +105,19 @@ def points(settings: Settings) -> list[Point]:
             servers=[servers],
             policy=policies,
             target=settings.targets,
-            load=settings.loads,
+            load=settings.along,
             trial=range(settings.trials),
         )
     ]
 
 
-def figure(settings: Settings, results: Results, number: int) -> Drawing:
+def figure(settings: LoadSettings, results: Results, number: int) -> Drawing:
     """Accuracy above, response time below, a column for each target."""
-    looks = {policy: LOOKS[policy] for policy in settings.policies}
-    accuracy, response = [], []
+    looks, loads, accuracy, response = settings.looks, settings.along, [], []
     for target in settings.targets:
         here = results.where(servers=settings.servers, target=target)
-        bound = line(here, "bound_accuracy", BOUND, scale=100, load=settings.loads)
-        curves = lines(here, "accuracy", looks, scale=100, load=settings.loads)
+        bound = line(here, "bound_accuracy", BOUND, scale=100, load=loads)
+        curves = lines(here, "accuracy", looks, scale=100, load=loads)
         accuracy.append(
             Panel(
                 f"target {100 * target:g} %",
@@ -138,10 +128,7 @@ def figure(settings: Settings, results: Results, number: int) -> Drawing:
                 limits_up=around(100 * target, [value for curve in curves for value in curve.y]),
             )
         )
-        bound = line(here, "bound_s", BOUND, load=settings.loads)
-        curves = [bound, *lines(here, "response_s", looks, load=settings.loads)]
-        limits = frame(0.9, 2.2, bound.y)
-        response.append(Panel("", "load", "mean response time, s", curves, limits_up=limits))
+        response.append(response_panel("", here, looks, loads, 2.2))
     title = f"{settings.servers} servers, {settings.distribution} service "
     title += f"([Anonymous], Fig. {number})"
     return panels([*accuracy, *response], columns=len(settings.targets), title=title)
@@ -154,96 +141,85 @@ def around(target: float, values: Sequence[float]) -> tuple[float, float]:
     return low - 0.05 * (high - low), high + 0.1 * (high - low)
 
 
-class Gap(NamedTuple):
-    """How far a policy is above the bound at one stable point."""
-
-    value: float
-    """Response time over the bound, less 1."""
-    target: float
-    load: float
-    response_s: float
-
-    def where(self) -> str:
-        """The point in words."""
-        return _at((self.target, self.load))
-
-
 def _at(place: Place) -> str:
     return f"target {place[0]:g}, load {place[1]:g}"
 
 
-def _gaps(
-    settings: Settings, results: Results, policy: str, servers: int | None = None
-) -> dict[Place, Gap]:
-    """A policy's gap to the bound at every stable point."""
+def _stable(
+    settings: LoadSettings, results: Results, policy: str, servers: int | None = None
+) -> dict[Place, tuple[float, float]]:
+    """Response time and bound, s, at every stable point of a policy."""
     here = results.where(policy=policy, servers=servers or settings.servers)
-    gaps = {}
+    pairs = {}
     for target, load in settings.places:
         response_s, bound_s = (
             here.value(column, target=target, load=load) for column in ("response_s", "bound_s")
         )
         if not math.isnan(response_s) and not math.isnan(bound_s):
-            gaps[target, load] = Gap(response_s / bound_s - 1, target, load, response_s)
-    return gaps
+            pairs[target, load] = (response_s, bound_s)
+    return pairs
 
 
-def _largest(gaps: Sequence[Gap]) -> Gap:
-    """The point farthest from the bound; NaN where there is none."""
-    return max(gaps, default=Gap(math.nan, *_NOWHERE, math.nan))
+def _gaps(
+    settings: LoadSettings, results: Results, policy: str, servers: int | None = None
+) -> dict[Place, float]:
+    """Response time over the bound, less 1, at every stable point."""
+    known = _stable(settings, results, policy, servers)
+    return {place: mine / bound - 1 for place, (mine, bound) in known.items()}
 
 
-def _slowest_share(settings: Settings, results: Results, policy: str, place: Place) -> str:
-    """What part of the requests the slowest class gets at a point, and the bound's part."""
+def _against(
+    settings: LoadSettings, results: Results, policy: str, rivals: Sequence[str]
+) -> dict[tuple[Place, str], tuple[float, float]]:
+    """A policy's response time and a rival's, s, at every stable point of the policy."""
+    here = results.where(servers=settings.servers)
+    return {
+        (place, rival): (
+            mine_s,
+            here.value("response_s", policy=rival, target=place[0], load=place[1]),
+        )
+        for place, (mine_s, _) in _stable(settings, results, policy).items()
+        for rival in rivals
+    }
+
+
+def _slowest_share(settings: LoadSettings, results: Results, policy: str, place: Place) -> str:
+    """The part of the requests that the slowest class gets at a point, and the bound's part."""
     target, load = place
     here = results.where(servers=settings.servers, target=target, load=load)
     if (shares := here.one("shares", policy=policy)) is None:
         return "nothing known of the slowest class"
-    bound = settings.system.bound(settings.servers, target, load).shares
+    bound = lp_optimum(settings.system, settings.servers, target, load).shares
     return (
         f"{100 * shares[-1]:.2f} % of the requests go to the slowest class, "
         f"{100 * bound[-1]:.2f} % in the bound"
     )
 
 
-def _short(settings: Settings, results: Results, policy: str) -> dict[Place, float]:
-    """How far the mean accuracy is below the target at every point."""
-    here = results.where(servers=settings.servers, policy=policy)
-    return {
-        (target, load): target - here.measure("accuracy", target=target, load=load).mean
-        for target, load in settings.places
-    }
-
-
-def _keeps_target(settings: Settings, results: Results, where: str) -> list[Claim]:
+def _keeps_target(settings: LoadSettings, results: Results, where: str) -> list[Claim]:
     """Every policy of the paper meets the benchmark accuracy at every load."""
     made = []
     for policy in PAPERS:
-        worst, place = most(_short(settings, results, policy), _NOWHERE)
-        known = not math.isnan(worst)
-        made.append(
-            claim(
-                where,
-                f"{LOOKS[policy].label} meets the benchmark accuracy at all loads.",
-                "largest shortfall of the mean accuracy",
-                worst,
-                "at most 0.02 %",
-                f"least margin at {_at(place)}: {place[0] - worst:.5f}"
-                if known
-                else "no point is known",
-            )
-        )
+        here = results.where(servers=settings.servers, policy=policy)
+        short = {
+            (target, load): target - here.measure("accuracy", target=target, load=load).mean
+            for target, load in settings.places
+        }
+        worst, place = most(short, _NOWHERE)
+        known = f"least margin at {_at(place)}: {place[0] - worst:.5f}"
+        why = "no point is known" if math.isnan(worst) else known
+        says = f"{LOOKS[policy].label} meets the benchmark accuracy at all loads."
+        made.append(keeps_target(where, says, short, why))
     return made
 
 
-def _most_efficient(settings: Settings, results: Results, where: str) -> Claim:
+def _most_efficient(settings: LoadSettings, results: Results, where: str) -> Claim:
     """TAD-OP has the least response time of the paper's three policies."""
-    here = results.where(servers=settings.servers)
-    ratios = {}
-    for place, mine in _gaps(settings, results, "tad-op").items():
-        for other in ("r-jiq", "tad"):
-            theirs = here.value("response_s", policy=other, target=place[0], load=place[1])
-            said = f"{_at(place)}: TAD-OP {mine.response_s:.4f} s, {other} {theirs:.4f} s"
-            ratios[said] = mine.response_s / theirs - 1
+    both = _against(settings, results, "tad-op", ("r-jiq", "tad"))
+    ratios = {
+        f"{_at(place)}: TAD-OP {mine_s:.4f} s, {other} {theirs_s:.4f} s": mine_s / theirs_s - 1
+        for (place, other), (mine_s, theirs_s) in both.items()
+    }
     worst, said = most(ratios, "no point is known")
     compared = [ratio for ratio in ratios.values() if not math.isnan(ratio)]
     slower = sum(ratio > 0.005 for ratio in compared)
@@ -257,7 +233,7 @@ def _most_efficient(settings: Settings, results: Results, where: str) -> Claim:
     )
 
 
-def _unstable(settings: Settings, results: Results, where: str) -> list[Claim]:
+def _unstable(settings: LoadSettings, results: Results, where: str) -> list[Claim]:
     """TAD becomes unstable at some load, R-JIQ at none."""
     made = []
     for policy, says, limit in (
@@ -266,38 +242,31 @@ def _unstable(settings: Settings, results: Results, where: str) -> list[Claim]:
     ):
         here = results.where(servers=settings.servers, policy=policy, stable=False)
         places = sorted({(row["target"], row["load"]) for row in here.rows})
-        made.append(
-            claim(
-                where,
-                says,
-                f"unstable points of {LOOKS[policy].label}",
-                float(len(places)) if len(results) else math.nan,
-                limit,
-                "; ".join(map(_at, places)) or "none",
-            )
-        )
+        count = float(len(places)) if len(results) else math.nan
+        said = "; ".join(map(_at, places)) or "none"
+        measure = f"unstable points of {LOOKS[policy].label}"
+        made.append(claim(where, says, measure, count, limit, said))
     return made
 
 
-def _priced_against(settings: Settings, results: Results) -> list[Claim]:
+def _priced_against(settings: LoadSettings, results: Results) -> list[Claim]:
     """Our own policy beside TAD-OP: as fast, and as accurate."""
     here = results.where(servers=settings.servers, policy="priced")
-    theirs = _gaps(settings, results, "tad-op")
+    theirs = _stable(settings, results, "tad-op")
     ratios, short = {}, {}
-    for (target, load), gap in theirs.items():
+    for (target, load), (tad_op_s, _) in theirs.items():
         own = here.where(target=target, load=load)
         if not math.isnan(own_s := own.value("response_s")):
-            ratios[target, load] = own_s / gap.response_s - 1
+            ratios[target, load] = own_s / tad_op_s - 1
             short[target, load] = target - own.value("accuracy")
     worst, place = most(ratios, _NOWHERE)
-    at_s = theirs[place].response_s if place in theirs else math.nan
+    at_s, _ = theirs.get(place, _NOWHERE)
     slowest = " and ".join(
         f"with {policy} {_slowest_share(settings, results, policy, place)}"
         for policy in ("priced", "tad-op")
     )
     return [
-        claim(
-            "ours",
+        ours(
             "The priced idle queue is never slower than TAD-OP.",
             "largest response time over TAD-OP's, less 1",
             worst,
@@ -305,26 +274,19 @@ def _priced_against(settings: Settings, results: Results) -> list[Claim]:
             f"worst at {_at(place)}: {(1 + worst) * at_s:.4f} s against {at_s:.4f} s, where "
             f"{slowest}; at best {100 * min(ratios.values(), default=math.nan):.1f} %",
         ),
-        claim(
-            "ours",
-            "The priced idle queue keeps the target.",
-            "largest shortfall of the mean accuracy",
-            most(short, _NOWHERE)[0],
-            "at most 0.02 %",
-        ),
+        keeps_target("ours", "The priced idle queue keeps the target.", short),
     ]
 
 
-def _deviation(settings: Settings, results: Results, where: str) -> list[Claim]:
+def _deviation(settings: LoadSettings, results: Results) -> list[Claim]:
     """The standard deviation of a plotted point, an average of 50 runs of n x 100,000 queries."""
-    made = []
-    plotted = 50 * 100_000 * settings.servers
+    made, plotted = [], 50 * 100_000 * settings.servers
+    here = results.where(servers=settings.servers, stable=True)
     # The paper writes accuracies in percent; its 1e-5 is taken in its own unit.
     for column, name, unit, scale, policies in (
         ("response_s", "mean response time", "s", 1.0, PAPERS),
         ("accuracy", "accuracy of R-JIQ", "points of 100", 100.0, ("r-jiq",)),
     ):
-        here = results.where(servers=settings.servers, stable=True)
         spread = [
             scale * row[f"{column}_se"] * math.sqrt(row["queries"] / plotted)
             for policy in policies
@@ -334,7 +296,7 @@ def _deviation(settings: Settings, results: Results, where: str) -> list[Claim]:
         smallest = f"{min(spread):.2g}" if spread else "unknown"
         made.append(
             claim(
-                where,
+                "Fig. 6, caption",
                 f"The standard deviation of any plotted point ({name}) is of the order 1e-5.",
                 "largest standard deviation of a mean of 50 runs",
                 max(spread, default=math.nan),
@@ -346,24 +308,24 @@ def _deviation(settings: Settings, results: Results, where: str) -> list[Claim]:
     return made
 
 
-def _small_claims(settings: Settings, results: Results) -> list[Claim]:
-    """What Sec. 7.1 and the caption say of small systems."""
-    where, top = "Sec. 7.1, Fig. 6", max(settings.loads)
-    high = {
-        policy: [gap for gap in _gaps(settings, results, policy).values() if gap.load == top]
-        for policy in PAPERS
-    }
-    near, policy = min(
-        ((gap, policy) for policy, gaps in high.items() for gap in gaps),
-        default=(_largest([]), "none"),
+def _small_claims(settings: LoadSettings, results: Results) -> list[Claim]:
+    """Sentences of Sec. 7.1 and the caption on small systems."""
+    where, top, target = "Sec. 7.1, Fig. 6", max(settings.along), max(settings.targets)
+    near, goal, policy = min(
+        (
+            (gap, goal, policy)
+            for policy in PAPERS
+            for (goal, load), gap in _gaps(settings, results, policy).items()
+            if load == top
+        ),
+        default=(math.nan, math.nan, "none"),
     )
-    target, here = max(settings.targets), results.where(servers=settings.servers)
-    ratios = {}
-    for gap in _gaps(settings, results, "tad").values():
-        if gap.target == target and gap.load <= 0.5:
-            other = here.value("response_s", policy="r-jiq", target=gap.target, load=gap.load)
-            said = f"{gap.where()}: TAD {gap.response_s:.4f} s, R-JIQ {other:.4f} s"
-            ratios[said] = gap.response_s / other - 1
+    ratios = {
+        f"{_at(place)}: TAD {mine_s:.4f} s, R-JIQ {theirs_s:.4f} s": mine_s / theirs_s - 1
+        for (place, _), (mine_s, theirs_s) in _against(settings, results, "tad", ("r-jiq",)).items()
+        if place[0] == target and place[1] <= 0.5
+    }
+    worst, said = most(ratios, "no point is known")
     return [
         *_keeps_target(settings, results, where),
         _most_efficient(settings, results, where),
@@ -371,63 +333,57 @@ def _small_claims(settings: Settings, results: Results) -> list[Claim]:
             where,
             "At this size no policy reaches the optimal response time at high load.",
             f"least response time over the bound at load {top:g}, less 1",
-            near.value,
+            near,
             "at least 1 %",
-            f"{policy} at target {near.target:g}",
+            f"{policy} at target {goal:g}",
         ),
         claim(
             where,
             "TAD outperforms R-JIQ at low load where it does not choose a suboptimal pair.",
             f"largest response time over R-JIQ's at loads up to 0.5 and target {target:g}, less 1",
-            most(ratios, "")[0],
+            worst,
             "at most 0 %",
-            most(ratios, "no point is known")[1],
+            said,
         ),
         *_unstable(settings, results, where),
-        *_deviation(settings, results, "Fig. 6, caption"),
+        *_deviation(settings, results),
         *_priced_against(settings, results),
     ]
 
 
-def _large_claims(settings: Settings, results: Results) -> list[Claim]:
-    """What Sec. 7.1 and the caption say of large systems."""
-    where = "Sec. 7.1, Fig. 7"
-    gaps = list(_gaps(settings, results, "tad-op").values())
-    worst, within = _largest(gaps), sum(gap.value <= 0.002 for gap in gaps)
+def _large_claims(settings: LoadSettings, results: Results) -> list[Claim]:
+    """Sentences of Sec. 7.1, of the caption and of Sec. 8 on large systems."""
+    where, gaps = "Sec. 7.1, Fig. 7", _gaps(settings, results, "tad-op")
+    worst, place = most(gaps, _NOWHERE)
     by_target = ", ".join(
-        f"{100 * _largest([gap for gap in gaps if gap.target == target]).value:.2g} % at target "
-        f"{target:g}"
+        f"{100 * max((gap for (of, _), gap in gaps.items() if of == target), default=math.nan):.2g}"
+        f" % at target {target:g}"
         for target in settings.targets
     )
-    slowest = _slowest_share(settings, results, "tad-op", (worst.target, worst.load))
+    within = sum(gap <= 0.002 for gap in gaps.values())
     said = (
         f"at most {by_target}; within 0.2 % at {within} of {len(gaps)} points. At the worst, "
-        f"{worst.where()}, {slowest}: an idle server is taken before any queue, however slow it is"
+        f"{_at(place)}, {_slowest_share(settings, results, 'tad-op', place)}: an idle server is "
+        "taken before any queue, however slow it is"
     )
     over = "largest response time over the bound, less 1"
     smaller = settings.smaller or settings.servers
     here, there = (_gaps(settings, results, "r-jiq", n) for n in (settings.servers, smaller))
     both = sorted(set(here) & set(there))
-    better = sum(here[place].value < there[place].value for place in both)
-    mean = [sum(gap[p].value for p in both) / max(len(both), 1) for gap in (here, there)]
+    better = sum(here[place] < there[place] for place in both)
+    mean = [sum(gap[place] for place in both) / max(len(both), 1) for gap in (here, there)]
+    near = "TAD-OP is near-optimal in large systems."
     return [
         *_keeps_target(settings, results, where),
         claim(
             where,
             "TAD-OP always matches the lower bound.",
             over,
-            worst.value,
+            worst,
             "at most 0.2 %",
             said,
         ),
-        claim(
-            "Sec. 8",
-            "TAD-OP is near-optimal in large systems.",
-            over,
-            worst.value,
-            "at most 3 %",
-            said,
-        ),
+        claim("Sec. 8", near, over, worst, "at most 3 %", said),
         _most_efficient(settings, results, where),
         claim(
             where,
@@ -443,8 +399,8 @@ def _large_claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def _deterministic_claims(settings: Settings, results: Results) -> list[Claim]:
-    """What Sec. 7.1 says of this system: the same as of the small one."""
+def _deterministic_claims(settings: LoadSettings, results: Results) -> list[Claim]:
+    """Sentences of Sec. 7.1 on this system: the same as of the small one."""
     where = "Sec. 7.1, Fig. 8"
     return [
         *_keeps_target(settings, results, where),
@@ -459,7 +415,7 @@ SMALL = Study(
     source="[Anonymous], Fig. 6",
     shows="Accuracy and response time of the policies against load, 64 servers.",
     scales=scales(
-        Settings(servers=64),
+        LoadSettings(servers=64),
         smoke={**_SMOKE, "queries_per_server": 400},
         quick={**_QUICK, "queries_per_server": 15_000},
     ),
@@ -473,7 +429,7 @@ LARGE = Study(
     source="[Anonymous], Fig. 7",
     shows="Accuracy and response time of the policies against load, 4096 servers.",
     scales=scales(
-        Settings(servers=4096, smaller=64),
+        LoadSettings(servers=4096, smaller=64),
         smoke={**_SMOKE, "servers": 256, "smaller": 16, "queries_per_server": 100},
         quick={
             **_QUICK,
@@ -498,7 +454,7 @@ DETERMINISTIC = Study(
     shows="Accuracy and response time of the policies against load, 256 servers, "
     "deterministic service.",
     scales=scales(
-        Settings(servers=256, distribution="deterministic"),
+        LoadSettings(servers=256, distribution="deterministic"),
         smoke={**_SMOKE, "servers": 64, "queries_per_server": 400},
         quick={**_QUICK, "queries_per_server": 8_000},
     ),

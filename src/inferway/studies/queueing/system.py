@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from inferway.experiments.curves import Look
+import numpy as np
 
-if TYPE_CHECKING:
-    from inferway.deployment.workloads import Arrivals
-    from inferway.dispatch.bounds import Optimum
-    from inferway.site import Fleet
-    from inferway.twin.result import TaskResult
-    from inferway.twin.scenario import Scenario
+from inferway.deployment import ServiceTime
+from inferway.deployment.workloads import Arrivals, poisson
+from inferway.deployment.workloads import phased as phased_arrivals
+from inferway.dispatch import max_rate, solve
+from inferway.dispatch.bounds import Optimum
+from inferway.experiments.curves import Look, Panel, frame, line, lines
+from inferway.experiments.results import most
+from inferway.site import Fleet
+from inferway.studies import Claim, Point, Results, claim, grid
+from inferway.twin.result import TaskResult
+from inferway.twin.scenario import Scenario
+from inferway.twin.simulation import run
 
 CODE = ("site", "dispatch", "twin", "workload", "studies/queueing/system.py")
 """What the results of calls that simulate a `scenario` of this file depend on."""
@@ -56,10 +63,6 @@ class System:
 
     def fleet(self, servers: int, buffer: int | None = None) -> Fleet:
         """The fleet of n servers; ValueError where a class would not have a whole number."""
-        import numpy as np
-
-        from inferway.site import Fleet
-
         count = np.array(self.share) * servers
         if np.abs(count - count.round()).max() > 1e-6 or round(float(count.sum())) != servers:
             raise ValueError(f"{servers} servers do not split into shares {self.share}")
@@ -76,35 +79,21 @@ class System:
         """The system that a point's arguments have."""
         return cls(**{name: tuple(value) for name, value in arguments.items()})
 
-    def greatest(self, servers: int, target: float) -> float:
-        """The greatest rate at which n servers keep a target, 1/s."""
-        return _greatest(self, servers, target)
-
-    def bound(self, servers: int, target: float, load: float) -> Optimum:
-        """The LP's optimum at a load."""
-        return _bound(self, servers, target, load)
-
     def arguments(self) -> dict[str, Any]:
         """As a point's arguments have it."""
-        return {
-            "rate": list(self.rate),
-            "accuracy": list(self.accuracy),
-            "share": list(self.share),
-        }
+        return {name: list(value) for name, value in asdict(self).items()}
 
 
 @cache
-def _greatest(system: System, servers: int, target: float) -> float:
-    from inferway.dispatch import max_rate
-
+def greatest(system: System, servers: int, target: float) -> float:
+    """The greatest rate at which n servers keep a target, 1/s."""
     return max_rate(system.fleet(servers), target)
 
 
 @cache
-def _bound(system: System, servers: int, target: float, load: float) -> Optimum:
-    from inferway.dispatch import solve
-
-    return solve(system.fleet(servers), target, load * _greatest(system, servers, target))
+def lp_optimum(system: System, servers: int, target: float, load: float) -> Optimum:
+    """The LP's optimum at a load."""
+    return solve(system.fleet(servers), target, load * greatest(system, servers, target))
 
 
 FOUR_CLASSES = System((2.0, 1.0, 0.9, 0.1), (0.70, 0.75, 0.80, 1.00), (0.25,) * 4)
@@ -153,12 +142,9 @@ def simulated(
         Response time, accuracy and what else figures need; ``bound_s`` and ``bound_accuracy`` are
         the LP's, ``load`` that of the bound.
     """
-    from inferway.deployment.workloads import poisson
-    from inferway.dispatch import max_rate, solve
-
     fleet = System.of(system).fleet(servers, buffer)
     rate_per_s = load * max_rate(fleet, target)
-    optimum = solve(fleet, target, rate_per_s)
+    best = solve(fleet, target, rate_per_s)
     asked = scenario(fleet, poisson(rate_per_s), distribution, target, policy, options or {})
     result = precise(
         asked, queries=queries, seed=seed, warmup=warmup, precision=precision, most=most
@@ -170,8 +156,8 @@ def simulated(
         "shares": [result.shares[name] for name in fleet.variants],
         "queries_per_cpu_s": result.queries_per_cpu_s,
         "engine": result.engine,
-        "bound_s": optimum.response_time_s,
-        "bound_accuracy": float(optimum.shares @ fleet.accuracy),
+        "bound_s": best.response_time_s,
+        "bound_accuracy": float(best.shares @ fleet.accuracy),
     }
 
 
@@ -197,8 +183,6 @@ def precise(
     most: int,
 ) -> TaskResult:
     """Simulate until the mean response time is known well enough; parameters as of `simulated`."""
-    from inferway.twin.simulation import run
-
     while True:
         result = run(asked, queries=queries, seed=seed, warmup=warmup, workers=1)
         error = result.response_time_s.stderr / result.response_time_s.mean
@@ -242,12 +226,9 @@ def phased(
         Response time and accuracy; ``bound_s`` and, by phase, ``bound_in_system`` (the bound times
         the rate, by Little's law); with `sample_s` the samples.
     """
-    from inferway.deployment.workloads import phased as phased_arrivals
-    from inferway.twin.simulation import run
-
     site = System.of(system)
     phases = list(zip(targets, loads, strict=True))
-    rates = [load * site.greatest(servers, target) for target, load in phases]
+    rates = [load * greatest(site, servers, target) for target, load in phases]
     arrivals = phased_arrivals(
         (phase_s, rate_per_s, target) for rate_per_s, target in zip(rates, targets, strict=True)
     )
@@ -260,7 +241,7 @@ def phased(
         sample_s=sample_s,
     )
     in_system = [
-        site.bound(servers, target, load).response_time_s * rate_per_s
+        lp_optimum(site, servers, target, load).response_time_s * rate_per_s
         for (target, load), rate_per_s in zip(phases, rates, strict=True)
     ]
     row = {
@@ -278,12 +259,43 @@ def phased(
     return row
 
 
-def common(settings: Any, *names: str) -> dict[str, Any]:
-    """Arguments that a study's points have in common: its system, and these of its settings."""
-    return {
-        "system": settings.system.arguments(),
-        **{name: getattr(settings, name) for name in names},
-    }
+@dataclass(frozen=True)
+class Settings:
+    """Of the studies of one site; the defaults are the paper's (Sec. 7), or ours."""
+
+    system: System = FOUR_CLASSES
+    servers: int = 64
+    sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
+    """Servers, where they differ."""
+    target: float = 0.76
+    targets: tuple[float, ...] = (0.72, 0.76, 0.80)
+    load: float = 0.5
+    """Arrival rate over the greatest feasible one."""
+    loads: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+    policies: tuple[str, ...] = ("r-jiq", "tad", "tad-op", "priced")
+    queries: int = 100_000_000
+    """Of a run."""
+    queries_per_server: int = 100_000
+    precision: float | None = None
+    trials: int = 50
+    warmup: int | None = 0
+
+    @property
+    def looks(self) -> dict[str, Look]:
+        """Of its policies."""
+        return {policy: LOOKS[policy] for policy in self.policies}
+
+    def common(self, *names: str) -> dict[str, Any]:
+        """Arguments that all points have: the system, and these of the settings."""
+        given = {name: getattr(self, name) for name in names}
+        listed = {k: list(v) if isinstance(v, tuple) else v for k, v in given.items()}
+        return {"system": self.system.arguments(), **listed}
+
+    def points(self, call: Callable[..., Any], *names: str, **axes: Any) -> list[Point]:
+        """Points of as many queries and as precise as is set; where no axis is a trial, once."""
+        shared = self.common(*names, "queries", "precision")
+        seed = {} if "trial" in axes else {"seed": 1}
+        return grid(call, {**shared, **seed}, seconds(self.queries, self.precision), **axes)
 
 
 def seconds(queries: float, precision: float | None = None) -> float:
@@ -303,9 +315,6 @@ def scenario(
     options: Mapping[str, Any],
 ) -> Scenario:
     """The twin's scenario: every class with the same distribution of service times."""
-    from inferway.deployment import ServiceTime
-    from inferway.twin.scenario import Scenario
-
     cv = {"exponential": 1.0, "deterministic": 0.0}[distribution]
     service = tuple(ServiceTime(distribution, 1 / float(mu), cv=cv) for mu in fleet.rate)
     return Scenario(
@@ -316,3 +325,31 @@ def scenario(
         options=dict(options),
         target=target,
     )
+
+
+def response_panel(
+    title: str,
+    results: Results,
+    looks: Mapping[str, Look],
+    loads: Sequence[float],
+    top: float = 0.0,
+    by: str = "policy",
+) -> Panel:
+    """Response time over the bound's, against load; the frame ends at `top` bounds."""
+    bound = line(results, "bound_s", BOUND, load=loads)
+    curves = [bound, *lines(results, "response_s", looks, by=by, load=loads)]
+    limits = frame(0.9, top, bound.y) if top else None
+    return Panel(title, "load", "mean response time, s", curves, limits_up=limits)
+
+
+def keeps_target(
+    where: str,
+    says: str,
+    short: Mapping[Any, float],
+    why: str = "",
+    nowhere: Any = math.nan,
+) -> Claim:
+    """Claim the largest of several shortfalls; `why` says where it is."""
+    worst, place = most(short, nowhere)
+    measure = "largest shortfall of the mean accuracy"
+    return claim(where, says, measure, worst, "at most 0.02 %", why.format(place))

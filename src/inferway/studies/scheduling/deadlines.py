@@ -1,23 +1,53 @@
-"""Deadlines from 150 to 450 ms under a P98 requirement ([Tan24], Fig. 3)."""
+"""Deadlines from 150 to 450 ms ([Tan24], Fig. 3), and `deadline` against the upper bound (ours)."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
+from typing import Any
 
-from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels
 from inferway.experiments.results import largest
 from inferway.studies import Claim, Point, Results, Study, claim, scales
 from inferway.studies.scheduling import CODE
-from inferway.studies.scheduling.burst import VIOLATIONS
-from inferway.studies.scheduling.deadline_bound import bound
+from inferway.studies.scheduling.burst import (
+    ACCURACY,
+    BURSTY,
+    DEADLINE_S,
+    HOLDING_S,
+    RATE_PER_S,
+    SERVICE_S,
+    VIOLATIONS,
+)
 from inferway.studies.scheduling.look import LABELS, half_width, written
 from inferway.studies.scheduling.shipped import at_deadline
 from inferway.studies.scheduling.trial import learned_point, point
+from inferway.studies.scheduling.upper_bound import state
+from inferway.studies.sentences import ours
 
 _RULES = ("sa", "deadline", "hand", "lw")
 _COLORS = {"rl-po": 0, "rl-fo": 1, "sa": 2, "deadline": 3, "hand": 4, "lw": 5}
+_SITE: dict[str, Any] = {"counts": (2, 2), "service_s": SERVICE_S, "accuracy": ACCURACY}
+_GOODPUT = "goodput, overall, %"
+
+
+def bound(deadline_s: float = DEADLINE_S) -> float:
+    """The greatest goodput ratio, the mean of both states: [Tan24]'s overall."""
+    both = [
+        state(rate, **_SITE, deadline_s=deadline_s, lasts_s=lasts_s)[0]
+        for rate, lasts_s in zip(RATE_PER_S, HOLDING_S, strict=True)
+    ]
+    return sum(both) / len(both)
+
+
+def _curve(look: Look, results: Results, column: str, scale: float, **axis: Any) -> Curve:
+    """Means in percent with their intervals against a label, which is drawn times a scale."""
+    ((across, values),) = axis.items()
+    y = [100 * one for one in results.means(column, **axis)]
+    error = [100 * half_width(results, column, **{across: one}) for one in values]
+    return Curve(look.label, [scale * one for one in values], y, error, (), look.color)
 
 
 @dataclass(frozen=True)
@@ -49,29 +79,33 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Drawing:
     """Goodput and violations against the deadline."""
-    across = [1000 * deadline_s for deadline_s in settings.deadlines_s]
-
-    def curves(column: str) -> list[Curve]:
-        drawn = []
-        for row in (*settings.learned, *_RULES):
-            here = results.where(row=row)
-            y = [100 * one for one in here.means(column, deadline=settings.deadlines_s)]
-            error = [100 * half_width(here, column, deadline=one) for one in settings.deadlines_s]
-            drawn.append(Curve(LABELS[row], across, y, error, (), _COLORS[row]))
-        return drawn
-
-    limit = Curve("upper bound", across, [100 * bound(one) for one in settings.deadlines_s])
-    p98, late = [("P98", 100 * VIOLATIONS)], "violations, overall, %"
+    deadlines_s, across = settings.deadlines_s, "deadline, ms"
+    highest = [100 * bound(one) for one in deadlines_s]
+    goodput, late = (
+        [
+            _curve(
+                Look(LABELS[row], _COLORS[row]),
+                results.where(row=row),
+                column,
+                1000,
+                deadline=deadlines_s,
+            )
+            for row in (*settings.learned, *_RULES)
+        ]
+        for column in ("goodput", "violations")
+    )
+    limit = Curve("upper bound", [1000 * one for one in deadlines_s], highest)
+    p98, up = [("P98", 100 * VIOLATIONS)], "violations, overall, %"
     shown = [
-        Panel("", "deadline, ms", "goodput, overall, %", [limit, *curves("goodput")]),
-        Panel("", "deadline, ms", late, curves("violations"), levels=p98),
+        Panel("", across, _GOODPUT, [limit, *goodput]),
+        Panel("", across, up, late, levels=p98),
     ]
     return panels(shown, columns=2, title="Required latencies ([Tan24], Fig. 3)")
 
 
 def claims(settings: Settings, results: Results) -> list[Claim]:
     """Sec. 5.2.1 on Fig. 3."""
-    where, deadlines_s = "Sec. 5.2.1, Fig. 3", settings.deadlines_s
+    paper, deadlines_s = partial(claim, "Sec. 5.2.1, Fig. 3"), settings.deadlines_s
     first, last = (f"{1000 * deadlines_s[end]:g}" for end in (0, -1))
 
     def of(column: str, row: str) -> list[float]:
@@ -85,8 +119,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
     po, lw, sa, rule = (of("goodput", row) for row in ("rl-po", "lw", "sa", "deadline"))
     made = [
-        claim(
-            where,
+        paper(
             f"{LABELS[row]} always meets the P98 requirement.",
             f"greatest violation ratio from {first} to {last} ms",
             largest(of("violations", row)),
@@ -97,16 +130,14 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
     if settings.learned:
         made += [
-            claim(
-                where,
+            paper(
                 "RL-PO's goodput falls with the required latency.",
                 "least change from a deadline to the next longer one",
                 min((later - earlier for earlier, later in pairwise(po)), default=math.nan),
                 "at least -0.05 %",
                 ", ".join(f"{100 * one:.2f} %" for one in po),
             ),
-            claim(
-                where,
+            paper(
                 f"Even at {first} ms RL-PO is above the conventional approaches.",
                 "its goodput less LW's",
                 po[0] - lw[0],
@@ -116,23 +147,20 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
         ]
     return [
         *made,
-        claim(
-            where,
+        paper(
             "SA keeps violations of about 0.5 %, below the 2 % that it aims at.",
             "greatest violation ratio",
             largest(of("violations", "sa")),
             "at most 0.7 %",
             by_deadline("sa") + "; it holds 2 % in the bursty state, which is 1 % overall",
         ),
-        claim(
-            where,
+        paper(
             "SA has a higher goodput than RL-PO.",
             "least goodput of SA less RL-PO's",
             min((a - b for a, b in zip(sa, po, strict=True)), default=math.nan),
             "at least 0 %",
         ),
-        claim(
-            "ours",
+        ours(
             "`deadline` is within 0.02 points of the upper bound at every deadline.",
             "greatest distance",
             largest([bound(one) - value for one, value in zip(deadlines_s, rule, strict=True)]),
@@ -140,6 +168,126 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             by_deadline("deadline", "goodput"),
         ),
     ]
+
+
+@dataclass(frozen=True)
+class BeliefSettings:
+    """Laws of the service times, and how wrong beliefs about them are."""
+
+    slots: int = 600_000
+    trials: int = 3
+    cvs: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5)
+    """0 is deterministic, others lognormal."""
+    factors: tuple[float, ...] = (
+        0.8, 0.9, 0.95, 0.98, 0.99, 1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0,
+    )  # fmt: skip
+    """Believed over true service times, where nothing is learned."""
+    believed_cvs: tuple[float, ...] = (0.0, 0.2, 0.5)
+
+
+def belief_points(settings: BeliefSettings) -> list[Point]:
+    """`deadline` at each spread, and set beliefs."""
+    cases: list[tuple[str, float, float]] = [
+        *(("deadline", cv, 0.0) for cv in settings.cvs),
+        *(("believed", cv, one) for cv in settings.believed_cvs for one in settings.factors),
+    ]
+    made = []
+    for trial in range(settings.trials):
+        for policy, cv, factor in cases:
+            law: dict[str, Any] = {"distribution": "lognormal" if cv else "deterministic", "cv": cv}
+            if factor:
+                law["options"] = {"margin": factor}
+            one = point(policy, "map", settings.slots, trial, **law)
+            made.append(replace(one, label={**one.label, "cv": cv, "factor": factor}))
+    return made
+
+
+def belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
+    """Goodput against the spread of service times, and against what is believed of them."""
+    highest, learned = 100 * bound(), results.where(row="deadline")
+    levels = [("upper bound", highest)]
+    wrong = [
+        _curve(
+            Look(f"set belief, CV {cv:g}", 1 + k),
+            results.where(row="believed", cv=cv),
+            "goodput",
+            1,
+            factor=settings.factors,
+        )
+        for k, cv in enumerate(settings.believed_cvs)
+    ]
+    across = [
+        Panel(
+            "times learned",
+            "coefficient of variation of service times",
+            _GOODPUT,
+            [_curve(Look("deadline", 0), learned, "goodput", 1, cv=settings.cvs)],
+            levels=levels,
+            limits_up=(highest - 0.6, highest + 0.1),
+        ),
+        Panel(
+            "nothing learned",
+            "believed over true service time",
+            _GOODPUT,
+            wrong,
+            levels=levels,
+            scale_across="log",
+            ticks_across=(0.8, 1.0, 1.5, 2.0, 3.0),
+        ),
+    ]
+    return panels(across, columns=2, title="`deadline` and the upper bound, deadline 300 ms")
+
+
+def belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
+    """How near it comes, and what a wrong belief costs."""
+    highest = bound()
+    burst: dict[str, Any] = {"deadline_s": DEADLINE_S, "lasts_s": HOLDING_S[BURSTY]}
+    bursty, shares = state(RATE_PER_S[BURSTY], **_SITE, **burst)
+    places = {(row["row"], row["cv"], row["factor"]) for row in results.rows}
+    means = [
+        results.measure("goodput", row=row, cv=cv, factor=factor).mean for row, cv, factor in places
+    ]
+    made = [
+        ours(
+            "No scheduler has more than 0.80895 overall.",
+            "greatest mean goodput of all rows here less the upper bound",
+            max(means, default=math.nan) - highest,
+            "at most 0.01 %",
+            f"the bound is {highest:.5f}: bursty {bursty:.5f} with {100 * shares[1]:.2f} % at the "
+            f"heavy servers, normal {ACCURACY[1]:g}; a run differs from its mean by chance",
+        )
+    ]
+    limits = {0.0: highest - 0.0001, 0.2: 0.808, 0.5: 0.808}
+    for cv, low in ((cv, low) for cv, low in limits.items() if cv in settings.cvs):
+        here = results.where(row="deadline", cv=cv)
+        made.append(
+            ours(
+                f"With service times of CV {cv:g} `deadline` has at least {low:.5g} overall.",
+                "goodput",
+                here.measure("goodput").mean,
+                f"at least {low!r}",
+                f"{written(here, 'goodput')} %, violations {written(here, 'violations')} %; "
+                f"bursty {written(here, 'heavy_bursty')} % heavy",
+            )
+        )
+    made.append(
+        ours(
+            "With deterministic service nothing is late or rejected.",
+            "violation ratio",
+            results.measure("violations", row="deadline", cv=0.0).mean,
+            "at most 0.001 %",
+        )
+    )
+    factors, here = settings.factors, results.where(row="believed", cv=0.0)
+    by_belief = dict(zip(factors, here.means("goodput", factor=factors), strict=True))
+    said = ", ".join(f"{factor:g}: {100 * one:.2f} %" for factor, one in by_belief.items())
+    for factor, says, limit in (
+        (0.95, "Believing service 5 % too short costs 10 points.", "8 to 12 %"),
+        (1.5, "Believing it 50 % too long costs nothing.", "-0.02 to 0.02 %"),
+    ):
+        value = by_belief.get(1.0, math.nan) - by_belief.get(factor, math.nan)
+        made.append(ours(says, "loss of goodput", value, limit, f"goodput by belief: {said}"))
+    return made
 
 
 STUDY = Study(
@@ -159,4 +307,26 @@ STUDY = Study(
         "further for the new deadline.",
     ),
     code=CODE,
+)
+BOUND = Study(
+    name="deadline-bound",
+    source="ours",
+    shows="How near the rule `deadline` comes to what no scheduler can exceed, and what wrong "
+    "service times cost it.",
+    scales=scales(
+        BeliefSettings(),
+        smoke={
+            **{"slots": 20_000, "trials": 1, "cvs": (0.0, 0.2)},
+            **{"factors": (0.95, 1.0, 1.5), "believed_cvs": (0.0,)},
+        },
+        quick={"slots": 200_000},
+    ),
+    points=belief_points,
+    figure=belief_figure,
+    claims=belief_claims,
+    departures=(
+        "`deadline` learns service times and takes 1.5 times their 95th percentile; set beliefs "
+        "take the mean times a factor and learn nothing.",
+    ),
+    code=(*CODE, "studies/scheduling/rules.py"),
 )

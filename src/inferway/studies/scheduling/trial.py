@@ -14,7 +14,6 @@ from inferway.studies.scheduling.burst import (
     HEAVY_PHI,
     LIGHT_PHI,
     NORMAL,
-    RATE_PER_S,
     SERVICE_S,
     mean_rate_per_s,
     scenario,
@@ -149,7 +148,7 @@ def _in_slots(
         fits(known, asked.fleet, policy=policy, deadline_s=asked.deadline_s, slot_s=slot_s)
         decide = learned(known)
     else:
-        decide = decider_of(policy, control, RATE_PER_S, **options)
+        decide = decider_of(policy, control, **options)
     tally = evaluate(
         decide,
         control,

@@ -50,27 +50,3 @@ def state(
         left -= shares[k]
     goodput = sum(a * share for a, share in zip(accuracy, shares, strict=True))
     return goodput, tuple(shares)
-
-
-def mean_of_states(
-    rates_per_s: Sequence[float],
-    lasts_s: Sequence[float],
-    *,
-    counts: Sequence[int],
-    service_s: Sequence[float],
-    accuracy: Sequence[float],
-    deadline_s: float,
-) -> float:
-    """The mean of the states' bounds: of [Tan24]'s overall goodput ratio."""
-    found = [
-        state(
-            rate,
-            counts=counts,
-            service_s=service_s,
-            accuracy=accuracy,
-            deadline_s=deadline_s,
-            lasts_s=lasts,
-        )[0]
-        for rate, lasts in zip(rates_per_s, lasts_s, strict=True)
-    ]
-    return sum(found) / len(found)

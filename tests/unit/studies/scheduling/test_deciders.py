@@ -10,7 +10,7 @@ from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling import Conditions, Signal, controller_of
 from inferway.scheduling.store import LearnedController
 from inferway.site.view import empty_site
-from inferway.studies.scheduling.burst import RATE_PER_S, control, scenario
+from inferway.studies.scheduling.burst import control, scenario
 from inferway.studies.scheduling.deciders import decider_of, learned, queues
 from inferway.studies.scheduling.shipped import network
 from inferway.workload import phases_of
@@ -28,7 +28,7 @@ def seen_by(sites, slots=40):
 def test_as_for_one_site(policy):
     asked = scenario()
     on = Control(asked, sees_phase=policy == "sa")
-    decide = decider_of(policy, on, RATE_PER_S)
+    decide = decider_of(policy, on)
     spec = spec_of("scheduling", policy)
     phases = phases_of(asked.arrivals, asked.capacity_per_s)
     single = controller_of(spec, Conditions(asked.fleet, asked.deadline_s, phases=phases))
@@ -63,4 +63,4 @@ def test_a_network_as_for_one_site(name):
 
 def test_another_name_is_refused():
     with pytest.raises(ValueError, match="not decided in slots"):
-        decider_of("sq", Control(scenario()), RATE_PER_S)
+        decider_of("sq", Control(scenario()))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from inferway.studies.scheduling.deadline_bound import bound
+from inferway.studies.scheduling.deadlines import bound
 from inferway.studies.scheduling.trial import evaluated
 from inferway.studies.scheduling.upper_bound import state
 

@@ -1,0 +1,461 @@
+"""Fig. 1 and Examples 1 to 3 of [Anonymous]: what is traded off, and where each policy errs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from inferway.dispatch import max_rate, routing_tuples, solve, waterfill
+from inferway.experiments.curves import (
+    Curve,
+    Drawing,
+    Look,
+    Panel,
+    flat,
+    lines,
+    panels,
+    series,
+    steady_values,
+)
+from inferway.experiments.results import most
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.queueing.ablation import CODE, WHOLE, ablated, slower
+from inferway.studies.queueing.system import (
+    BOUND,
+    THREE_CLASSES,
+    Settings,
+    System,
+    greatest,
+    lp_optimum,
+    response_panel,
+    seconds,
+    simulated,
+)
+from inferway.studies.sentences import ours
+
+_PURE = -1e6
+"""A beta at which eq. 4's weight vanishes: routing by p*(lambda) alone, as in the example."""
+_ROUTINGS = {"lp": Look("routing by the LP", 1, "-."), "eq. 4": Look("R-JIQ (eq. 4)", 2, "-.")}
+_PAIR_LOOKS = {
+    WHOLE: Look("TAD-OP", 3, "--"),
+    "shuffles": Look("TAD-OP without pairs that shuffle", 4, "--"),
+}
+
+
+def trade_off_points(settings: Settings) -> list[Point]:
+    """Every policy at the one load."""
+    names, trials = ("servers", "target", "load", "warmup"), range(settings.trials)
+    return settings.points(simulated, *names, policy=settings.policies, trial=trials)
+
+
+def trade_off_figure(settings: Settings, results: Results) -> Drawing:
+    """Latency against accuracy, with the least latency for each accuracy at this rate."""
+    from inferway.experiments.figure import Mark, trade_off
+
+    marks = []
+    for policy, look in settings.looks.items():
+        accuracy, response = (
+            results.measure(column, policy=policy) for column in ("accuracy", "response_s")
+        )
+        if accuracy.trials:
+            half = 2 * accuracy.stderr
+            interval = (accuracy.mean - half, accuracy.mean + half)
+            marks.append(Mark(look.label, accuracy.mean, interval, response.mean))
+    fleet = settings.system.fleet(settings.servers)
+    rate_per_s = settings.load * greatest(settings.system, settings.servers, settings.target)
+    low, high = float(fleet.accuracy.min()), float(fleet.accuracy.max())
+    goals = [low + (high - low) * step / 60 for step in range(61)]
+    drawn = trade_off(
+        marks,
+        bound=[
+            (goal, solve(fleet, goal, rate_per_s).response_time_s)
+            for goal in goals
+            if max_rate(fleet, goal) >= rate_per_s
+        ],
+        target=settings.target,
+        title=f"{settings.servers} servers, load {settings.load:g} ([Anonymous], Fig. 1)",
+        latency_label="mean response time",
+    )
+    # Less than a decade: the ticks between need their numbers.
+    axis = drawn.axes[0].yaxis
+    axis.set_minor_formatter(axis.get_major_formatter())
+    return drawn
+
+
+def trade_off_claims(settings: Settings, results: Results) -> list[Claim]:
+    """The sentences of Sec. 1 on the three."""
+    fast, accurate, own = (
+        results.where(policy=policy) for policy in ("jiq-fast", "jiq-accurate", "tad-op")
+    )
+    balanced_s, bound_s = own.value("response_s"), own.value("bound_s")
+    slowest = accurate.measure("response_s")
+    slowest_s = slowest.mean if slowest.stable else math.inf
+    where = "Sec. 1, Fig. 1"
+    paper = partial(claim, where)
+    return [
+        paper(
+            "Prioritizing faster servers does not reach the desired accuracy.",
+            "shortfall of its mean accuracy",
+            settings.target - fast.value("accuracy"),
+            "at least 0.1 %",
+            f"accuracy {fast.value('accuracy'):.4f}",
+        ),
+        paper(
+            "Prioritizing more accurate servers results in large latency.",
+            "its response time over TAD-OP's",
+            slowest_s / balanced_s,
+            "at least 1.5",
+            f"{slowest_s:.3g} s at accuracy {accurate.value('accuracy'):.4f}",
+        ),
+        paper(
+            "The proposed policy keeps the desired accuracy.",
+            "shortfall of its mean accuracy",
+            settings.target - own.value("accuracy"),
+            "at most 0.02 %",
+            f"accuracy {own.value('accuracy'):.5f}",
+        ),
+        paper(
+            "The proposed policy has a reasonable latency.",
+            "its response time over the bound",
+            balanced_s / bound_s,
+            "at most 1.25",
+            f"{balanced_s:.4f} s, bound {bound_s:.4f} s",
+        ),
+    ]
+
+
+def _class_loads(settings: Settings, told: float) -> list[float]:
+    """Load of each class when the LP is solved for another rate than the true one."""
+    site = (settings.system, settings.servers, settings.target)
+    rate_per_s = settings.load * greatest(*site)
+    capacity = settings.system.fleet(settings.servers).capacity
+    return list((rate_per_s * lp_optimum(*site, told).shares / capacity).tolist())
+
+
+def told_points(settings: Settings) -> list[Point]:
+    """Every load that the policy believes, with the LP's routing alone and with eq. 4's."""
+    rate_per_s = greatest(settings.system, settings.servers, settings.target)
+
+    def arguments(routing: str, told: float) -> dict[str, Any]:
+        options = {"rate": told * rate_per_s} | ({"beta": _PURE} if routing == "lp" else {})
+        return {
+            **settings.common("servers", "target", "load", "queries"),
+            **{"policy": "r-jiq", "options": options, "seed": 1},
+            # At the edge of stability no run is long enough for three digits.
+            "precision": settings.precision if routing == "eq. 4" else None,
+        }
+
+    cost = seconds(settings.queries, settings.precision)
+    return grid(simulated, arguments, cost, routing=tuple(_ROUTINGS), told=settings.loads)
+
+
+def told_figure(settings: Settings, results: Results) -> Drawing:
+    """Load of the slowest class, and response time, against the load that is believed."""
+    errors = [100 * (told / settings.load - 1) for told in settings.loads]
+    carried = [_class_loads(settings, told)[-1] for told in settings.loads]
+    curves = lines(results, "response_s", _ROUTINGS, by="routing", told=settings.loads)
+    bound = flat(BOUND, errors, results.measure("bound_s").mean)
+    across = "error of the rate, %"
+    return panels(
+        [
+            Panel(
+                "slowest class",
+                across,
+                "its load under the LP's routing",
+                [Curve("routing by the LP", errors, carried, color=1, dash="-.")],
+                levels=[("full", 1.0)],
+            ),
+            Panel(
+                "all classes",
+                across,
+                "mean response time, s",
+                [bound, *(replace(curve, x=errors) for curve in curves)],
+                limits_up=(0.0, 1.2 * max([1.0, *steady_values(curves)])),
+            ),
+        ],
+        columns=2,
+        title="A rate told too low ([Anonymous], Example 1)",
+    )
+
+
+def told_claims(settings: Settings, results: Results) -> list[Claim]:
+    """The numbers and the conclusion of Example 1."""
+    paper, told = partial(claim, "Sec. 3.4, Example 1"), 0.79
+    capacity = settings.system.share[-1] * settings.system.rate[-1]
+    pure, mixed = (
+        results.measure("response_s", routing=routing, told=told) for routing in _ROUTINGS
+    )
+    ends = "1 if unstable in simulation, 0 if stable"
+    return [
+        paper(
+            "Told 0.79 of lambda-max at 0.8, class 3 gets 0.0843 per server and second.",
+            "lambda p3*(0.79 lambda-max)",
+            _class_loads(settings, told)[-1] * capacity,
+            "0.0842 to 0.0844",
+            f"its capacity is {capacity:.4f}",
+        ),
+        paper(
+            "That makes the system unstable.",
+            ends,
+            float(not pure.stable) if pure.trials else math.nan,
+            "at least 1",
+            f"mean response time so far {pure.mean:.3g} s, bound "
+            f"{results.measure('bound_s').mean:.3g} s",
+        ),
+        ours(
+            "R-JIQ itself is stable there: the mixture of eq. 4 leaves room for the error.",
+            ends,
+            float(not mixed.stable) if mixed.trials else math.nan,
+            "at most 0",
+            "eq. 4 moves part of the traffic to the routing of lambda-max; mean response time "
+            f"{mixed.mean:.4g} s",
+        ),
+    ]
+
+
+def wrong_points(settings: Settings) -> list[Point]:
+    """Every policy at every load."""
+    axes = {"policy": settings.policies, "load": settings.loads}
+    return settings.points(simulated, "servers", "target", **axes)
+
+
+def wrong_figure(settings: Settings, results: Results) -> Drawing:
+    """Response time and the parts that the classes get, against load."""
+    loads = settings.loads
+
+    def part(k: int, policy: str) -> Sequence[float]:
+        every = [results.one("shares", policy=policy, load=load) for load in loads]
+        return [math.nan if shares is None else 100 * shares[k] for shares in every]
+
+    parts = [
+        series(Look(f"class {k + 1}, {policy}", k, dash), loads, part(k, policy))
+        for policy, dash in (("tad", "--"), ("tad-op", "-"))
+        for k in range(len(settings.system.rate))
+    ]
+    response = response_panel("", results, settings.looks, loads, 1.6)
+    title = "The pair that TAD picks ([Anonymous], Example 2)"
+    shares = Panel("", "load", "part of the requests, %", parts)
+    return panels([response, shares], columns=2, title=title)
+
+
+def wrong_claims(settings: Settings, results: Results) -> list[Claim]:
+    """The three numbers of Example 2, simulated at the lowest load."""
+    paper, low = partial(claim, "Sec. 4, Example 2"), min(settings.loads)
+    here = results.where(load=low)
+    tad_s, best_s = (here.value("response_s", policy=name) for name in ("tad", "tad-op"))
+    shares = here.one("shares", policy="tad") or [math.nan] * 3
+    return [
+        paper(
+            "At low load TAD's response time is 1.5.",
+            f"its mean response time at load {low:g}",
+            tad_s,
+            "1.495 to 1.505 s",
+            "shares of the classes " + ", ".join(f"{one:.4f}" for one in shares),
+        ),
+        paper(
+            "Eleven of twelve requests to class 1, one to class 3: accuracy 45, response time "
+            "1.25.",
+            f"mean response time of TAD-OP at load {low:g}, which does so",
+            best_s,
+            "1.245 to 1.255 s",
+            f"accuracy {here.value('accuracy', policy='tad-op'):.5f}, bound "
+            f"{here.value('bound_s', policy='tad-op'):.4f} s",
+        ),
+        paper(
+            "That is 16.67 % better than TAD.",
+            "1 less the ratio of the two",
+            1 - best_s / tad_s,
+            "16.17 to 17.17 %",
+        ),
+    ]
+
+
+def pair_points(settings: Settings) -> list[Point]:
+    """TAD-OP with and without the pairs that shuffle."""
+    axes = {"without": tuple(_PAIR_LOOKS), "load": settings.loads}
+    return settings.points(ablated, "servers", "target", **axes)
+
+
+def pair_figure(settings: Settings, results: Results) -> Drawing:
+    """Traffic by class as waterfilling places it, and TAD-OP with and without the shuffle."""
+    system, servers, target = settings.system, settings.servers, settings.target
+    fleet, highest = system.fleet(servers), greatest(system, servers, target) / servers
+    rates = [highest * (step + 1) / 81 for step in range(80)]
+    shares = [waterfill(fleet, target, rate * servers).shares for rate in rates]
+    traffic = [
+        series(
+            Look(f"class {k + 1}", k),
+            rates,
+            [
+                100 * rate * float(share[k]) / system.share[k] / system.rate[k]
+                for rate, share in zip(rates, shares, strict=True)
+            ],
+        )
+        for k in range(len(system.rate))
+    ]
+    part = Panel(
+        "waterfilling", "rate per server, 1/s", "part of the class that is busy, %", traffic
+    )
+    response = response_panel("simulated", results, _PAIR_LOOKS, settings.loads, 1.5, "without")
+    title = "A pair that shuffles ([Anonymous], Example 3)"
+    return panels([part, response], columns=2, title=title)
+
+
+def pair_claims(settings: Settings, results: Results) -> list[Claim]:
+    """The numbers of Example 3."""
+    paper, system = partial(claim, "Sec. 6, Example 3"), settings.system
+    highest = greatest(system, settings.servers, settings.target) / settings.servers
+    fleet = system.fleet(settings.servers)
+    tuples = {one.classes: one for one in routing_tuples(fleet, settings.target)}
+    best = next(one for one in tuples.values() if one.proper)
+    # Rate per server at which each pair fills each of its classes.
+    rooms = {
+        pair: {k: system.share[k] * system.rate[k] / float(tuples[pair].routing[k]) for k in pair}
+        for pair in ((0, 2), (1, 2))
+    }
+    limits = {pair: min(room.values()) for pair, room in rooms.items()}
+    full = {
+        pair: "alpha mu / q: "
+        + ", ".join(f"class {k + 1} is full at {rate:.5f}" for k, rate in room.items())
+        for pair, room in rooms.items()
+    }
+    last = waterfill(fleet, settings.target, 0.999 * highest * settings.servers)
+    # Of several unstable loads the highest is named.
+    ratios = {
+        load: slower(results.where(load=load), "shuffles")
+        for load in sorted(settings.loads, reverse=True)
+    }
+    ratio, load = most(ratios, math.nan)
+    capacity = "least capacity over routing entry of its classes, per server"
+    return [
+        paper(
+            "The optimal pair is {1, 3} with routing (0.8, 0, 0.2).",
+            "part of class 1 in the cheapest proper tuple",
+            float(best.routing[0]) if best.classes == (0, 2) else 0.0,
+            "0.799 to 0.801",
+            f"classes {[k + 1 for k in best.classes]}",
+        ),
+        paper(
+            "With that pair the greatest rate is 0.0625.",
+            capacity,
+            limits[0, 2],
+            "0.0624 to 0.0626",
+            full[0, 2],
+        ),
+        paper(
+            "The pair {2, 3} allows 0.25.", capacity, limits[1, 2], "0.2495 to 0.2505", full[1, 2]
+        ),
+        paper(
+            "Choosing {2, 3} allows a larger rate than {1, 3}.",
+            "ratio of the two",
+            limits[1, 2] / limits[0, 2],
+            "at least 1.01",
+        ),
+        paper(
+            "Class 3 is full, and class 1 becomes empty in the end: as if never used.",
+            "share of class 1 that waterfilling gives at 0.999 of the greatest rate",
+            float(last.shares[0]),
+            "at most 0.002",
+            f"shares {', '.join(f'{one:.4f}' for one in last.shares)}; greatest rate "
+            f"{highest:.5f} per server",
+        ),
+        ours(
+            "In the queueing system, too, the shuffle is needed.",
+            "largest response time of TAD-OP without it over with it",
+            ratio,
+            "at least 1.02",
+            f"at load {load:g}; where no tuple is routable TAD-OP takes the idle class of the "
+            "highest number, and while class 3 is busy that is class 2, as the shuffle would have "
+            "it",
+        ),
+    ]
+
+
+TRADE_OFF = Study(
+    name="trade-off",
+    source="[Anonymous], Fig. 1",
+    shows="Faster servers first misses the accuracy, accurate servers first the latency.",
+    scales=scales(
+        Settings(policies=("jiq-fast", "tad-op", "priced", "jiq-accurate"), queries=6_400_000),
+        smoke={"queries": 20_000, "trials": 1, "warmup": None},
+        quick={"queries": 1_000_000, "trials": 1, "warmup": None, "precision": 0.0015},
+    ),
+    points=trade_off_points,
+    figure=trade_off_figure,
+    claims=trade_off_claims,
+    departures=(
+        "The paper does not say which system Fig. 1 shows: ours is that of Sec. 3.3 with 64 "
+        "servers, target 0.76 and load 0.5.",
+    ),
+)
+UNDERESTIMATE = Study(
+    name="underestimate",
+    source="[Anonymous], Example 1",
+    shows="A rate told 1.25 % too low makes a class unstable.",
+    scales=scales(
+        Settings(
+            system=THREE_CLASSES,
+            servers=300,
+            target=0.52,
+            load=0.80,
+            loads=(0.77, 0.78, 0.785, 0.79, 0.795, 0.80, 0.805, 0.81, 0.82, 0.84),
+            queries=30_000_000,
+        ),
+        smoke={"loads": (0.79, 0.82), "queries": 60_000},
+        quick={"queries": 20_000_000, "precision": 0.0015},
+    ),
+    points=told_points,
+    figure=told_figure,
+    claims=told_claims,
+    departures=(
+        "The example names no size: 300 servers are ours.",
+        "Routing by the LP alone runs at the edge of stability: its means have the errors drawn, "
+        "not three digits.",
+    ),
+)
+WRONG_PAIR = Study(
+    name="wrong-pair",
+    source="[Anonymous], Example 2",
+    shows="TAD picks a pair of classes that is a fifth slower than the best.",
+    scales=scales(
+        Settings(
+            system=THREE_CLASSES,
+            servers=300,
+            target=0.45,
+            loads=(0.02, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95),
+            policies=("tad", "tad-op", "priced"),
+            queries=30_000_000,
+        ),
+        smoke={"loads": (0.02, 0.5), "queries": 40_000},
+        quick={"queries": 2_000_000, "precision": 0.0015},
+    ),
+    points=wrong_points,
+    figure=wrong_figure,
+    claims=wrong_claims,
+    departures=(
+        "The example names no size and calls the rate small: 300 servers and load 0.02 are ours.",
+    ),
+)
+SHUFFLE_PAIR = Study(
+    name="shuffle-pair",
+    source="[Anonymous], Example 3",
+    shows="Why pairs that shuffle traffic between two classes are needed.",
+    scales=scales(
+        Settings(
+            system=System((1.0, 0.5, 0.25), (0.40, 0.50, 1.00), (0.025, 0.95, 0.025)),
+            servers=400,
+            target=0.52,
+            queries=40_000_000,
+        ),
+        smoke={"loads": (0.9,), "queries": 60_000},
+        quick={"queries": 2_000_000, "precision": 0.0015},
+    ),
+    points=pair_points,
+    figure=pair_figure,
+    claims=pair_claims,
+    departures=("The example names no size: 400 servers are ours.",),
+    code=CODE,
+)

@@ -1,0 +1,424 @@
+"""The priced idle queue beyond the paper: beside an optimum, near saturation, and with energy.
+
+The LP of [Anonymous] knows no queueing, so on a small site nothing comes near it (Sec. 7.1). The
+least response time that any policy reaches there is `inferway.dispatch.mdp.mdp_bound`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from inferway.deployment.workloads import poisson
+from inferway.dispatch import solve
+from inferway.dispatch.mdp import mdp_bound
+from inferway.experiments.curves import (
+    Drawing,
+    Look,
+    Panel,
+    flat,
+    frame,
+    line,
+    lines,
+    panels,
+    series,
+)
+from inferway.experiments.results import most
+from inferway.studies import Claim, Point, Results, Study, grid, scales
+from inferway.studies.queueing.system import (
+    BOUND,
+    CODE,
+    LOOKS,
+    Settings,
+    System,
+    greatest,
+    keeps_target,
+    lp_optimum,
+    measured,
+    precise,
+    response_panel,
+    scenario,
+    simulated,
+)
+from inferway.studies.sentences import ours
+
+_FREE = "tad-op"
+
+
+@dataclass(frozen=True)
+class OptimumSettings(Settings):
+    """Ours."""
+
+    places: int = 10
+
+
+def optimum_points(settings: OptimumSettings) -> list[Point]:
+    """The optimum at every load, and every policy."""
+    shared = settings.common("servers", "target", "places")
+    optima = grid(optimum, shared, 12.0, label={"kind": "optimum"}, load=settings.loads)
+    label = {"kind": "policy"}
+    axes = {"policy": settings.policies, "load": settings.loads}
+    return optima + settings.points(simulated, "servers", "target", label=label, **axes)
+
+
+def optimum(
+    *, system: Mapping[str, Any], servers: int, target: float, load: float, places: int
+) -> dict[str, float]:
+    """The least mean response time of any policy, with the LP's beside it."""
+    site = System.of(system)
+    rate_per_s = load * greatest(site, servers, target)
+    best = mdp_bound(site.fleet(servers), target=target, rate_per_s=rate_per_s, places=places)
+    return {
+        "optimum_s": best.response_time_s,
+        "gap_s": best.gap_s,
+        "truncation_s": best.truncation_s,
+        "states": best.states,
+        "bound_s": lp_optimum(site, servers, target, load).response_time_s,
+    }
+
+
+def optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
+    """Response time and accuracy against load."""
+    loads, looks, goal = settings.loads, settings.looks, 100 * settings.target
+    best, here = results.where(kind="optimum"), results.where(kind="policy")
+    least = line(best, "optimum_s", Look("optimum (MDP)", dash=":"), load=loads)
+    response = [
+        line(best, "bound_s", BOUND, load=loads),
+        least,
+        *lines(here, "response_s", looks, load=loads),
+    ]
+    accuracy = lines(here, "accuracy", looks, scale=100, load=loads)
+    limits = frame(0.8, 1.6, least.y)
+    return panels(
+        [
+            Panel("", "load", "accuracy, %", accuracy, levels=[("target", goal)]),
+            Panel("", "load", "mean response time, s", response, limits_up=limits),
+        ],
+        columns=2,
+        title=f"{settings.servers} servers: the best of all policies (ours)",
+    )
+
+
+def optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
+    """The optimum against the LP, and the policies against the optimum."""
+    loads, best = settings.loads, results.where(kind="optimum")
+    optimum_s, bound_s, gap_s, cut_s = (
+        best.values(column, load=loads)
+        for column in ("optimum_s", "bound_s", "gap_s", "truncation_s")
+    )
+    loose = {load: one / lp - 1 for load, one, lp in zip(loads, optimum_s, bound_s, strict=True)}
+    far, at = most(loose, math.nan)
+    open_s = max(gap + cut for gap, cut in zip(gap_s, cut_s, strict=True))
+    # Only where the target is kept: a policy that misses it may well be faster.
+    over = {}
+    for load, least_s in zip(loads, optimum_s, strict=True):
+        here = results.where(policy="priced", load=load)
+        if not here.value("accuracy") < settings.target - 0.0002:
+            over[load] = here.value("response_s") / least_s - 1
+    worst, at_worst = most(over, math.nan)
+    return [
+        ours(
+            "On a very small site the LP is out of every policy's reach.",
+            "largest optimum over the LP's response time, less 1",
+            far,
+            "at least 5 %",
+            f"at load {at:g}; at load {min(loads):g} {100 * loose[min(loads)]:.2f} %; the optimum "
+            f"is known to {open_s:.2g} s",
+        ),
+        *(
+            keeps_target(
+                "ours",
+                f"{LOOKS[policy].label} keeps the target on a very small site.",
+                {
+                    load: settings.target
+                    - results.measure("accuracy", policy=policy, load=load).mean
+                    for load in loads
+                },
+                "at load {:g}",
+            )
+            for policy in ("tad-op", "priced")
+        ),
+        ours(
+            f"{LOOKS['priced'].label} is near the optimum where it keeps the target.",
+            "largest response time over the optimum's, less 1",
+            worst,
+            "at most 10 %",
+            f"at load {at_worst:g}; within 5 % at {sum(one <= 0.05 for one in over.values())} of "
+            f"{len(over)} loads; {len(loads) - len(over)} loads at which the target is missed are "
+            "left out",
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class LimitsSettings(Settings):
+    """A small and a large site, each at a target at which `priced` loses."""
+
+    sites: tuple[tuple[int, float], ...] = ((64, 0.76), (1024, 0.72))
+    """Servers and target."""
+    marked: tuple[tuple[int, float], ...] = ((64, 0.95), (1024, 0.98))
+    """Servers and load of the claims."""
+    most: int = 200_000_000
+
+
+def limits_points(settings: LimitsSettings) -> list[Point]:
+    """Both policies at every load of both sites."""
+    axes = {"policy": settings.policies, "load": settings.loads, "trial": range(settings.trials)}
+    return [
+        point
+        for servers, target in settings.sites
+        for point in settings.points(simulated, "most", servers=[servers], target=[target], **axes)
+    ]
+
+
+def limits_figure(settings: LimitsSettings, results: Results) -> Drawing:
+    """Response time against load, a panel for each site."""
+    shown = [
+        response_panel(
+            f"{servers} servers, target {100 * target:g} %",
+            results.where(servers=servers, target=target),
+            settings.looks,
+            settings.loads,
+        )
+        for servers, target in settings.sites
+    ]
+    return panels(shown, columns=2, title="Where the priced idle queue loses (ours)")
+
+
+def limits_claims(settings: LimitsSettings, results: Results) -> list[Claim]:
+    """How much it loses, and whether it keeps the target there."""
+    own = results.where(policy="priced")
+    short = {
+        f"at n = {n}, load {load:g}": target
+        - own.measure("accuracy", servers=n, target=target, load=load).mean
+        for n, target in settings.sites
+        for load in settings.loads
+    }
+    says = "The priced idle queue keeps the target even there."
+    return [
+        *(_slower(settings, results, *site) for site in settings.marked),
+        keeps_target("ours", says, short, "{}", ""),
+    ]
+
+
+def _slower(settings: LimitsSettings, results: Results, servers: int, load: float) -> Claim:
+    target = dict(settings.sites)[servers]
+    here = results.where(servers=servers, target=target)
+    mine, theirs = (
+        here.where(policy=policy).values("response_s", load=settings.loads)
+        for policy in ("priced", "tad-op")
+    )
+    ratios = {at: one / other for at, one, other in zip(settings.loads, mine, theirs, strict=True)}
+    known = {at: one for at, one in ratios.items() if not math.isnan(one)}
+    said = ", ".join(f"{at:g}: {100 * (one - 1):+.1f} %" for at, one in known.items())
+    from_load = next((at for at in settings.loads if ratios[at] > 1), math.nan)
+    return ours(
+        f"The priced idle queue is as fast as TAD-OP on {servers} servers at target {target:g} "
+        f"and load {load:g}.",
+        "its response time over TAD-OP's, less 1",
+        ratios[load] - 1,
+        "at most 0.5 %",
+        f"by load: {said or 'none known'}; slower from load {from_load:g} on. It queues at "
+        "fast servers where TAD-OP takes whichever server is idle, the slowest ones too",
+    )
+
+
+@dataclass(frozen=True)
+class EnergySettings(Settings):
+    """Ours: the paper leaves several constraints open, and has no energies."""
+
+    energy: tuple[float, ...] = (4.0, 2.0, 3.0, 10.0)
+    """Of a request by class, J: the fastest class is not the most frugal one."""
+    rate: float = 0.3
+    """Arrivals per server, 1/s: the same for every budget."""
+    budgets: tuple[float, ...] = (2.3, 2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6)
+
+
+def energy_points(settings: EnergySettings) -> list[Point]:
+    """`priced` at every budget, and TAD-OP, which knows none."""
+    names = ("servers", "target", "rate", "energy")
+    return [
+        point
+        for policy, budgets in (("priced", settings.budgets), (_FREE, (None,)))
+        for point in settings.points(
+            kept, *names, policy=[policy], budget=budgets, trial=range(settings.trials)
+        )
+    ]
+
+
+def kept(
+    *,
+    system: Mapping[str, Any],
+    energy: Sequence[float],
+    servers: int,
+    target: float,
+    rate: float,
+    budget: float | None,
+    policy: str,
+    queries: int,
+    seed: int,
+    precision: float | None = None,
+    most: int = 200_000_000,
+) -> dict[str, Any]:
+    """Simulate a site with an accuracy target and an energy budget.
+
+    Parameters
+    ----------
+    energy
+        Of a request by class, J.
+    rate
+        Arrivals per server, 1/s.
+    budget
+        Greatest mean energy of a request, J; None for none.
+
+    Returns
+    -------
+    dict
+        Response time, accuracy and mean energy, and the LP's with both constraints.
+    """
+    fleet = replace(System.of(system).fleet(servers), energy=np.array(energy, float))
+    rate_per_s = rate * servers
+    best = solve(fleet, target, rate_per_s, budget)
+    asked = scenario(fleet, poisson(rate_per_s), "exponential", target, policy, {})
+    asked = replace(asked, energy_budget=budget)
+    result = precise(asked, queries=queries, seed=seed, warmup=None, precision=precision, most=most)
+    shares = np.array([result.shares[name] for name in fleet.variants])
+    return {
+        **measured(result),
+        "energy": float(shares @ fleet.energy),
+        "bound_s": best.response_time_s,
+        "bound_energy": float(best.shares @ fleet.energy),
+    }
+
+
+def energy_figure(settings: EnergySettings, results: Results) -> Drawing:
+    """Response time, energy and accuracy against the budget."""
+    budgets, look, goal = settings.budgets, LOOKS["priced"], 100 * settings.target
+    here, free = results.where(policy="priced"), results.where(policy=_FREE)
+    bound, without = Look("bound (LP, both constraints)"), Look("TAD-OP, no budget", 0, ":")
+    response, energy = (
+        [
+            line(here, least, bound, budget=budgets),
+            line(here, column, look, budget=budgets),
+            flat(without, budgets, free.measure(column).mean),
+        ]
+        for column, least in (("response_s", "bound_s"), ("energy", "bound_energy"))
+    )
+    energy.append(series(Look("budget", 6, ":"), budgets, budgets))
+    accuracy = [line(here, "accuracy", look, scale=100, budget=budgets)]
+    across, limits = "energy budget, J", (goal - 0.5, goal + 0.5)
+    levels = [("target", goal)]
+    return panels(
+        [
+            Panel("", across, "mean response time, s", response),
+            Panel("", across, "mean energy of a request, J", energy),
+            Panel("", across, "accuracy, %", accuracy, levels=levels, limits_up=limits),
+        ],
+        columns=3,
+        title="Accuracy and energy at once (ours; left open by [Anonymous], Sec. 8.1)",
+    )
+
+
+def energy_claims(settings: EnergySettings, results: Results) -> list[Claim]:
+    """The reach of one price per constraint."""
+    here, free_energy = results.where(policy="priced"), results.value("energy", policy=_FREE)
+    budgets = settings.budgets
+    energy, bound_energy, accuracy, response_s, bound_s = (
+        dict(zip(budgets, here.values(column, budget=budgets), strict=True))
+        for column in ("energy", "bound_energy", "accuracy", "response_s", "bound_s")
+    )
+    over, at_over = most({b: energy[b] / b - 1 for b in budgets}, math.nan)
+    gap, at_gap = most({b: response_s[b] / bound_s[b] - 1 for b in budgets}, math.nan)
+    # Where the LP without the constraint would spend more.
+    binding = [b for b in budgets if bound_energy[b] >= b * (1 - 1e-6)]
+    return [
+        ours(
+            "With two constraints, two prices keep the energy budget.",
+            "largest mean energy over the budget, less 1",
+            over,
+            "at most 0.2 %",
+            f"at a budget of {at_over:g} J",
+        ),
+        keeps_target(
+            "ours",
+            "They keep the accuracy target at the same time.",
+            {b: settings.target - accuracy[b] for b in budgets},
+            "at a budget of {:g} J",
+        ),
+        ours(
+            "On a large site that comes near the LP with both constraints.",
+            f"largest response time over the bound, less 1, n = {settings.servers}",
+            gap,
+            "at most 2 %",
+            f"at a budget of {at_gap:g} J",
+        ),
+        ours(
+            "TAD-OP, which knows no budget, overspends every one that binds.",
+            "its mean energy over the largest budget that the LP uses up, less 1",
+            free_energy / max(binding, default=math.nan) - 1,
+            "at least 0 %",
+            f"{free_energy:.3f} J; budgets that bind: "
+            + ", ".join(f"{one:g} J" for one in binding),
+        ),
+    ]
+
+
+OPTIMUM = Study(
+    name="small-optimum",
+    source="ours, beside [Anonymous], Fig. 6",
+    shows="The least response time of any policy on six servers, and how near the policies come.",
+    scales=scales(
+        # The first and the third class of Sec. 3.3: the pair that the bound uses at this target.
+        OptimumSettings(system=System((2.0, 0.9), (0.70, 0.80), (0.5, 0.5)), servers=6),
+        smoke={"servers": 2, "loads": (0.5,), "places": 8, "queries": 20_000},
+        quick={"queries": 2_000_000, "precision": 0.0015},
+    ),
+    points=optimum_points,
+    figure=optimum_figure,
+    claims=optimum_claims,
+)
+LIMITS = Study(
+    name="priced-limits",
+    source="ours, beside [Anonymous], Figs. 6 and 7",
+    shows="Near saturation the priced idle queue is slower than TAD-OP: by how much, and from "
+    "which load on.",
+    scales=scales(
+        LimitsSettings(
+            loads=(0.80, 0.85, 0.90, 0.93, 0.95, 0.97, 0.98),
+            policies=("tad-op", "priced"),
+            queries=20_000_000,
+            precision=0.0015,
+            trials=3,
+        ),
+        smoke={
+            **{"sites": ((64, 0.76),), "marked": ((64, 0.95),), "loads": (0.8, 0.95)},
+            **{"queries": 20_000, "most": 20_000, "trials": 1},
+        },
+        quick={"queries": 1_000_000, "most": 4_000_000, "precision": 0.003},
+    ),
+    points=limits_points,
+    figure=limits_figure,
+    claims=limits_claims,
+    departures=(
+        "Runs end at 4 million queries at quick scale, where the response time is known to "
+        "0.3 % or not: the intervals say how well.",
+    ),
+)
+ENERGY = Study(
+    name="energy",
+    source="ours, after [Anonymous], Sec. 8.1",
+    shows="An accuracy target and an energy budget at once: two prices against the LP.",
+    scales=scales(
+        EnergySettings(servers=1024, trials=3),
+        smoke={"servers": 64, "budgets": (2.6,), "queries": 40_000, "trials": 1},
+        quick={"queries": 2_000_000, "precision": 0.003},
+    ),
+    points=energy_points,
+    figure=energy_figure,
+    claims=energy_claims,
+    code=CODE,
+)

@@ -1,0 +1,412 @@
+"""The rate that R-JIQ is told: how wrong it may be, and estimates of it ([Anonymous], Sec. 3.4)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from inferway.dispatch.routing import routing
+from inferway.experiments.curves import (
+    Drawing,
+    Look,
+    Panel,
+    flat,
+    line,
+    panels,
+    series,
+    steady_values,
+)
+from inferway.experiments.results import most
+from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
+from inferway.studies.queueing.system import (
+    BOUND,
+    CODE,
+    Settings,
+    System,
+    greatest,
+    phased,
+    seconds,
+    simulated,
+)
+from inferway.studies.sentences import ours
+
+_MOST = 0.5
+_STEPS = 24
+
+
+@dataclass(frozen=True)
+class WrongSettings(Settings):
+    """The system is the paper's; sizes and targets of the figure did not survive in the text."""
+
+    error: float = 0.05
+    """The error whose load the figure marks."""
+    checked: tuple[tuple[int, float], ...] = ((4096, 0.76), (4096, 0.80))
+    """Sizes and targets at which simulation checks the threshold of stability."""
+    around: tuple[float, ...] = (-0.1, 0.03)
+    """Loads that simulation takes, relative to the threshold."""
+
+
+def wrong_points(settings: WrongSettings) -> list[Point]:
+    """Tolerances at every load, and simulations on both sides of the threshold."""
+    axes = {"servers": settings.sizes, "target": settings.targets, "load": settings.loads}
+    made = grid(tolerance, settings.common(), 0.4, label={"kind": "tolerance"}, **axes)
+    for servers, target in settings.checked:
+        threshold = load_at(settings.system, servers, target, settings.error)
+        for beside in settings.around:
+            load = round(min(threshold + beside, 0.99), 3)
+            rate_per_s = load * greatest(settings.system, servers, target)
+            queries = settings.queries_per_server * servers
+            place = {"servers": servers, "target": target, "load": load}
+            arguments = {
+                **settings.common("precision"),
+                **place,
+                **{"queries": queries, "policy": "r-jiq", "seed": 1},
+                "options": {"rate": (1 - settings.error) * rate_per_s},
+            }
+            label = {"kind": "simulation", **place, "beside": beside}
+            made.append(Point(label, simulated, arguments, seconds(queries)))
+    return made
+
+
+def tolerance(
+    *, system: Mapping[str, Any], servers: int, target: float, load: float
+) -> dict[str, float]:
+    """Largest error of the rate, as a part of it, at which R-JIQ is well.
+
+    ``stable``: no class gets more than it can serve. ``no_waiting``: every class stays in the
+    sub-Halfin-Whitt regime, its load at most 1 - m**-0.5 for m servers. Both are searched among
+    rates told too low, which alone overload a class (Sec. 3.4).
+    """
+    site = System.of(system)
+    fleet = site.fleet(servers)
+    quiet = fleet.capacity * (1 - fleet.count**-0.5)
+
+    def tolerated(capacity: Any) -> float:
+        return _last(lambda error: _well(site, servers, target, load, error, capacity), 0.0, _MOST)
+
+    return {"stable_error": tolerated(fleet.capacity), "no_waiting_error": tolerated(quiet)}
+
+
+def _well(
+    system: System, servers: int, target: float, load: float, error: float, capacity: Any
+) -> bool:
+    """Whether no class gets more than a capacity where the rate is told too low by this part."""
+    rate_per_s = load * greatest(system, servers, target)
+    told = (1 - error) * rate_per_s
+    shares = routing(system.fleet(servers), target=target, rate_per_s=told)
+    return bool((rate_per_s * shares <= capacity * (1 + 1e-9)).all())
+
+
+@cache
+def load_at(system: System, servers: int, target: float, error: float) -> float:
+    """The load above which a rate told too low by this part makes a class unstable."""
+    capacity = system.fleet(servers).capacity
+
+    def stable(load: float) -> bool:
+        return _well(system, servers, target, load, error, capacity)
+
+    # Small loads may be unstable again: with them beta nears 0 and gamma its greatest. From above.
+    high = 0.999
+    low = next((x / 100 for x in range(99, 0, -1) if stable(x / 100)), 0.01)
+    return low if low > high - 0.02 else _last(stable, low, min(low + 0.01, high))
+
+
+def _last(well: Callable[[float], bool], low: float, high: float) -> float:
+    """The largest number that is well, between one that should be and one that may not."""
+    if not well(low):
+        return low
+    if well(high):
+        return high
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if well(middle) else (low, middle)
+    return low
+
+
+def wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
+    """Tolerated error against load, a panel for each target."""
+    loads, mark = settings.loads, 100 * settings.error
+    kinds = (("stable", "stable_error", "-"), ("no waiting", "no_waiting_error", "--"))
+    shown = []
+    for target in settings.targets:
+        curves = []
+        for color, servers in enumerate(settings.sizes):
+            here = results.where(kind="tolerance", servers=servers, target=target)
+            for name, column, dash in kinds:
+                look = Look(f"{name}, n = {servers}", color, dash)
+                curves.append(series(look, loads, 100 * np.array(here.means(column, load=loads))))
+        shown.append(
+            Panel(
+                f"target {100 * target:g} %",
+                "load",
+                "tolerated error of the rate, %",
+                curves,
+                levels=[(f"{mark:g} %", mark)],
+                limits_up=(0.0, 25.0),
+            )
+        )
+    return panels(shown, columns=2, title="R-JIQ, told too low a rate ([Anonymous], Fig. 5)")
+
+
+def wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
+    """Sentences of Sec. 3.4 on Fig. 5."""
+    paper, loads = partial(claim, "Sec. 3.4, Fig. 5"), settings.loads
+    low, high = min(settings.targets), max(settings.targets)
+    small, large = min(settings.sizes), max(settings.sizes)
+
+    def errors(column: str, servers: int, target: float) -> list[float]:
+        here = results.where(kind="tolerance", servers=servers, target=target)
+        return here.means(column, load=loads)
+
+    def crossing(column: str, servers: int, target: float) -> float:
+        """The load at which the tolerance falls below the marked error, between two points."""
+        known = zip(loads, errors(column, servers, target), strict=True)
+        for (load, error), (next_load, next_error) in pairwise(known):
+            if error >= settings.error > next_error:
+                part = (error - settings.error) / (error - next_error)
+                return load + part * (next_load - load)
+        return math.nan
+
+    steps = {
+        f"{column.removesuffix('_error')}, n = {servers}, target {target:g}, load {load:g}": later
+        - one
+        for servers in settings.sizes
+        for target in settings.targets
+        for column in ("stable_error", "no_waiting_error")
+        for load, (one, later) in zip(
+            loads, pairwise(errors(column, servers, target)), strict=False
+        )
+    }
+    rise, at = most(steps, "no points are known")
+    # Where several loads are alike, the highest is named.
+    low_errors, high_errors = (errors("stable_error", large, target) for target in (low, high))
+    differences = zip(loads, low_errors, high_errors, strict=True)
+    by_target = {load: above - below for load, below, above in reversed(list(differences))}
+    worst, load = most(by_target, math.nan)
+    rising = [one for one in by_target.values() if not math.isnan(one)]
+    rows = results.where(kind="simulation").rows
+    wrong = [row for row in rows if row["stable"] != (row["beside"] < 0)]
+    return [
+        paper(
+            "On a small site an error of 5 % leads out of the sub-Halfin-Whitt regime from a load "
+            "of about 0.55.",
+            f"that load at n = {small}, target {low:g}",
+            crossing("no_waiting_error", small, low),
+            "0.50 to 0.60",
+            f"target {high:g}: {crossing('no_waiting_error', small, high):.3f}",
+        ),
+        paper(
+            "On a large site an error of 5 % makes the system unstable from a load close to 0.88.",
+            f"that load at n = {large}, target {low:g}",
+            crossing("stable_error", large, low),
+            "0.85 to 0.91",
+            f"target {high:g}: {crossing('stable_error', large, high):.3f}",
+        ),
+        paper(
+            "The tolerated error falls as the load rises.",
+            "largest rise from one load to the next",
+            rise,
+            "at most 0.05 %",
+            f"at {at}",
+        ),
+        paper(
+            "The tolerated error falls as the target rises.",
+            f"largest rise from target {low:g} to {high:g}, stable, n = {large}",
+            worst,
+            "at most 0.05 %",
+            f"at load {load:g}; it rises at {sum(one > 0.0005 for one in rising)} of {len(rising)} "
+            "loads: lambda-max falls with the target, so the same load is a lower rate",
+        ),
+        ours(
+            "Simulated with a rate told 5 % too low, R-JIQ is stable below the threshold and "
+            "unstable above it.",
+            "simulations that end otherwise",
+            float(len(wrong)) if rows else math.nan,
+            "at most 0",
+            "; ".join(
+                f"n = {row['servers']}, target {row['target']:g}, load {row['load']:g}: "
+                f"{'stable' if row['stable'] else 'unstable'}, "
+                f"{row['response_s'] / row['bound_s']:.3g} times the bound"
+                for row in rows
+            ),
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class WindowSettings(Settings):
+    """Ours: the paper argues in words; `load` is that of the steady arrivals."""
+
+    windows_s: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
+    phase_s: float = 300.0
+    """How long each of the two `loads` lasts of the arrivals that change."""
+    estimates: int = 100_000
+    """At most so many estimates a run, each of which solves the LP; short windows, short runs."""
+
+
+def _window(window_s: float) -> str:
+    return f"window {window_s:g}"
+
+
+def window_points(settings: WindowSettings) -> list[Point]:
+    """Steady and changing arrivals: every window, the rate as known, and TAD-OP."""
+    made, target = [], settings.target
+    rate_per_s = settings.load * greatest(settings.system, settings.servers, target)
+    cases: list[tuple[str, str, dict[str, float]]] = [
+        *((_window(one), "r-jiq", {"window": one}) for one in settings.windows_s),
+        ("r-jiq", "r-jiq", {}),
+        ("tad-op", "tad-op", {}),
+    ]
+    for name, policy, options in cases:
+        queries, cost, precision = settings.queries, 0.0, settings.precision
+        if "window" in options:
+            within = settings.estimates * options["window"] * rate_per_s
+            queries, cost, precision = min(queries, round(within)), 0.005 * settings.estimates, None
+        shared = {
+            **settings.common("servers"),
+            **{"policy": policy, "options": options, "queries": queries, "seed": 1},
+        }
+        steady = {"target": target, "load": settings.load, "precision": precision}
+        changing = {
+            "targets": [target] * 2,
+            "loads": list(settings.loads),
+            "phase_s": settings.phase_s,
+        }
+        for kind, call, more in (("steady", simulated, steady), ("changing", phased, changing)):
+            label = {"kind": kind, "name": name}
+            made.append(Point(label, call, {**shared, **more}, seconds(queries) + cost))
+    return made
+
+
+def window_figure(settings: WindowSettings, results: Results) -> Drawing:
+    """Response time against the window, steady and changing."""
+    shown, windows_s = [], settings.windows_s
+    for kind, title in (("steady", "steady rate"), ("changing", "rate that changes")):
+        here = results.where(kind=kind)
+        bound_s, own_s, known_s = (
+            here.measure("bound_s").mean,
+            *(here.measure("response_s", name=name).mean for name in ("tad-op", "r-jiq")),
+        )
+        level_s = 1.0 if math.isnan(bound_s) else bound_s
+        look = Look("R-JIQ, rate estimated over the window", 2, "-.")
+        names = [_window(one) for one in windows_s]
+        estimated = replace(line(here, "response_s", look, name=names), x=windows_s)
+        shown.append(
+            Panel(
+                title,
+                "window, s",
+                "mean response time, s",
+                [
+                    flat(BOUND, windows_s, bound_s),
+                    flat(Look("TAD-OP", 0), windows_s, own_s),
+                    flat(Look("R-JIQ, mean rate known", 2, ":"), windows_s, known_s),
+                    estimated,
+                ],
+                scale_across="log",
+                limits_up=(0.8 * level_s, 1.15 * max([*steady_values([estimated]), level_s])),
+            )
+        )
+    return panels(shown, columns=2, title="R-JIQ without the rate ([Anonymous], Sec. 3.4)")
+
+
+def window_claims(settings: WindowSettings, results: Results) -> list[Claim]:
+    """Sentences of Sec. 3.4 on short and on long windows."""
+    steady, changing = results.where(kind="steady"), results.where(kind="changing")
+    short, long = min(settings.windows_s), max(settings.windows_s)
+    known_s = steady.value("response_s", name="r-jiq")
+    oblivious_s = changing.value("response_s", name="tad-op")
+    short_s, long_s = (_or_infinite(steady, _window(one)) for one in (short, long))
+    moving = {_window(one): _or_infinite(changing, _window(one)) for one in settings.windows_s}
+    best = min(moving, key=lambda name: moving[name], default="none")
+    least_s = moving.get(best, math.nan)
+    paper = partial(claim, "Sec. 3.4")
+    return [
+        paper(
+            "A short window is noisy, and detrimental to stability and latency.",
+            f"response time with a window of {short:g} s over that with the rate known, less 1",
+            short_s / known_s - 1,
+            "at least 5 %",
+            f"{short_s:.4g} s against {known_s:.4g} s at load {settings.load:g}",
+        ),
+        paper(
+            "A long window gives a good estimate of a steady rate.",
+            f"response time with a window of {long:g} s over that with the rate known, less 1",
+            long_s / known_s - 1,
+            "at most 2 %",
+            f"{long_s:.4g} s against {known_s:.4g} s",
+        ),
+        paper(
+            "A long window does not follow a rate that changes.",
+            f"response time with a window of {long:g} s over the best window's, less 1",
+            moving.get(_window(long), math.nan) / least_s - 1,
+            "at least 10 %",
+            f"best {best} s: {least_s:.4g} s; loads {settings.loads[0]:g} and "
+            f"{settings.loads[1]:g}, {settings.phase_s:g} s each",
+        ),
+        ours(
+            "No window makes R-JIQ as fast as TAD-OP, which needs no rate.",
+            "the best window's response time over TAD-OP's where the rate changes, less 1",
+            least_s / oblivious_s - 1,
+            "at least 0 %",
+            f"TAD-OP {oblivious_s:.4g} s",
+        ),
+    ]
+
+
+def _or_infinite(results: Results, name: str) -> float:
+    measured = results.measure("response_s", name=name)
+    return measured.mean if measured.stable else math.inf
+
+
+WRONG = Study(
+    name="wrong-rate",
+    source="[Anonymous], Fig. 5",
+    shows="Which error of the rate R-JIQ tolerates before requests wait, and before it is "
+    "unstable.",
+    scales=scales(
+        WrongSettings(
+            sizes=(64, 256, 4096),
+            targets=(0.76, 0.80),
+            loads=tuple(round(0.3 + 0.02 * step, 2) for step in range(35)),
+        ),
+        smoke={
+            **{"sizes": (64, 4096), "targets": (0.76,)},
+            "loads": (0.4, 0.5, 0.55, 0.6, 0.7, 0.8, 0.9, 0.96),
+            **{"checked": ((4096, 0.76),), "around": (-0.1,), "queries_per_server": 20},
+        },
+        quick={"queries_per_server": 5_000, "precision": 0.0015},
+    ),
+    points=wrong_points,
+    figure=wrong_figure,
+    claims=wrong_claims,
+    departures=(
+        "The figure's sizes and targets did not survive in the text: n = 64, 256 and 4096, targets "
+        "0.76 and 0.80 are ours.",
+        "A class of m servers counts as sub-Halfin-Whitt while its load is at most 1 - m^-0.5.",
+    ),
+)
+WINDOW = Study(
+    name="rate-window",
+    source="[Anonymous], Sec. 3.4",
+    shows="R-JIQ that estimates the rate over a window, short and long, steady and changing.",
+    scales=scales(
+        WindowSettings(load=0.8, loads=(0.3, 0.9)),
+        smoke={"windows_s": (3.0, 1000.0), "queries": 20_000, "estimates": 50},
+        quick={"queries": 4_000_000, "estimates": 3_000, "precision": 0.0015},
+    ),
+    points=window_points,
+    figure=window_figure,
+    claims=window_claims,
+    departures=(
+        "The paper has no figure of this: system, loads and windows are ours.",
+        "Each estimate solves the LP, which bounds the runs with short windows: their means have "
+        "two digits, not three.",
+    ),
+    code=CODE,
+)
