@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from inferway.live.http.limits import Limits
     from inferway.live.node.addresses import Addresses
     from inferway.live.node.node import Node
-    from inferway.live.options import ServerOptions
-    from inferway.live.pool import Pool, PoolOptions
+    from inferway.live.options import PoolOptions, ServerOptions
+    from inferway.live.pool import Pool
     from inferway.live.request import Outcome, Request
     from inferway.live.security.keys import Keys
     from inferway.live.security.tls import Certificate
@@ -70,7 +70,7 @@ _MODULES: Final = {
     "Node": "node.node",
     "Outcome": "request",
     "Pool": "pool",
-    "PoolOptions": "pool",
+    "PoolOptions": "options",
     "PortError": "errors",
     "Request": "request",
     "ServeError": "errors",

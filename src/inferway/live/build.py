@@ -20,9 +20,9 @@ from inferway.live.headroom import (
     memory_need_of,
     tensors_of,
 )
-from inferway.live.instance import RemoteTarget
-from inferway.live.options import ServerOptions
-from inferway.live.pool import HELD_LIMIT, Pool, PoolOptions
+from inferway.live.options import HELD_LIMIT, PoolOptions, ServerOptions
+from inferway.live.pool import Pool
+from inferway.live.upstream.remote import Forwarding
 from inferway.protocol import Signature
 from inferway.runtime import ArtifactError, Fault, OnnxRuntime, RemoteError, RemoteRuntime, Served
 from inferway.site.view import WHOLE
@@ -62,7 +62,7 @@ def pool_of(
     task: Task,
     dispatcher: Dispatcher,
     signature: Signature,
-    runtimes: Sequence[Served | RemoteTarget],
+    runtimes: Sequence[Served | Forwarding],
     growth: Callable[[str, int], tuple[Growth, str] | None],
     options: PoolOptions,
 ) -> Pool:
@@ -91,7 +91,7 @@ def pool_of(
     for k, (name, runtime) in enumerate(zip(fleet.variants, runtimes, strict=True)):
         servers = slice(int(fleet.first[k]), int(fleet.first[k + 1]))
         need = None
-        if isinstance(runtime, RemoteTarget):
+        if isinstance(runtime, Forwarding):
             view.most_rows[servers] = WHOLE  # whoever runs it divides it
         elif room is not None:
             largest = int(view.most_rows[servers.start])

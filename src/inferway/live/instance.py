@@ -7,11 +7,11 @@ remote server of any make.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final, NamedTuple, Protocol
 
 from inferway.live.request import Job
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 
 FAILURES: Final = 3
@@ -20,28 +20,6 @@ more requests; one that answers them works, and the requests were at fault."""
 
 RETRY_S: Final = 1.0
 """What a client is told to wait where a remote server does not say."""
-
-
-class Group(Protocol):
-    """What several instances fail and return with: the way to a neighbor."""
-
-    @property
-    def works(self) -> bool:
-        """Whether requests may go that way, or at least one."""
-
-    @property
-    def out(self) -> bool:
-        """Whether nothing goes that way, or nothing but a trial."""
-
-    @property
-    def reason(self) -> str:
-        """Why none may; empty while they may."""
-
-    def watch(self, watcher: Callable[[bool, str], None]) -> None:
-        """Have somebody told whether it works, and why not; at once where it does not."""
-
-    def unwatch(self, watcher: Callable[[bool, str], None]) -> None:
-        """Tell somebody no more."""
 
 
 class Instance(Protocol):
@@ -58,7 +36,7 @@ class Instance(Protocol):
     """Whether its signature leaves open what would fit: it comes back on trial unprobed."""
 
     @property
-    def group(self) -> Group | None:
+    def group(self) -> Upstream | None:
         """What it fails with, besides others; None where it stands for itself."""
 
     async def start(self, events: Events) -> None:
@@ -154,17 +132,3 @@ class PoolTerms(NamedTuple):
     drop_late: bool
     now: Callable[[], float]
     budget: RetryBudget
-
-
-class RemoteTarget(ABC):
-    """Takes a runtime's place at a pool, where the servers of a class are elsewhere."""
-
-    node: str
-    variant: str
-
-    @abstractmethod
-    def instance(self, name: str, terms: PoolTerms) -> Instance:
-        """Make one of these servers."""
-
-    def close(self) -> None:  # noqa: B027 - nothing that others do not use
-        """Do nothing: other classes may use the way there."""

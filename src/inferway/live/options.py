@@ -1,4 +1,4 @@
-"""How a process serves, whatever it serves: ports, keys, limits, and what it keeps."""
+"""How a process serves: its ports, keys and limits, and what each fleet of a task does."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from inferway.live.headroom import Headroom, MemoryNeed
 from inferway.live.http.limits import Limits
 from inferway.live.security.keys import Keys
 from inferway.live.security.tls import Certificate
@@ -15,12 +16,16 @@ from inferway.live.tracing import Tracer
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+    from inferway.dispatch.batching import Rule
+    from inferway.scheduling import Controller
 
 HTTP_PORT: Final = 8000
 ADMIN_PORT: Final = 8002
 DRAIN_DELAY_S: Final = 2.0
 """Long enough for load balancers that look every second to see that the server is not ready."""
 GRACE_S: Final = 10.0
+HELD_LIMIT: Final = 1024
+"""Requests in a central queue that nothing else limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,3 +98,65 @@ class ServerOptions:
     now: Callable[[], float] = time.monotonic
     read_keys: Callable[[], Keys | None] | None = None
     read_deployment: Callable[[], Deployment] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PoolOptions:
+    """How a pool serves its task.
+
+    Attributes
+    ----------
+    seed
+        Of the random words.
+    target
+        Accuracy target for reports, or None.
+    deadline_s
+        From arrival, for requests that state none; or None.
+    drop_late
+        Whether a request whose deadline passes in a queue is dropped, or served late. Where late
+        ones are served the dispatcher must not narrow by deadlines.
+    in_order
+        Whether requests wait in the central queue, first come, first served, for an idle server;
+        each server must have one place then. Else they wait at servers, and the central queue is
+        for those that the policy holds.
+    room
+        In the central queue.
+    rules
+        By class, the batches that are offered. None where no batches are formed but, one request
+        at a time, by a policy that has `pull`.
+    controller
+        Sets the routing of the policy once a slot; None leaves it as it is.
+    window_s
+        Over which the arrival rate is estimated for the policy, again and again; None where the
+        policy needs none or has it from the file.
+    remember
+        Called once a minute and at the end, to keep what was measured; None keeps nothing.
+    now
+        The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
+        in its thread.
+    node
+        This node's name, where it is one of a network: answers tell it then.
+    idempotent
+        Whether a request that another node has been given, and that is lost on its way, is given
+        to another class: it may be run twice then.
+    headroom
+        Lets requests run within the memory that there is; None where nothing bounds it.
+    demands
+        By class, what a request takes; None where that is not known.
+    """
+
+    seed: int = 0
+    target: float | None = None
+    deadline_s: float | None = None
+    drop_late: bool = True
+    in_order: bool = False
+    room: int = HELD_LIMIT
+    rules: Sequence[Rule] | None = None
+    controller: Controller | None = None
+    window_s: float | None = None
+    remember: Callable[[], None] | None = None
+    now: Callable[[], float] = time.monotonic
+    node: str = ""
+    idempotent: bool = False
+    headroom: Headroom | None = None
+    demands: Sequence[MemoryNeed | None] | None = None

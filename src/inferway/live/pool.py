@@ -1,33 +1,33 @@
-"""One fleet of a task: who decides, the servers, and a queue for each of them."""
+"""One fleet of a task: who decides, the servers, a queue for each of them, and their batches."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 import random
-import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 
-from inferway.live.batcher import Batcher
+from inferway.live.background import SchedulerLoop, keep_recording
 from inferway.live.explain import FleetFacts, Snapshot
-from inferway.live.headroom import Headroom, MemoryNeed
+from inferway.live.headroom import is_closed
 from inferway.live.health import Health
-from inferway.live.instance import Group, Instance, PoolTerms, RemoteTarget, RetryBudget
+from inferway.live.instance import Instance, PoolTerms, RetryBudget
 from inferway.live.local import LocalInstance
+from inferway.live.options import PoolOptions
 from inferway.live.predict import Forecast
-from inferway.live.request import Job, Request
-from inferway.live.scheduler import SchedulerLoop
+from inferway.live.request import Job, Request, RequestBatch, fit
 from inferway.live.threads import InlineRunner, Wakeup
+from inferway.live.upstream.remote import Forwarding
 from inferway.live.upstream.server import ServerInstance
+from inferway.live.upstream.upstream import Upstream
 from inferway.protocol import Signature
 from inferway.runtime import RemoteRuntime, Served
 from inferway.site.view import WHOLE, Floats
@@ -36,76 +36,11 @@ if TYPE_CHECKING:
     from inferway.dispatch.batching import Rule
     from inferway.dispatch.dispatcher import Dispatcher
     from inferway.dispatch.recording import Recording
-    from inferway.scheduling import Controller
 
-HELD_LIMIT: Final = 1024
-"""Requests in a central queue that nothing else limits."""
 REMEMBER_S: Final = 60.0
 """How often the measured service times are kept."""
 WITHDRAWN: Final = "the node does not offer this any more"
 _HALF_WORD: Final = 2**63
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolOptions:
-    """How a pool serves its task.
-
-    Attributes
-    ----------
-    seed
-        Of the random words.
-    target
-        Accuracy target for reports, or None.
-    deadline_s
-        From arrival, for requests that state none; or None.
-    drop_late
-        Whether a request whose deadline passes in a queue is dropped, or served late. Where late
-        ones are served the dispatcher must not narrow by deadlines.
-    in_order
-        Whether requests wait in the central queue, first come, first served, for an idle server;
-        each server must have one place then. Else they wait at servers, and the central queue is
-        for those that the policy holds.
-    room
-        In the central queue.
-    rules
-        By class, the batches that are offered. None where no batches are formed but, one request
-        at a time, by a policy that has `pull`.
-    controller
-        Sets the routing of the policy once a slot; None leaves it as it is.
-    window_s
-        Over which the arrival rate is estimated for the policy, again and again; None where the
-        policy needs none or has it from the file.
-    remember
-        Called once a minute and at the end, to keep what was measured; None keeps nothing.
-    now
-        The clock, seconds, of arrivals, deadlines and service times; instances read it too, each
-        in its thread.
-    node
-        This node's name, where it is one of a network: answers tell it then.
-    idempotent
-        Whether a request that another node has been given, and that is lost on its way, is given
-        to another class: it may be run twice then.
-    headroom
-        Lets requests run within the memory that there is; None where nothing bounds it.
-    demands
-        By class, what a request takes; None where that is not known.
-    """
-
-    seed: int = 0
-    target: float | None = None
-    deadline_s: float | None = None
-    drop_late: bool = True
-    in_order: bool = False
-    room: int = HELD_LIMIT
-    rules: Sequence[Rule] | None = None
-    controller: Controller | None = None
-    window_s: float | None = None
-    remember: Callable[[], None] | None = None
-    now: Callable[[], float] = time.monotonic
-    node: str = ""
-    idempotent: bool = False
-    headroom: Headroom | None = None
-    demands: Sequence[MemoryNeed | None] | None = None
 
 
 class Owner(Protocol):
@@ -117,20 +52,14 @@ class Owner(Protocol):
     def pull(self, pool: Pool) -> None:
         """Decide on the head of the central queue again: something may have fallen free."""
 
-    def expired(self, pool: Pool, request: Request) -> None:
-        """End a queued request whose deadline has passed; it stands nowhere any more."""
-
     def dropped(self, pool: Pool, request: Request, late: bool) -> None:
-        """End a request that a free server would not take: it is late, or the policy said so."""
+        """End a request that stands nowhere any more: it is late, or the policy said so."""
 
     def moved_out(self, pool: Pool, requests: Sequence[Request]) -> None:
         """Find other servers for requests whose server takes none any more."""
 
     def marked(self, pool: Pool, server: int, healthy: bool, reason: str) -> None:
         """Say that a server takes requests from now on, or why it does not."""
-
-    def report(self, error: Exception) -> None:
-        """Say an error that is nobody's answer."""
 
 
 class Pool:
@@ -148,19 +77,49 @@ class Pool:
         Decides; this pool is its only caller.
     runtimes
         One per server of the fleet, in its order; servers of a class may share one. The pool
-        closes them. A class that stands for another node's offer has a `RemoteTarget` instead.
+        closes them. A class that stands for another node's offer has a `Forwarding` instead.
     options
         How it serves.
+
+    Attributes
+    ----------
+    names
+        Per class, its variant and its node.
+    versions
+        Variants that a request can be pinned to.
+    places
+        At each server.
+    fits, most_rows
+        By class, the rows that a request may have, and those of one run.
+    facts
+        For explanations.
+    columns
+        Where the task's statistics have each class.
+    own
+        Classes that run here, as a bit mask.
+    queues
+        What each server holds, in the dispatcher's order; those in service come first.
+    held
+        The central queue: requests that no server has yet, as they came.
+    batcher
+        Forms batches; None where instances take one request after the other by themselves.
+    arrived
+        Rows that have been asked for.
+    stamps
+        Whether requests note when they were decided, for spans.
+    recording
+        Writes down what the dispatcher is given and decides; None where nothing does.
     """
 
     owner: Owner
+    soon: Callable[[Callable[[], Job | None]], None]
 
     def __init__(
         self,
         task: str,
         signature: Signature,
         dispatcher: Dispatcher | Recording,
-        runtimes: Sequence[Served | RemoteTarget],
+        runtimes: Sequence[Served | Forwarding],
         options: PoolOptions | None = None,
     ) -> None:
         self.options = options = options or PoolOptions()
@@ -173,22 +132,19 @@ class Pool:
             )
         self.task, self.signature, self.dispatcher = task, signature, dispatcher
         self.variants, self.first = fleet.variants, first
+        # As plain Python values.
         self.accuracy = [float(value) for value in fleet.accuracy]
         self.rate = [float(value) for value in fleet.rate]
         self.classes = range(len(fleet.variants))
-        # Per server, as plain Python values.
         self.class_of = [k for k in self.classes for _ in range(first[k], first[k + 1])]
         self.runtimes = list(runtimes)
         self.names = [
-            (one.variant, one.node) if isinstance(one, RemoteTarget) else (name, options.node)
+            (one.variant, one.node) if isinstance(one, Forwarding) else (name, options.node)
             for name, one in ((fleet.variants[k], runtimes[first[k]]) for k in self.classes)
         ]
-        """Per class, its variant and its node."""
         self.versions = tuple(dict.fromkeys(variant for variant, _ in self.names))
-        """Variants that a request can be pinned to."""
         self.now, self.drop_late = options.now, options.drop_late
         self.places = int(view.arrived_s.shape[1])
-        """At each server."""
         if options.in_order and self.places != 1:
             raise ValueError(
                 f"task {task!r} has a central queue and {self.places} places at each server; "
@@ -196,87 +152,63 @@ class Pool:
             )
         self.demands = list(options.demands or [None] * len(fleet.variants))
         self.fits = [WHOLE if one is None else one.rows for one in self.demands]
-        """By class, the rows that a request may have."""
         self.most_rows = [int(view.most_rows[server]) for server in first[:-1]]
-        """By class, the rows of one run."""
         self.facts = FleetFacts(
             fleet.variants, self.accuracy, first, options.target, self.places, self.most_rows
         )
-        """For explanations."""
         self.columns = list(self.classes)
-        """Where the task's statistics have each class."""
         self.budget = RetryBudget()
-        self.instances = self._instances(task)
-        self._led = {
-            self.instances[low]: (low, high) for low, high in pairwise(first) if low < high
-        }
-        """Servers of each class, by the first of them."""
-        self.own = 0
-        """Classes that run here, as a bit mask."""
-        self._groups: dict[Group, list[int]] = {}
+        self.instances = self._instances()
+        self._led = {self.instances[low]: (low, high) for low, high in pairwise(first)}
+        # A class is another node's, or this one's.
+        self.own = sum(
+            1 << k for k in self.classes if not isinstance(runtimes[first[k]], Forwarding)
+        )
+        self._groups: dict[Upstream, list[int]] = {}
         for server, instance in enumerate(self.instances):
-            if instance.group is None:
-                self.own |= 1 << self.class_of[server]
-            else:
+            if instance.group is not None:
                 self._groups.setdefault(instance.group, []).append(server)
-        self._watchers: list[tuple[Group, Callable[[bool, str], None]]] = []
+        self._watchers: list[tuple[Upstream, Callable[[bool, str], None]]] = []
         self._withdrawn: frozenset[int] = frozenset()
         self.queues: list[deque[Request]] = [deque() for _ in self.instances]
-        """What each server holds, in the dispatcher's order; those in service come first."""
         self.held: deque[Request] = deque()
-        """The central queue: requests that no server has yet, as they came."""
-        self._held = view.held
         self.forecast = Forecast(view, self.class_of, self.accuracy, self.now)
         self.health = Health(self.instances, self.class_of, self._mark)
-        self.batcher: Batcher | None = None
-        """Forms batches; None where instances take one request after the other by themselves."""
         pulls = hasattr(dispatcher.policy, "pull")
-        if pulls or options.rules is not None:
-            mixed = any(-1 in tensor.shape[1:] for tensor in signature.inputs)
-            self.batcher = Batcher(self, options.rules, self.class_of, pulls=pulls, mixed=mixed)
+        batches = pulls or options.rules is not None
+        self.batcher = Batcher(self, options.rules, pulls=pulls) if batches else None
         self.scheduler = (
             None
             if options.controller is None
             else SchedulerLoop(options.controller, lambda: self.dispatcher, self.now, self.report)
         )
-        self.arrived = 0
-        """Rows that have been asked for."""
-        self.stamps = False
-        """Whether requests note when they were decided, for spans."""
+        self.arrived, self.stamps = 0, False
         self._word = random.Random(options.seed).getrandbits
         self._queue, self._ends_s, self._free_s = view.queue, view.ends_s, view.free_s
-        self._row_s, self.balance, self._routed = view.row_s, view.balance, dispatcher.routed
+        self._row_s, self.balance, self._held = view.row_s, view.balance, view.held
+        self._routed = dispatcher.routed
         self.recording: Recording | None = None
-        """Writes down what the dispatcher is given and decides; None where nothing does."""
         self._tasks: list[asyncio.Task[None]] = []
         self._done: deque[Job] = deque()
         self._wakeup: Wakeup | None = None
-        self.soon: Callable[[Any], None]
 
-    def _instances(self, task: str) -> list[Instance]:
-        options = self.options
-        offered: list[tuple[int, ...]] = [(1,)] * len(self.variants)
-        if options.rules is not None:
-            offered = [rule.sizes for rule in options.rules]
-        terms = PoolTerms(
-            task, self.signature, options.node, options.drop_late, options.now, self.budget
-        )
-        made: list[Instance] = []
+    def _instances(self) -> list[Instance]:
+        options, made = self.options, list[Instance]()
+        late, now = options.drop_late, options.now
+        terms = PoolTerms(self.task, self.signature, options.node, late, now, self.budget)
         for server, (k, one) in enumerate(zip(self.class_of, self.runtimes, strict=True)):
-            name = f"{task}/{self.variants[k]}#{server - self.first[k]}"
-            if isinstance(one, RemoteTarget):
-                made.append(one.instance(name, terms))
-                continue
+            name = f"{self.task}/{self.variants[k]}#{server - self.first[k]}"
             bounds: dict[str, Any] = {
-                "sizes": offered[k],
+                "sizes": (1,) if options.rules is None else options.rules[k].sizes,
                 "most_rows": self.most_rows[k],
                 "headroom": options.headroom,
                 "demand": self.demands[k],
             }
-            if isinstance(one, RemoteRuntime):
+            if isinstance(one, Forwarding):
+                made.append(one.instance(name, terms))
+            elif isinstance(one, RemoteRuntime):
                 made.append(ServerInstance(name, one, terms, **bounds))
             else:
-                late, now = options.drop_late, options.now
                 made.append(LocalInstance(name, one, drop_late=late, now=now, **bounds))
         return made
 
@@ -568,7 +500,7 @@ class Pool:
             self.release(request)
         elif request.outcome is not None or not self.recall(request):
             return
-        self.owner.expired(self, request)
+        self.owner.dropped(self, request, late=True)
         self.owner.pull(self)
 
     # What instances and batches tell.
@@ -592,7 +524,7 @@ class Pool:
             try:
                 owner.settle(self, job)
             except Exception as error:  # the others are to have their answers all the same
-                owner.report(error)
+                self.report(error)
             if job.kept_bytes is not None:
                 assert self.options.headroom is not None
                 self.options.headroom.settle(*job.kept_bytes)
@@ -608,17 +540,11 @@ class Pool:
         low, high = self._led[instance]
         self.dispatcher.shift(low, high, by_s, least_s, self.now())
 
-    def late(self, request: Request) -> bool:
-        """Whether a request's deadline has passed and it is not to be run."""
-        return self.left_s(request) < 0.0
-
-    def dropped(self, request: Request, late: bool) -> None:
-        """Tell of a request that a free server would not take; it stands in no queue."""
-        self.owner.dropped(self, request, late)
-
     def report(self, error: Exception) -> None:
         """Say an error that is nobody's answer."""
-        self.owner.report(error)
+        message = f"task {self.task!r}: a request was not settled"
+        context = {"message": message, "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
 
     def _mark(self, server: int, healthy: bool, reason: str) -> None:
         self.dispatcher.mark(server, healthy, self.now())
@@ -665,12 +591,11 @@ class Pool:
             When nothing can be written there.
         """
         from inferway.dispatch.recording import Recording
-        from inferway.live.recorder import Recorder
 
         assert not isinstance(self.dispatcher, Recording)
         self.dispatcher = self.recording = Recording(self.dispatcher, folder, **options)
-        recorder = Recorder(self.recording, self.task, log)
-        self._tasks.append(asyncio.create_task(recorder.keep()))
+        keeping = keep_recording(self.recording, self.task, log)
+        self._tasks.append(asyncio.create_task(keeping))
 
     async def remember(self) -> None:
         """Keep what was measured, where that is wanted."""
@@ -678,12 +603,12 @@ class Pool:
             await asyncio.to_thread(self.options.remember)
 
     async def _follow_rate(self, window_s: float) -> None:
-        seen, seen_s = 0, self.now()
+        before, before_s = 0, self.now()
         while True:
             await asyncio.sleep(window_s)
             arrived, now_s = self.arrived, self.now()
-            rate_per_s = (arrived - seen) / (now_s - seen_s)
-            seen, seen_s = arrived, now_s
+            rate_per_s = (arrived - before) / (now_s - before_s)
+            before, before_s = arrived, now_s
             if rate_per_s <= 0.0:
                 continue
             # Planned in another thread: linear programs take milliseconds, which the loop has not
@@ -696,6 +621,153 @@ class Pool:
         while True:
             await asyncio.sleep(REMEMBER_S)
             await self.remember()
+
+
+class Batcher:
+    """Requests wait here and not at the instances, each of which has one batch at most.
+
+    A free server is asked what it takes when a request comes to it and when it falls free. What it
+    takes is rounded down to a size that its class offers, counted in rows.
+
+    By class, `rules` are the sizes offered, and how batches are formed where the policy does not
+    say (`pulls`); None where requests are run one at a time.
+    """
+
+    def __init__(self, pool: Pool, rules: Sequence[Rule] | None, *, pulls: bool) -> None:
+        self._pool = pool
+        self._instances, self._queues = pool.instances, pool.queues
+        self._rules = [None if rules is None else rules[k] for k in pool.class_of]
+        self._pulls = pulls
+        # Whether requests of the task may differ in more than their first axis.
+        self._mixed = not is_closed(pool.signature)
+        self._serving: list[RequestBatch | None] = [None] * len(pool.class_of)
+        self._flushing = False
+        self._idle: asyncio.Event | None = None
+
+    def put(self, request: Request) -> bool:
+        """Take a request that has just come to its server; whether it is left waiting there."""
+        self._ask(request.server)
+        if request.outcome is not None or request.server < 0:
+            return False
+        batch = self._serving[request.server]
+        return batch is None or request not in batch.members
+
+    def cancel(self, request: Request) -> bool:
+        """Take a request from its server and undo its decision; False when its run has begun.
+
+        A batch that has not begun goes on without the request.
+        """
+        if request.outcome is not None:
+            return False  # it has ended, or is about to
+        server = request.server
+        batch = self._serving[server]
+        if batch is not None and request in batch.members:
+            if not self._instances[server].cancel(batch):
+                return False
+            batch.members.remove(request)
+            self._pool.take_back(request)
+            if batch.members:
+                self._pool.begin(server, len(batch.members))
+                self._instances[server].put(batch)
+            else:
+                self._serving[server] = None
+                self._ask(server)
+            return True
+        self._pool.take_back(request)
+        if batch is None and self._queues[server]:
+            self._pool.begin(server, 0)
+        self._look()
+        return True
+
+    def abort(self, request: Request) -> None:
+        """Nobody waits for a request; its batch is stopped when that is so of all its answers."""
+        request.abandoned = True
+        batch = self._serving[request.server]
+        if batch is not None and all(one.abandoned for one in batch.members):
+            self._instances[request.server].abort(batch)
+
+    def begun(self, server: int) -> int:
+        """How many requests of a server are in service; they stand before the others."""
+        batch = self._serving[server]
+        return 0 if batch is None else len(batch.members)
+
+    def settled(self, batch: RequestBatch) -> None:
+        """Let the server of a batch whose members have left, or wait again, take the next."""
+        self._serving[batch.server] = None
+        self._ask(batch.server)
+        self._look()
+
+    def flush(self) -> None:
+        """Let nobody wait for requests that will not come: a server takes what there is."""
+        self._flushing = True
+        for server in range(len(self._instances)):
+            self._ask(server)
+
+    async def drain(self, limit_s: float) -> list[Request]:
+        """Run what waits, as far as the limit allows; what was left, which stands nowhere now."""
+        self.flush()
+        self._idle = asyncio.Event()
+        self._look()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), limit_s)
+        waiting = [one for queue in self._queues for one in queue]
+        return [request for request in waiting if self.cancel(request)]
+
+    def _look(self) -> None:
+        if self._idle is not None and not any(self._serving) and not any(self._queues):
+            self._idle.set()
+
+    def _ask(self, server: int) -> None:
+        queue = self._queues[server]
+        if self._serving[server] is not None or not queue:
+            return
+        gone: list[tuple[Request, bool]] = []
+        if queue[0].alone:
+            take = 1
+        else:
+            rule = self._rules[server]
+            if self._pulls:
+                drop, take = self._pool.ask(server)
+            else:
+                drop, take = 0, 1 if rule is None else rule.take(len(queue))
+            for _ in range(min(drop, len(queue))):
+                gone.append((queue[0], False))
+                self._pool.take_back(queue[0])
+            while queue and self._pool.left_s(queue[0]) < 0.0:
+                gone.append((queue[0], True))
+                self._pool.take_back(queue[0])
+            if self._flushing and take <= 0:
+                take = len(queue)
+        members = self._first(server, take)
+        if members:
+            for request in members:
+                request.untime()
+            self._pool.begin(server, len(members))
+            self._serving[server] = batch = RequestBatch(server, members)
+            self._instances[server].put(batch)
+        elif queue:
+            self._pool.begin(server, 0)
+        # Told last: whoever hears of it may send the next request at once.
+        for request, late in gone:
+            self._pool.owner.dropped(self._pool, request, late)
+
+    def _first(self, server: int, take: int) -> list[Request]:
+        """Those at the head of the queue that make the largest batch offered."""
+        queue = self._queues[server]
+        if not queue or take <= 0:
+            return []
+        first, rule = queue[0], self._rules[server]
+        members = [first]
+        if rule is not None and not first.alone:
+            for request in islice(queue, 1, take):
+                if request.alone or (self._mixed and not fit(first, request)):
+                    break
+                members.append(request)
+            rows = sum(request.rows for request in members)
+            room = rule.rounded(rows)
+            while len(members) > 1 and rows > room:
+                rows -= members.pop().rows
+        return members
 
 
 def _teach(new: Any, old: Any) -> None:

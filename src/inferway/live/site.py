@@ -12,9 +12,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from inferway.live.explain import RequestLog
-from inferway.live.health import Health
 from inferway.live.pool import Pool
-from inferway.live.predict import Forecast
 from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch
 from inferway.live.stats import Stats
 from inferway.live.upstream.headers import ResponseHeaders
@@ -284,7 +282,7 @@ class Site:
                     if self._settle(pool, request, measured):
                         measured = -1
                 except Exception as error:  # the others are to have their answers all the same
-                    self.report(error)
+                    pool.report(error)
         finally:
             pool.batcher.settled(job)
 
@@ -313,7 +311,7 @@ class Site:
                 request.outcome = Outcome.FAILED
                 request.reason = f"the answer of {request.variant} could not be sent"
                 if not request.abandoned:
-                    self.report(error)
+                    pool.report(error)
             else:
                 pool.queues[server].popleft()
                 # What was out of the ordinary on the way is the hop's to learn, for all servers.
@@ -398,7 +396,7 @@ class Site:
             request = pool.next_held()
             timer, request.timer = request.timer, None
             if pool.left_s(request) < 0.0:
-                self.expired(pool, request)
+                self.dropped(pool, request, late=True)
             else:
                 server = self._again(pool, request, request.deadline_s)
                 if server == HOLD or (server == REJECT and _falls_open(pool, request)):
@@ -414,7 +412,7 @@ class Site:
         try:
             return pool.decide(request, request.classes, deadline_s)
         except Exception as error:  # a policy that breaks must not cost others their answers
-            self.report(error)
+            pool.report(error)
             return REJECT
 
     # Who gives way to a newcomer of higher priority where there is no room.
@@ -453,16 +451,10 @@ class Site:
 
     def _reject(self, pool: Pool, request: Request) -> None:
         """End a request that nobody takes, and say why."""
-        outcome, reason, request.retry_after_s = rejection(
-            request, self.task, pool.accuracy, pool.forecast, pool.health, pool.left_s(request)
-        )
+        outcome, reason, request.retry_after_s = _rejection(pool, request)
         if pool.scheduler is not None and outcome is Outcome.REJECTED:
             pool.scheduler.rejected()
         self._end(pool, request, outcome, reason)
-
-    def expired(self, pool: Pool, request: Request) -> None:
-        """End a request whose deadline has passed before its service; it stands nowhere."""
-        self._end(pool, request, Outcome.EXPIRED, EXPIRED)
 
     def dropped(self, pool: Pool, request: Request, late: bool) -> None:
         """As `Owner.dropped`."""
@@ -513,12 +505,6 @@ class Site:
         instance = pool.instances[server]
         if self.told is not None and instance.group is None:
             self.told(instance.name, healthy, reason)
-
-    def report(self, error: Exception) -> None:
-        """As `Owner.report`."""
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": f"task {self.task!r}: a request was not settled", "exception": error}
-        )
 
 
 def balances_of(sites: Iterable[Site]) -> dict[str, Balance]:
@@ -575,54 +561,23 @@ def _victim(pool: Pool, newcomer: Request) -> Request | None:
     return victim
 
 
-class Rejection(NamedTuple):
-    """How a request ends that no server takes."""
-
-    outcome: Outcome
-    reason: str
-    retry_after_s: float
-
-
-def rejection(
-    request: Request,
-    task: str,
-    accuracy: Sequence[float],
-    forecast: Forecast,
-    health: Health,
-    left_s: float,
-) -> Rejection:
-    """Say why a request was not taken.
-
-    Parameters
-    ----------
-    request
-        The one that the policy, or the queues' room, left without a server.
-    task
-        Its task.
-    accuracy
-        Of each class, 0..1.
-    forecast
-        Of the task's servers.
-    health
-        Of the same.
-    left_s
-        Until its deadline; inf where it has none, or is served late too.
-    """
-    mask = forecast.mask(request)
+def _rejection(pool: Pool, request: Request) -> tuple[Outcome, str, float]:
+    """Say how a request ends that no server takes, why, and when another try may be worth it."""
+    mask, left_s = pool.forecast.mask(request), pool.left_s(request)
     if not mask:
-        best = max(a for k, a in enumerate(accuracy) if request.classes >> k & 1)
+        best = max(a for k, a in enumerate(pool.accuracy) if request.classes >> k & 1)
         reason = f"accuracy is {request.floor}; the most accurate variant here has {best:g}"
-        return Rejection(Outcome.INVALID, reason, 0.0)
-    if not health.any_of(mask):
-        reason = f"no instance of task {task!r} that may answer this request is healthy now"
-        return Rejection(Outcome.UNAVAILABLE, reason, health.retry_s(mask))
+        return Outcome.INVALID, reason, 0.0
+    if not pool.health.any_of(mask):
+        reason = f"no instance of task {pool.task!r} that may answer this request is healthy now"
+        return Outcome.UNAVAILABLE, reason, pool.health.retry_s(mask)
     if left_s < math.inf:
-        earliest_s = forecast.earliest_s(mask, request.rows)
+        earliest_s = pool.forecast.earliest_s(mask, request.rows)
         if earliest_s > left_s:
             reason = (
                 f"no answer is predicted before {max(1e-3, earliest_s * 1e3):.3g} ms, and the "
                 f"deadline is in {max(0.0, left_s * 1e3):.3g} ms"
             )
-            return Rejection(Outcome.REJECTED, reason, earliest_s - max(0.0, left_s))
-    reason = f"task {task!r} has no room for this request now; try again later"
-    return Rejection(Outcome.REJECTED, reason, forecast.idle_s(mask))
+            return Outcome.REJECTED, reason, earliest_s - max(0.0, left_s)
+    reason = f"task {pool.task!r} has no room for this request now; try again later"
+    return Outcome.REJECTED, reason, pool.forecast.idle_s(mask)

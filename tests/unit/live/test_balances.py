@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from inferway.dispatch import Dispatcher
-from inferway.live.pool import Pool, PoolOptions
+from inferway.live.options import PoolOptions
+from inferway.live.pool import Pool
 from inferway.live.request import Outcome, Request
 from inferway.live.site import Balance, Site, balances_of, take_up
 from inferway.protocol import Signature, Tensor

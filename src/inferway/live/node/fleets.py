@@ -19,7 +19,8 @@ from inferway.live.errors import ServeError
 from inferway.live.node.models import LoadedModels, Pair
 from inferway.live.node.offer_table import OfferTable
 from inferway.live.node.plan import NodePlan
-from inferway.live.pool import Pool, PoolOptions
+from inferway.live.options import PoolOptions
+from inferway.live.pool import Pool
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.upstream.remote import Forwarding

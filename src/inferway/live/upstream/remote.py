@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from inferway.live.instance import RETRY_S, Events, PoolTerms, RemoteTarget
+from inferway.live.instance import RETRY_S, Events, PoolTerms
 from inferway.live.request import EXPIRED, Job, Outcome, Request, RequestBatch, outcome_of
 from inferway.live.threads import run_detached
 from inferway.live.upstream.breaker import time_limit_s
@@ -35,7 +35,7 @@ from inferway.protocol.inference import AnswerError, content_lines, decode, enco
 
 
 @dataclass(frozen=True, eq=False)
-class Forwarding(RemoteTarget):
+class Forwarding:
     """Where the servers of a class send what they are given; takes a runtime's place at a pool.
 
     Attributes
@@ -60,8 +60,11 @@ class Forwarding(RemoteTarget):
     rtt_s: float | None = None
 
     def instance(self, name: str, terms: PoolTerms) -> NodeInstance:
-        """As `RemoteTarget.instance`."""
+        """Make one of these servers."""
         return NodeInstance(name, self, terms)
+
+    def close(self) -> None:
+        """Do nothing: other classes may use the way there."""
 
 
 class RemoteInstance(ABC):

@@ -15,7 +15,8 @@ from inferway.deployment.nodes import MAX_HOPS
 from inferway.dispatch import Dispatcher
 from inferway.live.http.listener import Listener
 from inferway.live.node.proxy import Proxy
-from inferway.live.pool import Pool, PoolOptions
+from inferway.live.options import PoolOptions
+from inferway.live.pool import Pool
 from inferway.live.site import Site
 from inferway.live.upstream.headers import ResponseHeaders, encoded, forward_headers_of
 from inferway.live.upstream.upstream import Upstream

@@ -1,8 +1,4 @@
-"""The scheduler at work: once a slot it looks at the real queues and sets how requests are routed.
-
-Also at once when an instance fails or returns, so that the policy for those that are left takes
-over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3).
-"""
+"""What goes on beside a fleet's requests: the slots of its scheduler, and its recording."""
 
 from __future__ import annotations
 
@@ -10,14 +6,24 @@ import asyncio
 import math
 from collections.abc import Callable
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from inferway.dispatch.recording import Recording, RecordingGap
     from inferway.scheduling import Controller
+
+FLUSH_S: Final = 1.0
+"""A process that dies loses what has been recorded for so long at most."""
+STEADY_S: Final = 60.0
+"""A section that is refused sooner came too early: the next one waits for longer."""
+LONGEST_PAUSE_S: Final = 30.0
 
 
 class SchedulerLoop:
-    """Calls a controller and has its routing kept.
+    """Once a slot looks at the real queues and sets how requests are routed.
+
+    Also at once when an instance fails or returns, so that the policy for those that are left takes
+    over, and after a rejection where the controller asks for it ([Tan24], Sec. 6.2 and 6.3).
 
     Parameters
     ----------
@@ -29,6 +35,15 @@ class SchedulerLoop:
         The clock of the view, seconds.
     report
         Told of an error of the controller; the routing stays as it is then.
+
+    Attributes
+    ----------
+    slots
+        Slots that have begun.
+    decisions
+        Times that the controller was called, for slots and for events.
+    spent_s, longest_s
+        What its calls took of the event loop's time, together and the longest.
     """
 
     def __init__(
@@ -40,12 +55,8 @@ class SchedulerLoop:
     ) -> None:
         self._controller, self._dispatcher = controller, dispatcher
         self._now, self._report = now, report
-        self.slots = 0
-        """Slots that have begun."""
-        self.decisions = 0
-        """Times that the controller was called, for slots and for events."""
-        self.spent_s, self.longest_s = 0.0, 0.0
-        """What its calls took of the event loop's time, together and the longest."""
+        self.slots = self.decisions = 0
+        self.spent_s = self.longest_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._soon: asyncio.Handle | None = None
         self._begun_s = math.nan
@@ -54,7 +65,8 @@ class SchedulerLoop:
         """Begin the first slot."""
         # The first call of each function is no measure of what a slot costs.
         self._decide()
-        self.slots, self.decisions, self.spent_s, self.longest_s = 0, 0, 0.0, 0.0
+        self.slots = self.decisions = 0
+        self.spent_s = self.longest_s = 0.0
         self._begun_s = asyncio.get_running_loop().time()
         self._slot()
 
@@ -97,12 +109,14 @@ class SchedulerLoop:
         self._decide()
 
     def _decide(self) -> None:
+        from inferway.scheduling.contract import UNKNOWN
+
         began_s = perf_counter()
         dispatcher = self._dispatcher()
         try:
             view = dispatcher.site
             view.clock_s[0] = self._now()
-            routing = self._controller.act(self._controller.observe(view, _unknown()))
+            routing = self._controller.act(self._controller.observe(view, UNKNOWN))
             dispatcher.route(*((None,) if routing is None else routing))
         except Exception as error:  # a controller that breaks must not end the slots
             self._report(error)
@@ -112,7 +126,43 @@ class SchedulerLoop:
         self.longest_s = max(self.longest_s, took_s)
 
 
-def _unknown() -> Any:
-    from inferway.scheduling.contract import UNKNOWN
+async def keep_recording(recording: Recording, task: str, log: Any) -> None:
+    """Bring a recording to the disk again and again, until canceled.
 
-    return UNKNOWN
+    Where the disk refused it, it goes on in a new section once there is room again, if it is told a
+    folder. The log, if there is one, is told of both.
+    """
+    from inferway.dispatch.recording import has_room
+
+    clock = asyncio.get_running_loop().time
+    begun_s, pause_s, again_s, resumed = clock(), FLUSH_S, 0.0, False
+    # The gap that has been said, and whose end has not.
+    last: RecordingGap | None = None
+    while True:
+        await asyncio.sleep(FLUSH_S)
+        recording.flush()
+        gap, folder = recording.gap, str(recording.folder)
+        if gap is None:
+            if last is not None and last.until is not None and log is not None:
+                log.warning(
+                    "recording again",
+                    task=task,
+                    folder=folder,
+                    missing_s=round(last.until - last.since, 1),
+                    missing_decisions=last.decisions,
+                    missing_events=last.events,
+                )
+            last, resumed = None, False
+            continue
+        if gap is not last or resumed:
+            # Where the disk is full again and again, it is asked less and less often.
+            flapping = clock() - begun_s < STEADY_S
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S) if flapping else FLUSH_S
+            again_s = clock() + pause_s * flapping
+            if gap is not last and log is not None:
+                log.error("no longer recording", task=task, folder=folder, reason=gap.reason)
+            last, resumed = gap, False
+        if recording.following is None or clock() < again_s:
+            continue
+        if await asyncio.to_thread(has_room, recording.following.parent) and recording.go_on():
+            begun_s, resumed = clock(), True
