@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 ANSWER_COPIES: Final = 4
 """An answer counts so often: as it comes together, and as it is written."""
+# Answers of one run below this are no more than what comes and goes with any request.
 _SMALL_BYTES: Final = 64 * 1024
-"""Answers of one run below this are no more than what comes and goes with any request."""
+# So many requests with small answers may pass one that waits for more room.
 _OVERTAKING: Final = 64
-"""So many requests with small answers may pass one that waits for more room."""
 
 
 class MemoryNeed(NamedTuple):
@@ -130,8 +130,8 @@ class Headroom:
         self.limit_bytes = limit_bytes
         self._changed = Condition(Lock())
         self._running = self._kept = 0
+        # The largest runs of those that hold answers.
         self._pledged: list[int] = []
-        """The largest runs of those that hold answers."""
         self._newcomers: deque[object] = deque()
         self._overtaken = self._between = 0
 

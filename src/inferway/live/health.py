@@ -39,8 +39,8 @@ class Health:
     ) -> None:
         self._instances, self._class_of, self._changed = instances, class_of, changed
         self.healthy = [True] * len(instances)
+        # The same, one byte each, for those who keep it.
         self.flags = bytes(self.healthy)
-        """The same, one byte each, for those who keep it."""
         self._wait_s = [0.0] * len(instances)
         self._due_s = [math.inf] * len(instances)
         self._timers: dict[int, asyncio.TimerHandle] = {}

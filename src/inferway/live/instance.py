@@ -91,8 +91,8 @@ class RetryBudget:
 
     def __init__(self, share: float = 0.2, first: float = 10.0) -> None:
         self._share, self._most, self._left = share, first, first
+        # Retries that went, and those that did not.
         self.spent = self.refused = 0
-        """Retries that went, and those that did not."""
 
     def earn(self) -> None:
         """Count a request."""

@@ -17,8 +17,8 @@ from inferway.runtime import Arrays
 from inferway.site import ALL_CLASSES
 from inferway.site.view import WHOLE
 
+# Names of what is served that a refusal lists.
 _NAMED: Final = 10
-"""Names of what is served that a refusal lists."""
 
 
 class Intake:
@@ -55,8 +55,8 @@ class Intake:
         allowed = [k for k in pool.classes if self.classes >> k & 1]
         self._fits = {k: pool.fits[k] for k in allowed}
         self._least_fits = min(self._fits.values(), default=WHOLE)
+        # What the task takes and gives.
         self.schema = TaskSchema(pool.signature, self.limits.elements)
-        """What the task takes and gives."""
 
     def request(
         self,

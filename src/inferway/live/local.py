@@ -25,8 +25,8 @@ WARM_UP_RUNS: Final = 3
 """The first run of a model allocates and tunes; the third is near what comes after."""
 BRIEF_S: Final = 50e-6
 """Runs below this are the loop's: to wake a thread and be woken by it takes as long."""
+# A run that was interrupted by other processes counts as no more than this.
 _OUTLIER_S: Final = 4 * BRIEF_S
-"""A run that was interrupted by other processes counts as no more than this."""
 _WEIGHT: Final = 1 / 16
 
 

@@ -15,8 +15,8 @@ from typing import Any, Final, TextIO
 
 LEVELS: Final = ("debug", "info", "warning", "error", "critical")
 """How grave it is, the gravest last; nothing is as grave as ``critical``."""
+# Bytes that a pipe which is ready takes without waiting.
 _CHUNK: Final = select.PIPE_BUF
-"""Bytes that a pipe which is ready takes without waiting."""
 
 
 class Logger:

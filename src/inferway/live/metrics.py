@@ -31,6 +31,7 @@ _VARIANT: Final = ("task", "variant")
 _INSTANCE: Final = ("task", "variant", "instance")
 _NEIGHBOR: Final = ("neighbor",)
 
+# By name, without ``inferway_`` before it: kind, labels, text.
 _FAMILIES: Final[dict[str, tuple[Any, tuple[str, ...], str]]] = {
     "requests": (_COUNTER, (*_VARIANT, "outcome"), "Requests by how they ended."),
     "answers": (_COUNTER, _VARIANT, "Rows answered; a request may have several."),
@@ -141,10 +142,9 @@ _FAMILIES: Final[dict[str, tuple[Any, tuple[str, ...], str]]] = {
     "body_limit_bytes": (_GAUGE, (), "The most that there may be."),
     "bodies_refused": (_COUNTER, (), "Bodies that found no room."),
 }
-"""By name, without ``inferway_`` before it: kind, labels, text."""
 
+# By family, each sample: its labels' values, and what its kind wants behind them.
 _Samples = dict[str, Iterable[tuple[Any, ...]]]
-"""By family, each sample: its labels' values, and what its kind wants behind them."""
 
 
 def registry_of(

@@ -15,7 +15,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from inferway.runtime.allocator import trim
+from inferway.runtime.growth import trim
 
 AGAIN: Final = 60
 """Looks without a file descriptor, one a second, after which it is said again."""
@@ -25,8 +25,8 @@ LOOK_S: Final = 2.0
 """How often it is seen what the process takes."""
 SPARE_BYTES: Final = 8 * 1024**2
 """So much more than after the last time is worth the work."""
+# After so many times in a row that freed nothing, what there is counts as needed.
 _FRUITLESS: Final = 8
-"""After so many times in a row that freed nothing, what there is counts as needed."""
 _PAGES: Final = Path("/proc/self/statm")
 
 

@@ -16,8 +16,8 @@ from inferway.live.server import Server
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
+# How soon Ctrl-C is noticed: a thread that waits without a limit hears nothing.
 _POLL_S: Final = 0.1
-"""How soon Ctrl-C is noticed: a thread that waits without a limit hears nothing."""
 
 
 class Running:

@@ -30,7 +30,7 @@ from inferway.live.security.keys import ANYBODY, Guard, Keys, Role, keys_from
 from inferway.live.site import Site
 from inferway.live.threads import run_detached
 from inferway.live.tracing import tracer_from_environment
-from inferway.runtime.allocator import give_back
+from inferway.runtime.growth import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
@@ -90,13 +90,13 @@ class Server:
         self.sites: dict[str, Site] = {}
         if isinstance(deployment, Sequence):
             self.sites = {site.task: self._watched(site) for site in deployment}
+        # Of tasks that are served no more, while requests of them are on their way.
         self._dropped: set[Site] = set()
-        """Of tasks that are served no more, while requests of them are on their way."""
+        # By task, what could not be recorded, of whatever fleet.
         self._losses: dict[str, Losses] = {}
-        """By task, what could not be recorded, of whatever fleet."""
         self._changing = asyncio.Lock()
+        # Whether all sites are being stopped: nobody takes over any more.
         self._over = False
-        """Whether all sites are being stopped: nobody takes over any more."""
         folders = _folders_of(deployment) if options.apply_from is None else options.apply_from
         self._applying = Applying(self._apply, self._broken, options, folders, self.log)
         self._certificate = certificate = options.certificate

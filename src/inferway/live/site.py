@@ -82,13 +82,13 @@ class Site:
         self.balance = np.zeros(1)
         self.ready = False
         self.stats = Stats()
+        # What the node says of itself with its answers; None where it is none of a network.
         self.response_headers = ResponseHeaders(node) if node else None
-        """What the node says of itself with its answers; None where it is none of a network."""
         self.log = RequestLog()
+        # Told the name of each instance that is healthy no longer, or again, and why not.
         self.told: Callable[[str, bool, str], None] | None = None
-        """Told the name of each instance that is healthy no longer, or again, and why not."""
+        # Fleets that answer what they have, and go.
         self._retiring: dict[Pool, asyncio.Task[None]] = {}
-        """Fleets that answer what they have, and go."""
         self._traced: Callable[[str, Request], None] | None = None
         self._stopped = False
 

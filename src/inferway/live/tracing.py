@@ -153,8 +153,8 @@ class Tracer:
         )
         self._provider.add_span_processor(_module("sdk.trace.export").BatchSpanProcessor(exporter))
         self._sampler = self._provider.sampler
+        # Where a span without a parent begins, whatever may be current.
         self._nowhere = _module("context").Context()
-        """Where a span without a parent begins, whatever may be current."""
         self.start = self._provider.get_tracer("inferway").start_span
         self.kind = self._api.SpanKind
         self.error = self._api.Status(self._api.StatusCode.ERROR)

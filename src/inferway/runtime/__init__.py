@@ -1,10 +1,9 @@
 """What runs a model: the checks on its file, and the runtimes."""
 
 from inferway.runtime.artifact import ArtifactError, inspect
-from inferway.runtime.null import NullRuntime
 from inferway.runtime.onnx import OnnxRuntime
 from inferway.runtime.remote import BlockingRemote, RemoteRuntime, Served
-from inferway.runtime.runtime import Arrays, Call, Runtime, Steady, Stoppable, zeros
+from inferway.runtime.runtime import Arrays, Call, NullRuntime, Runtime, Steady, Stoppable, zeros
 from inferway.runtime.server import Fault, RemoteError
 
 __all__ = [

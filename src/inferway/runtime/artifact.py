@@ -3,6 +3,14 @@
 A model file may come from anywhere, so it is measured, hashed and parsed as data first. What was
 parsed and checked is written anew, and only that is handed to the runtime: no other reading of the
 same bytes counts, be it for fields that only the runtime knows or as a file of another format.
+
+A tensor of ONNX may name a file, an offset and a length instead of holding its data, and tensors
+are in many places: weights, sparse weights with values and indices of their own, attributes of
+nodes, nodes of branches, of functions and of training steps. Whoever wrote the file chose the name,
+so what it names would be read with the rights of this process. The walk asks the schema where
+tensors can be and looks there, so that a place that a later version adds is looked at too.
+
+Source: onnx.proto (TensorProto.external_data and data_location) and ONNX's ExternalData.md.
 """
 
 from __future__ import annotations
@@ -10,15 +18,15 @@ from __future__ import annotations
 import functools
 import hashlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 
 from inferway.protocol import Signature, Tensor, datatype_of
-from inferway.runtime.external import external_tensor
 
 if TYPE_CHECKING:
     import onnx
+    from google.protobuf.descriptor import Descriptor
 
 MAX_BYTES: Final = 2 * 1024**3
 """Size limit in bytes: a protobuf message cannot be larger."""
@@ -29,25 +37,26 @@ OLDEST_OPSET: Final = 7
 OLDEST_IR: Final = 3
 """A file format old enough for every ONNX Runtime, so that only the opset is probed."""
 
+# Metadata by which a model sets ONNX Runtime's options, its log and profile files among them, in a
+# process whose environment allows it.
 _OPTIONS: Final = "ort_config"
-"""Metadata by which a model sets ONNX Runtime's options, its log and profile files among them, in a
-process whose environment allows it."""
+# Operator of what was compiled for one device; what it runs may lie in a file that it names.
 _COMPILED: Final = "EPContext"
-"""Operator of what was compiled for one device; what it runs may lie in a file that it names."""
 _LONGEST_SHOWN: Final = 80
+_TENSOR: Final = "TensorProto"
 _TORCH: Final = ("a PyTorch file", "with torch.onnx.export")
 _PICKLE: Final = (
     "a pickled Python object",
     "with skl2onnx where it is scikit-learn's, a classifier with options={'zipmap': False}",
 )
 _TENSORFLOW: Final = ("a TensorFlow or Keras file", "with tf2onnx")
+# By the end of a file's name: what it is, and how it becomes ONNX.
 _FOREIGN: Final = {
     **dict.fromkeys((".pt", ".pth", ".ckpt", ".bin"), _TORCH),
     **dict.fromkeys((".pkl", ".pickle", ".joblib"), _PICKLE),
     **dict.fromkeys((".h5", ".hdf5", ".keras", ".pb", ".tflite"), _TENSORFLOW),
     ".safetensors": ("weights without a graph", "with torch.onnx.export from the loaded model"),
 }
-"""By the end of a file's name: what it is, and how it becomes ONNX."""
 
 
 class ArtifactError(ValueError):
@@ -272,3 +281,76 @@ def _tensor(path: Path, side: str, value: onnx.ValueInfoProto) -> Tensor:
             "export the model with a dynamic batch as its first axis"
         )
     return Tensor(value.name, datatype, shape)
+
+
+class External(NamedTuple):
+    """A tensor that lies in another file.
+
+    It has the tensor's name, or that of the nearest part around it that has one, maybe none; its
+    place in the model, as fields of the schema; and the file that it names, empty for none.
+    """
+
+    name: str
+    place: str
+    location: str
+
+
+def external_tensor(message: Any) -> External | None:
+    """Find the first tensor, in the schema's order, that lies in another file; None for none.
+
+    Protobuf's parser lets no message be nested more than 100 deep.
+    """
+    if message.DESCRIPTOR.name == _TENSOR:
+        if message.data_location == message.DEFAULT and not message.external_data:
+            return None
+        said = {entry.key: entry.value for entry in message.external_data}
+        return External(message.name, "", said.get("location", ""))
+    kind: Any = type(message)
+    for field, several in _ways(kind):
+        if several:
+            parts = getattr(message, field)
+            if not parts:
+                continue
+            for number, part in enumerate(parts):
+                found = external_tensor(part)
+                if found is not None:
+                    return _within(message, found, f"{field}[{number}]")
+        elif message.HasField(field):
+            found = external_tensor(getattr(message, field))
+            if found is not None:
+                return _within(message, found, field)
+    return None
+
+
+def _within(message: Any, found: External, field: str) -> External:
+    name = found.name or getattr(message, "name", "")
+    place = f"{field}.{found.place}" if found.place else field
+    return External(name, place, found.location)
+
+
+# Scalars are never looked at: reading raw data in Python would copy it.
+@functools.cache
+def _ways(kind: Any) -> tuple[tuple[str, bool], ...]:
+    """Fields through which a kind of message leads to tensors, and whether each holds several."""
+    empty = kind()
+    return tuple(
+        (field.name, not hasattr(getattr(empty, field.name), "DESCRIPTOR"))
+        for field in kind.DESCRIPTOR.fields
+        if field.message_type is not None and _leads(field.message_type)
+    )
+
+
+@functools.cache
+def _leads(kind: Descriptor) -> bool:
+    """Whether a message of this kind is a tensor or can hold one at any depth."""
+    seen, ahead = {kind.full_name}, [kind]
+    while ahead:
+        one = ahead.pop()
+        if one.name == _TENSOR:
+            return True
+        for field in one.fields:
+            inner = field.message_type
+            if inner is not None and inner.full_name not in seen:
+                seen.add(inner.full_name)
+                ahead.append(inner)
+    return False

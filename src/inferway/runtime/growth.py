@@ -1,11 +1,16 @@
-"""How much more memory a process takes while a model runs, by the rows of the run.
+"""The memory of runs: how much a process takes, by the rows of the run, and how it gives it back.
 
-Measured in a process of its own: only there the peak is the run's alone, and a model that takes
-more than there is costs nobody else anything.
+It is measured in a process of its own: only there the peak is the run's alone, and a model that
+takes more than there is costs nobody else anything.
+
+By default glibc keeps whatever was freed in blocks of up to 32 MiB, in an arena per thread, so that
+each instance would keep the memory of the largest request that it ever ran. Elsewhere than with
+glibc nothing is done about that.
 """
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -20,12 +25,32 @@ from typing import Any, Final
 
 from inferway.runtime.runtime import zeros
 
+LARGE_BYTES: Final = 4 * 1024**2
+"""Blocks from here on go back when they are freed. Smaller ones are as fast as ever; runs that are
+large take up to a tenth longer (`docs/benchmarks/memory.md`)."""
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_LIBRARY: Final[Any] = ctypes.CDLL(None) if sys.platform == "linux" else None
+_GLIBC: Final = hasattr(_LIBRARY, "malloc_trim")
+# Of each size; the larger peak counts.
 _RUNS: Final = 2
-"""Of each size; the larger peak counts."""
 _STEP: Final = 4
+# No further size is tried that would take longer.
 _LONGEST_S: Final = 5.0
-"""No further size is tried that would take longer."""
 _PATIENCE_S: Final = 120.0
+
+
+def give_back() -> None:
+    """Have large blocks of this process go back to the system when they are freed."""
+    if _GLIBC:
+        _LIBRARY.mallopt(_MMAP_THRESHOLD, LARGE_BYTES)
+        _LIBRARY.mallopt(_TRIM_THRESHOLD, 2 * LARGE_BYTES)
+
+
+def trim() -> None:
+    """Give all free pages back to the system; takes some milliseconds, without the GIL."""
+    if _GLIBC:
+        _LIBRARY.malloc_trim(0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +147,6 @@ def growth_of(path: Path, largest: int, limit_bytes: int, digest: str | None = N
 
 
 def _main(arguments: list[str]) -> None:
-    from inferway.runtime.allocator import give_back
     from inferway.runtime.onnx import OnnxRuntime
 
     give_back()
@@ -144,8 +168,6 @@ def _main(arguments: list[str]) -> None:
 
 
 def _peak(runtime: Any, rows: int) -> int:
-    from inferway.runtime.allocator import trim
-
     trim()
     with suppress(OSError):  # starts the highest mark anew; without it, sizes only grow
         Path("/proc/self/clear_refs").write_text("5")

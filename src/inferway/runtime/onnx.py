@@ -54,8 +54,8 @@ class OnnxRuntime:
         self._run_options = onnxruntime.RunOptions
         self._outputs = [tensor.name for tensor in self.signature.outputs]
         self.steady = True
+        # Time of a run at the end of a warm-up; None before.
         self.warmed_s: float | None = None
-        """Time of a run at the end of a warm-up; None before."""
 
     def call(self) -> Any:
         """Make what stops one run between two operators; see `inferway.runtime.Stoppable`."""
@@ -131,5 +131,5 @@ def _load(path: Path, threads: int, digest: str | None) -> _Loaded:
     return _Loaded(session, signature)
 
 
+# What runtimes have now; with the last of them a session goes.
 _LOADED: Final[WeakValueDictionary[tuple[object, ...], _Loaded]] = WeakValueDictionary()
-"""What runtimes have now; with the last of them a session goes."""

@@ -26,8 +26,8 @@ BINARY: Final = "binary_tensor_data"
 """What a server calls the binary tensor extension in its metadata."""
 HEALTH_S: Final = 0.5
 """A server that gave no answer in time is asked for so long whether it lives."""
+# Larger tensors and answers are written and read in a thread: the loop has others to serve.
 _LARGE_BYTES: Final = 128 * 1024
-"""Larger tensors and answers are written and read in a thread: the loop has others to serve."""
 
 T = TypeVar("T")
 

@@ -7,7 +7,7 @@ import enum
 import ssl
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -27,22 +27,33 @@ _LONGEST_REASON: Final = 300
 
 
 class Fault(enum.Enum):
-    """Kinds of failure; the values are label values of metrics."""
+    """Kinds of failure; the values are label values of metrics.
+
+    Attributes
+    ----------
+    REFUSED
+        The server takes no such input: another one it may take.
+    OVERLOADED
+        The server works and has no room now.
+    UNAVAILABLE
+        The server works and does not serve the model now.
+    UNREACHABLE
+        There was no connection, or it ended before the request was out.
+    LATE
+        There was no whole answer in time.
+    BROKEN
+        The server failed at the request, or what it answered is no answer to it.
+    UNFIT
+        The server's model is not what it should be: another signature, or none that can be used.
+    """
 
     REFUSED = "refused"
-    """The server takes no such input: another one it may take."""
     OVERLOADED = "overloaded"
-    """The server works and has no room now."""
     UNAVAILABLE = "unavailable"
-    """The server works and does not serve the model now."""
     UNREACHABLE = "unreachable"
-    """There was no connection, or it ended before the request was out."""
     LATE = "late"
-    """There was no whole answer in time."""
     BROKEN = "broken"
-    """The server failed at the request, or what it answered is no answer to it."""
     UNFIT = "unfit"
-    """The server's model is not what it should be: another signature, or none that can be used."""
 
 
 _FAULTS: Final = {
@@ -84,11 +95,12 @@ class RemoteError(RuntimeError):
         self.hung = False
 
 
-class ServerReply:
+class ServerReply(NamedTuple):
     """One answer of a remote server: its status, its headers by name in lower case, its body."""
 
-    def __init__(self, status: int, headers: dict[bytes, bytes], body: bytes) -> None:
-        self.status, self.headers, self.body = status, headers, body
+    status: int
+    headers: dict[bytes, bytes]
+    body: bytes
 
     @classmethod
     def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> ServerReply:
@@ -230,8 +242,8 @@ class ServerConnections(ConnectionPool):
             connect_s=CONNECT_S,
             tls=tls,
         )
+        # Calls that were made again because the first connection ended before they were out.
         self.retried = 0
-        """Calls that were made again because the first connection ended before they were out."""
 
     async def exchange(self, head: bytes, body: Sequence[bytes], deadline_s: float) -> ServerReply:
         """Send a request and read its answer, until `deadline_s` on the monotonic clock.

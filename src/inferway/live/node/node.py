@@ -53,7 +53,7 @@ from inferway.live.upstream.upstream import Upstream
 from inferway.network.layout import topology_of
 from inferway.placement.table import policy_of
 from inferway.protocol.address import joined
-from inferway.runtime.allocator import give_back
+from inferway.runtime.growth import give_back
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
