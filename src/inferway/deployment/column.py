@@ -18,16 +18,9 @@ class ColumnError(ValueError):
 
 
 def read_column(path: Path) -> NDArray[np.float64]:
-    """Read finite numbers of 0 or more, one per line; a first line of words is a heading.
+    """Read (n,) finite numbers of 0 or more, n >= 1; a first line of words is a heading.
 
-    Returns
-    -------
-    (n,) array, at least one value.
-
-    Raises
-    ------
-    ColumnError
-        If the file cannot be read or holds anything else.
+    ColumnError if the file cannot be read or holds anything else.
     """
     return np.fromiter((value for _, value in _values(path)), np.float64)
 
@@ -36,13 +29,8 @@ def time_pieces(path: Path, size: int = 65_536) -> Iterator[NDArray[np.float64]]
     """Read arrival times: seconds, or timestamps as ``2023-11-16 18:17:03.9799600``.
 
     Seconds are kept as they are; timestamps count from the first one. They come in sorted pieces of
-    at most `size`, s, one at least.
-
-    Raises
-    ------
-    ColumnError
-        As `read_column`, and if a time is before the one above it, when the piece with the bad line
-        is asked for.
+    at most `size`, s, one at least. ColumnError as `read_column`, and if a time is before the one
+    above it, when the piece with the bad line is asked for.
     """
     values = _values(path)
     last = -math.inf
@@ -60,32 +48,23 @@ def _values(path: Path) -> Iterator[tuple[int, float]]:
     """Read (line, value) pairs, at least one."""
     cells = _cells(path)
     first = next(cells, None)
-    if first is not None and not _looks_like_a_value(first[1]):
+    if first is not None and not (first[1][0].isdigit() or first[1][0] in "-+."):
         first = next(cells, None)
     if first is None:
         raise ColumnError(f"{path} holds no values")
-    read = _seconds if _number(first[1]) is not None else _timestamps
-    yield from read(path, chain([first], cells))
-
-
-def _seconds(path: Path, cells: Iterator[tuple[int, str]]) -> Iterator[tuple[int, float]]:
-    for line, cell in cells:
-        value = _number(cell)
+    timed = _number(first[1]) is None
+    start = None
+    for line, cell in chain([first], cells):
+        value = _nanoseconds(cell) if timed else _number(cell)
         if value is None or not math.isfinite(value):
-            raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a number of seconds")
-        if value < 0:
+            noun = "timestamp" if timed else "number of seconds"
+            raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a {noun}")
+        if timed:
+            start = value if start is None else start
+            value = (value - start) / 1e9
+        elif value < 0:
             raise ColumnError(f"{path} line {line}: {value:g} s is negative")
         yield line, value
-
-
-def _timestamps(path: Path, cells: Iterator[tuple[int, str]]) -> Iterator[tuple[int, float]]:
-    start = None
-    for line, cell in cells:
-        nanoseconds = _nanoseconds(cell)
-        if nanoseconds is None:
-            raise ColumnError(f"{path} line {line}: {cell[:40]!r} is not a timestamp")
-        start = nanoseconds if start is None else start
-        yield line, (nanoseconds - start) / 1e9
 
 
 def _cells(path: Path) -> Iterator[tuple[int, str]]:
@@ -100,10 +79,6 @@ def _cells(path: Path) -> Iterator[tuple[int, str]]:
         raise ColumnError(f"{path} cannot be read: {reason}") from None
 
 
-def _looks_like_a_value(cell: str) -> bool:
-    return cell[:1].isdigit() or cell[:1] in {"-", "+", "."}
-
-
 def _number(cell: str) -> float | None:
     try:
         return float(cell)
@@ -115,11 +90,9 @@ def _nanoseconds(cell: str) -> int | None:
     """Read a timestamp to the nanosecond: datetime keeps only six digits of the fraction."""
     whole, _, rest = cell.partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))]
-    zone = rest[len(digits) :]
     try:
-        moment = datetime.fromisoformat(whole + zone)
+        moment = datetime.fromisoformat(whole + rest[len(digits) :])
     except ValueError:
         return None
-    epoch = datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
-    seconds = (moment - epoch).days * 86400 + (moment - epoch).seconds
-    return seconds * 10**9 + int(digits[:9].ljust(9, "0") or 0)
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC if moment.tzinfo else None)
+    return (since.days * 86400 + since.seconds) * 10**9 + int(digits[:9].ljust(9, "0") or 0)

@@ -24,7 +24,7 @@ from inferway.deployment.policies import (
     scheduled_dispatch,
     spec_of,
 )
-from inferway.deployment.section import UNWRITTEN, Name, Section
+from inferway.deployment.section import UNWRITTEN, Name, Section, says
 from inferway.deployment.setting import set_all, setting
 from inferway.deployment.source import Source, given, read
 from inferway.deployment.tasks import Task, Variant
@@ -44,32 +44,29 @@ _STEERED = {"r-jiq", "r-jsq", "r-jsq-d", "tad", "tad-op", "priced"}
 class Cost(Section):
     """What placement minimizes: latency plus alpha times inaccuracy (eq. 6 of [SiSalem23])."""
 
-    alpha: Number
-    """Milliseconds that one point of inaccuracy (0..100) is worth."""
+    alpha: Annotated[Number, says("Milliseconds that one point of inaccuracy (0..100) is worth.")]
 
 
 @dataclass(frozen=True)
 class Deployment(Section):
     """An Inferway deployment: what is served, where, and by which policies."""
 
-    tasks: Annotated[dict[Name, Task], Field(min_length=1)]
-    """What clients ask for, by name."""
-    nodes: dict[Name, Node] = field(default_factory=dict)
-    """The machines, by name; one node `here` with one instance of each variant if not given."""
-    network: Network | None = None
-    """How the nodes are joined."""
-    dispatch: DispatchPolicy | None = None
-    """Which server answers a request."""
-    scheduling: SchedulingPolicy | None = None
-    """How routing changes per second."""
-    placement: PlacementPolicy | None = None
-    """Which variants live on which node."""
-    cost: Cost | None = None
-    """What placement minimizes."""
-    seed: Annotated[int, Strict(), Field(ge=0, lt=2**63)] = 0
-    """Start of all random numbers."""
-    workload: dict[Name, Workload] = field(default_factory=dict)
-    """How requests arrive, by task."""
+    tasks: Annotated[dict[Name, Task], Field(min_length=1), says("What clients ask for, by name.")]
+    nodes: Annotated[
+        dict[Name, Node],
+        says(
+            "The machines, by name; one node `here` with one instance of each variant if not given."
+        ),
+    ] = field(default_factory=dict)
+    network: Annotated[Network | None, says("How the nodes are joined.")] = None
+    dispatch: Annotated[DispatchPolicy | None, says("Which server answers a request.")] = None
+    scheduling: Annotated[SchedulingPolicy | None, says("How routing changes per second.")] = None
+    placement: Annotated[PlacementPolicy | None, says("Which variants live on which node.")] = None
+    cost: Annotated[Cost | None, says("What placement minimizes.")] = None
+    seed: Annotated[int, Strict(), Field(ge=0, lt=2**63), says("Start of all random numbers.")] = 0
+    workload: Annotated[dict[Name, Workload], says("How requests arrive, by task.")] = field(
+        default_factory=dict
+    )
     source: Annotated[Source, UNWRITTEN] = field(
         default_factory=lambda: Source(Path("deployment")), repr=False, compare=False
     )

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from pydantic_core import ErrorDetails
 
@@ -98,6 +98,29 @@ def shown(value: Any) -> str:
             return text if len(text) <= 40 else text[:37] + "..."
 
 
+_SENTENCES: Final = {
+    "refused": "{sentence}",
+    "missing": "is needed and not given",
+    "greater_than_equal": "must be {ge} or more, not {value}",
+    "less_than_equal": "must be {le:,} or less, not {value}",
+    "greater_than": "must be above {gt:g}, not {value}",
+    "less_than": "must be below {most}, not {value}",
+    **dict.fromkeys(
+        ("int_type", "int_from_float", "int_parsing"), "expected a whole number, got {value}"
+    ),
+    "string_type": "expected a word, got {value}",
+    **dict.fromkeys(("tuple_type", "list_type"), "expected a list, got {value}"),
+    "too_short": "needs at least {min_length}, and has {actual_length}",
+    "too_long": "takes at most {max_length}, and has {actual_length}",
+    "string_too_short": "is empty",
+    **dict.fromkeys(
+        ("model_type", "dict_type", "dataclass_type", "model_attributes_type"),
+        "expected keys{such}, got {value}",
+    ),
+}
+"""By pydantic's type of an error, of whose context the sentences are made."""
+
+
 def sentence_of(detail: ErrorDetails, key: str, keys: Sequence[str]) -> str:
     """Say what pydantic finds wrong with a value.
 
@@ -110,46 +133,20 @@ def sentence_of(detail: ErrorDetails, key: str, keys: Sequence[str]) -> str:
     keys
         Those that are known at this place; beside it, where the key itself is unknown.
     """
-    value = shown(detail["input"])
-    limits: Mapping[str, Any] = detail.get("ctx", {})
-    match detail["type"]:
-        case "refused":
-            return str(limits["sentence"])
-        case "missing" if isinstance(detail["loc"][-1], int):
-            return f"has too few items: number {detail['loc'][-1] + 1} is missing"
-        case "missing":
-            return "is needed and not given"
-        case "extra_forbidden" | "unexpected_keyword_argument":
-            return f"unknown key; {nearest(key, keys)}"
-        case "literal_error":
-            words = str(limits["expected"]).replace(" or ", ", ").split(", ")
-            known = [word.strip("'") for word in words]
-            return f"{value} is not possible; {nearest(str(detail['input']), known)}"
-        case "greater_than_equal":
-            return f"must be {limits['ge']} or more, not {value}"
-        case "less_than_equal":
-            return f"must be {limits['le']:,} or less, not {value}"
-        case "greater_than":
-            return f"must be above {limits['gt']:g}, not {value}"
-        case "less_than":
-            most = limits["lt"]
-            most = f"{most:,}" if isinstance(most, int) else f"{most:g}"
-            return f"must be below {most}, not {value}"
-        case "int_type" | "int_from_float" | "int_parsing":
-            return f"expected a whole number, got {value}"
-        case "string_type":
-            return f"expected a word, got {value}"
-        case "model_type" | "dict_type" | "dataclass_type" | "model_attributes_type":
-            such = f" such as {', '.join(keys[:3])}" if keys else ""
-            return f"expected keys{such}, got {value}"
-        case "tuple_type" | "list_type":
-            return f"expected a list, got {value}"
-        case "too_short":
-            return f"needs at least {limits['min_length']}, and has {limits['actual_length']}"
-        case "too_long":
-            return f"takes at most {limits['max_length']}, and has {limits['actual_length']}"
-        case "string_too_short":
-            return "is empty"
-        case _:
-            message = detail["msg"]
-            return message[:1].lower() + message[1:]
+    value, kind, step = shown(detail["input"]), detail["type"], detail["loc"][-1:]
+    limits: dict[str, Any] = detail.get("ctx", {})
+    if kind == "missing" and isinstance(step[0], int):
+        return f"has too few items: number {step[0] + 1} is missing"
+    if kind in {"extra_forbidden", "unexpected_keyword_argument"}:
+        return f"unknown key; {nearest(key, keys)}"
+    if kind == "literal_error":
+        words = str(limits["expected"]).replace(" or ", ", ").split(", ")
+        known = [word.strip("'") for word in words]
+        return f"{value} is not possible; {nearest(str(detail['input']), known)}"
+    if kind in _SENTENCES:
+        most = limits.get("lt")
+        most = f"{most:,}" if isinstance(most, int) else f"{most:g}" if most else ""
+        such = f" such as {', '.join(keys[:3])}" if keys else ""
+        return _SENTENCES[kind].format(**limits, value=value, most=most, such=such)
+    message = detail["msg"]
+    return message[:1].lower() + message[1:]

@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 from pydantic import AfterValidator, Discriminator, Field, Tag, WithJsonSchema
 
-from inferway.deployment.section import ReadAs, Section
+from inferway.deployment.section import ReadAs, Section, says
 from inferway.deployment.units import Count, PositiveSeconds, refuse
 
 if TYPE_CHECKING:
@@ -73,14 +73,24 @@ Url = Annotated[
 class Remote(Section):
     """A model behind a server of the Open Inference Protocol: Triton, MLServer, OVMS, Inferway."""
 
-    url: Url
-    """The model's URL: http://HOST:PORT/v2/models/NAME, with /versions/VERSION if it has some."""
-    concurrency: Count | None = None
-    """Most requests at the server at once; the number of instances where a node lists none."""
-    timeout_s: Annotated[PositiveSeconds, Field(alias="timeout")] = 10.0
-    """Longest wait for one answer."""
-    key: Annotated[str, AfterValidator(_variable)] | None = None
-    """Name of the environment variable that holds the server's bearer key."""
+    url: Annotated[
+        Url,
+        says(
+            "The model's URL: http://HOST:PORT/v2/models/NAME, with "
+            "/versions/VERSION if it has some."
+        ),
+    ]
+    concurrency: Annotated[
+        Count | None,
+        says(
+            "Most requests at the server at once; the number of instances where a node lists none."
+        ),
+    ] = None
+    timeout_s: Annotated[PositiveSeconds, says("Longest wait for one answer.", "timeout")] = 10.0
+    key: Annotated[
+        Annotated[str, AfterValidator(_variable)] | None,
+        says("Name of the environment variable that holds the server's bearer key."),
+    ] = None
 
     def runtime(
         self, *, signature: Signature | None = None, timeout_s: float | None = None

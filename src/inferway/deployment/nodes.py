@@ -15,15 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from inferway.deployment.section import (
-    UNWRITTEN,
-    File,
-    Host,
-    HostPort,
-    Name,
-    Section,
-    Switch,
-)
+from inferway.deployment.section import UNWRITTEN, File, Host, HostPort, Name, Section, Switch, says
 from inferway.deployment.units import (
     MOST,
     Bytes,
@@ -62,51 +54,55 @@ def written(key: tuple[str, str]) -> str:
 class Failure(Section):
     """How each instance of a variant fails and returns, at random."""
 
-    every_s: Annotated[PositiveSeconds, Field(alias="every")]
-    """Mean time from its start or return to its next failure."""
-    for_s: Annotated[PositiveSeconds, Field(alias="for")]
-    """Mean time until it returns."""
+    every_s: Annotated[
+        PositiveSeconds, says("Mean time from its start or return to its next failure.", "every")
+    ]
+    for_s: Annotated[PositiveSeconds, says("Mean time until it returns.", "for")]
 
 
 @dataclass(frozen=True)
 class Outage(Section):
     """A failure at a set time."""
 
-    instances: Annotated[Instances, Field(min_length=1)]
-    """How many instances of which variants fail together, the first ones of each."""
-    at_s: Annotated[Seconds, Field(alias="at")]
-    """When, from the start of the workload."""
-    for_s: Annotated[PositiveSeconds, Field(alias="for")]
-    """How long they are away."""
+    instances: Annotated[
+        Instances,
+        Field(min_length=1),
+        says("How many instances of which variants fail together, the first ones of each."),
+    ]
+    at_s: Annotated[Seconds, says("When, from the start of the workload.", "at")]
+    for_s: Annotated[PositiveSeconds, says("How long they are away.", "for")]
 
 
 @dataclass(frozen=True)
 class Store(Section):
     """The models that a node keeps on its disk, and where it may fetch others from."""
 
-    limit: Bytes = 20 * 10**9
-    """What all files of the store may take; those used longest ago go first."""
-    schemes: Annotated[tuple[Literal["file", "https"], ...], Field(min_length=1)] = (
+    limit: Annotated[
+        Bytes, says("What all files of the store may take; those used longest ago go first.")
+    ] = 20 * 10**9
+    schemes: Annotated[
+        tuple[Literal["file", "https"], ...], Field(min_length=1), says("How models may come.")
+    ] = (
         "file",
         "https",
     )
-    """How models may come."""
-    hosts: tuple[Host, ...] | None = None
-    """Hosts that they may come from by https; any if not given."""
-    private: Switch = False
-    """Whether such hosts may have addresses of networks that are not public."""
-    loopback: Switch = False
-    """Whether they may be this machine."""
+    hosts: Annotated[
+        tuple[Host, ...] | None, says("Hosts that they may come from by https; any if not given.")
+    ] = None
+    private: Annotated[
+        Switch, says("Whether such hosts may have addresses of networks that are not public.")
+    ] = False
+    loopback: Annotated[Switch, says("Whether they may be this machine.")] = False
 
 
 @dataclass(frozen=True)
 class NodeLimits(Section):
     """How much of the machine's memory the requests of all clients may take together."""
 
-    memory: Bytes = 512 * 1024**2
-    """Growth of resident memory while requests run."""
-    bodies: Bytes = 256 * 1024**2
-    """Bodies of requests that have come in part, or wait, over all connections."""
+    memory: Annotated[Bytes, says("Growth of resident memory while requests run.")] = 512 * 1024**2
+    bodies: Annotated[
+        Bytes, says("Bodies of requests that have come in part, or wait, over all connections.")
+    ] = 256 * 1024**2
 
 
 @dataclass(frozen=True)
@@ -114,49 +110,62 @@ class Node(Section):
     """A machine."""
 
     name: Annotated[str, UNWRITTEN] = ""
-    budget_bytes: Annotated[Bytes | None, Field(alias="budget")] = None
-    """What its instances may take together; unlimited if not given."""
-    hardware: Name = "cpu"
-    """Which of the variants' service times hold here."""
-    instances: Instances = field(default_factory=dict)
-    """Running copies, as TASK/VARIANT: COUNT; one of each variant if not given."""
-    pinned: Instances = field(default_factory=dict)
-    """Copies that placement may not take away."""
-    buffer: Count | None = None
-    """Most requests at one instance, the one in service included; unlimited if not given."""
-    queue: Literal["per-server", "central"] = "per-server"
-    """Whether requests wait at an instance or in one queue of the node."""
-    late: Literal["drop", "serve"] = "drop"
-    """What becomes of a request whose deadline passes in the queue."""
+    budget_bytes: Annotated[
+        Bytes | None,
+        says("What its instances may take together; unlimited if not given.", "budget"),
+    ] = None
+    hardware: Annotated[Name, says("Which of the variants' service times hold here.")] = "cpu"
+    instances: Annotated[
+        Instances, says("Running copies, as TASK/VARIANT: COUNT; one of each variant if not given.")
+    ] = field(default_factory=dict)
+    pinned: Annotated[Instances, says("Copies that placement may not take away.")] = field(
+        default_factory=dict
+    )
+    buffer: Annotated[
+        Count | None,
+        says("Most requests at one instance, the one in service included; unlimited if not given."),
+    ] = None
+    queue: Annotated[
+        Literal["per-server", "central"],
+        says("Whether requests wait at an instance or in one queue of the node."),
+    ] = "per-server"
+    late: Annotated[
+        Literal["drop", "serve"],
+        says("What becomes of a request whose deadline passes in the queue."),
+    ] = "drop"
     failures: Annotated[
         dict[Pair, Failure],
         Field(json_schema_extra={"examples": [{"digits/tiny": {"every": "1 h", "for": "60 s"}}]}),
+        says("Which variants' instances fail and return at random, as TASK/VARIANT."),
     ] = field(default_factory=dict)
-    """Which variants' instances fail and return at random, as TASK/VARIANT."""
-    outages: tuple[Outage, ...] = ()
-    """Failures at set times."""
-    repository: Switch = False
-    """Whether this node can always serve every task."""
-    address: HostPort | None = None
-    """Where clients reach it, port 8000 if not given; {node} stands for its name."""
-    peer: HostPort | None = None
-    """Where other nodes forward to; the same host and port 8003 if not given."""
-    control: HostPort | None = None
-    """Where its neighbors' control messages go; the same host and port 7447 if not given."""
-    store: Store = field(default_factory=Store)
-    """The models on its disk, and where others may come from."""
-    limits: NodeLimits = field(default_factory=NodeLimits)
-    """Most memory that requests may take."""
+    outages: Annotated[tuple[Outage, ...], says("Failures at set times.")] = ()
+    repository: Annotated[Switch, says("Whether this node can always serve every task.")] = False
+    address: Annotated[
+        HostPort | None,
+        says("Where clients reach it, port 8000 if not given; {node} stands for its name."),
+    ] = None
+    peer: Annotated[
+        HostPort | None,
+        says("Where other nodes forward to; the same host and port 8003 if not given."),
+    ] = None
+    control: Annotated[
+        HostPort | None,
+        says("Where its neighbors' control messages go; the same host and port 7447 if not given."),
+    ] = None
+    store: Annotated[Store, says("The models on its disk, and where others may come from.")] = (
+        field(default_factory=Store)
+    )
+    limits: Annotated[NodeLimits, says("Most memory that requests may take.")] = field(
+        default_factory=NodeLimits
+    )
 
 
 @dataclass(frozen=True)
 class BudgetShare(Section):
     """A part of a tier's nodes and their budget."""
 
-    share: Ratio
-    """Share of the tier's nodes."""
-    size_bytes: Annotated[Bytes, Field(alias="size")]
-    """Budget of each of them."""
+    share: Annotated[Ratio, says("Share of the tier's nodes.")]
+    size_bytes: Annotated[Bytes, says("Budget of each of them.", "size")]
 
 
 def _budget_kind(value: Any) -> str:
@@ -174,14 +183,16 @@ Budget = Annotated[
 class Tier(Node):
     """One level of a tree of nodes, from the root down."""
 
-    tier: Name = field(kw_only=True)
-    """Its name."""
-    nodes: Count = field(kw_only=True)
-    """How many nodes it has."""
-    rtt_s: Annotated[Seconds | None, Field(alias="rtt")] = field(default=None, kw_only=True)
-    """Round-trip time from each of its nodes to its parent in the tier above."""
-    budget_bytes: Annotated[Budget | None, Field(alias="budget")] = None  # type: ignore[assignment]
-    """Budget of each node, or shares of the nodes with different budgets."""
+    tier: Annotated[Name, says("Its name.")] = field(kw_only=True)
+    nodes: Annotated[Count, says("How many nodes it has.")] = field(kw_only=True)
+    rtt_s: Annotated[
+        Seconds | None,
+        says("Round-trip time from each of its nodes to its parent in the tier above.", "rtt"),
+    ] = field(default=None, kw_only=True)
+    budget_bytes: Annotated[
+        Budget | None,
+        says("Budget of each node, or shares of the nodes with different budgets.", "budget"),
+    ] = None  # type: ignore[assignment]
 
     @field_validator("budget_bytes")
     @classmethod
@@ -208,10 +219,8 @@ class Tier(Node):
 class Link(Section):
     """A connection of two nodes."""
 
-    between: tuple[Name, Name]
-    """The two nodes."""
-    rtt_s: Annotated[Seconds, Field(alias="rtt")]
-    """Round-trip time."""
+    between: Annotated[tuple[Name, Name], says("The two nodes.")]
+    rtt_s: Annotated[Seconds, says("Round-trip time.", "rtt")]
 
     @field_validator("between")
     @classmethod
@@ -225,16 +234,26 @@ class Link(Section):
 class Network(Section):
     """How the nodes are joined: links by name, a tree of tiers, or a graph file."""
 
-    links: Annotated[tuple[Link, ...], Field(min_length=1)] | None = None
-    """Links between the nodes under `nodes`."""
-    tree: Annotated[tuple[Tier, ...], Field(min_length=1)] | None = None
-    """Tiers of nodes, the root first."""
-    gml: File | None = None
-    """A graph in GML, such as the Internet Topology Zoo's."""
-    others: Node | None = None
-    """What the nodes of a graph or of links are that `nodes` does not describe."""
-    max_wait: PositiveSeconds = 0.1
-    """A live node's servers with a longer predicted wait are passed over; a repository's never."""
+    links: Annotated[
+        Annotated[tuple[Link, ...], Field(min_length=1)] | None,
+        says("Links between the nodes under `nodes`."),
+    ] = None
+    tree: Annotated[
+        Annotated[tuple[Tier, ...], Field(min_length=1)] | None,
+        says("Tiers of nodes, the root first."),
+    ] = None
+    gml: Annotated[File | None, says("A graph in GML, such as the Internet Topology Zoo's.")] = None
+    others: Annotated[
+        Node | None,
+        says("What the nodes of a graph or of links are that `nodes` does not describe."),
+    ] = None
+    max_wait: Annotated[
+        PositiveSeconds,
+        says(
+            "A live node's servers with a longer predicted wait are "
+            "passed over; a repository's never."
+        ),
+    ] = 0.1
 
     @field_validator("tree")
     @classmethod

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
 import functools
-import inspect
-import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -22,59 +19,12 @@ from inferway.deployment.source import Source
 def outline(root: type[Section]) -> dict[str, Any]:
     """Return the JSON Schema (draft 2020-12) of a whole file, made once, for those who read it."""
     plain = TypeAdapter(root).json_schema(by_alias=True)
-    sections = {section.__name__: section for section in _below(Section)}
-    for name, node in {root.__name__: plain, **plain["$defs"]}.items():
-        if name in sections:
-            _describe(node, sections[name])
     tidy: dict[str, Any] = _tidy(plain)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "Inferway deployment",
         **tidy,
     }
-
-
-def _below(section: type[Section]) -> Iterator[type[Section]]:
-    for inner in section.__subclasses__():
-        yield inner
-        yield from _below(inner)
-
-
-def _describe(node: dict[str, Any], section: type[Section]) -> None:
-    """Add to each property the string that the code has below its field."""
-    texts: dict[str, str] = {}
-    for base in reversed(section.__mro__):
-        if issubclass(base, Section):
-            texts |= _descriptions(base.__module__).get(base.__name__, {})
-    for key, text in texts.items():
-        value = node["properties"].get(key)
-        if value is not None:
-            node["properties"][key] = dict(sorted((value | {"description": text}).items()))
-
-
-@functools.cache
-def _descriptions(module: str) -> Mapping[str, Mapping[str, str]]:
-    """Return the strings below the fields of a module's classes: class -> key -> text."""
-    texts: dict[str, dict[str, str]] = {}
-    for node in ast.parse(inspect.getsource(sys.modules[module])).body:
-        if isinstance(node, ast.ClassDef):
-            texts[node.name] = {}
-            for field, below in zip(node.body, node.body[1:], strict=False):
-                match field, below:
-                    case (
-                        ast.AnnAssign(target=ast.Name(id=name), annotation=annotation),
-                        ast.Expr(value=ast.Constant(value=str(text))),
-                    ):
-                        texts[node.name][_alias(annotation) or name] = inspect.cleandoc(text)
-    return texts
-
-
-def _alias(annotation: ast.expr) -> str | None:
-    """Return the key that a field has in the file, where its annotation says another name."""
-    for node in ast.walk(annotation):
-        if isinstance(node, ast.keyword) and node.arg == "alias":
-            return str(ast.literal_eval(node.value))
-    return None
 
 
 # Limits that pydantic leaves under its own names where a validator of ours comes first.

@@ -36,7 +36,7 @@ from pydantic import (
 )
 from pydantic_core import core_schema
 
-from inferway.deployment.section import Section
+from inferway.deployment.section import Section, says
 from inferway.deployment.units import PositiveSeconds, refuse
 
 FILE_POLICY = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_][A-Za-z0-9_]*)")
@@ -216,8 +216,11 @@ class _FilePolicy(PolicySection):
 
     model_config = ConfigDict(extra="allow")
 
-    policy: Annotated[str, Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$")]
-    """FILE.py:CLASS, the file relative to this one."""
+    policy: Annotated[
+        str,
+        Field(pattern=r"^.+\.py:[A-Za-z_][A-Za-z0-9_]*$"),
+        says("FILE.py:CLASS, the file relative to this one."),
+    ]
 
     @field_validator("policy")
     @classmethod

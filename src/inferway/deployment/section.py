@@ -11,6 +11,7 @@ from pydantic import (
     AfterValidator,
     BeforeValidator,
     ConfigDict,
+    Field,
     GetCoreSchemaHandler,
     TypeAdapter,
     ValidationInfo,
@@ -26,8 +27,7 @@ class Section:
     """A mapping of the file with known keys; others are refused.
 
     Sections are frozen dataclasses: values of a file are checked and turned into SI units while it
-    is read, and what is made in Python is taken as it stands. A string below a field describes it;
-    `schema` reads these strings, and no start has to.
+    is read, and what is made in Python is taken as it stands.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
@@ -42,6 +42,11 @@ class Section:
             If a file may not say it.
         """
         return TypeAdapter(cls).validate_python(value)
+
+
+def says(description: str, key: str | None = None) -> Any:
+    """Describe a field, and name its key in the file where that is another."""
+    return Field(alias=key, description=description)
 
 
 class _Unwritten:

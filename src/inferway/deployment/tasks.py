@@ -14,15 +14,7 @@ from pydantic import Discriminator, Field, Tag, field_validator, model_validator
 from inferway.deployment.column import ColumnError, read_column
 from inferway.deployment.models import ModelUri, UrlOrRemote
 from inferway.deployment.policies import DispatchPolicy
-from inferway.deployment.section import (
-    UNWRITTEN,
-    File,
-    Folder,
-    Name,
-    ReadAs,
-    Section,
-    Switch,
-)
+from inferway.deployment.section import UNWRITTEN, File, Folder, Name, ReadAs, Section, Switch, says
 from inferway.deployment.units import (
     Bytes,
     Count,
@@ -68,22 +60,35 @@ def _samples(path: Path) -> tuple[float, ...]:
 class ServiceTime(Section):
     """A service time: its mean (or rate, one over it) and how it varies."""
 
-    distribution: Annotated[str, ReadAs(_DISTRIBUTION, str)] = "deterministic"
-    """How single service times spread around the mean."""
-    mean_s: Annotated[PositiveSeconds, Field(alias="mean")] = field(default_factory=float)
-    """Mean time that one request takes, at batch 1."""
-    rate: PositiveRate = field(default_factory=float)
-    """Requests that one instance serves per second when it is never idle; instead of `mean`."""
-    cv: PositiveNumber = field(default_factory=float)
-    """Coefficient of variation (standard deviation over mean): lognormal, hyperexponential."""
-    stages: FewCount = field(default_factory=lambda: 1)
-    """Number of exponential stages in a row: erlang."""
-    samples_s: Annotated[tuple[PositiveSeconds, ...], Field(alias="samples")] = field(
-        default_factory=tuple
+    distribution: Annotated[
+        str, ReadAs(_DISTRIBUTION, str), says("How single service times spread around the mean.")
+    ] = "deterministic"
+    mean_s: Annotated[
+        PositiveSeconds, says("Mean time that one request takes, at batch 1.", "mean")
+    ] = field(default_factory=float)
+    rate: Annotated[
+        PositiveRate,
+        says(
+            "Requests that one instance serves per second when it is never idle; instead of `mean`."
+        ),
+    ] = field(default_factory=float)
+    cv: Annotated[
+        PositiveNumber,
+        says(
+            "Coefficient of variation (standard deviation over mean): lognormal, hyperexponential."
+        ),
+    ] = field(default_factory=float)
+    stages: Annotated[FewCount, says("Number of exponential stages in a row: erlang.")] = field(
+        default_factory=lambda: 1
     )
-    """Measured service times: empirical."""
-    file: Annotated[tuple[float, ...], ReadAs(File, _samples)] = field(default_factory=tuple)
-    """One measured service time in seconds per line, instead of `samples`: empirical."""
+    samples_s: Annotated[
+        tuple[PositiveSeconds, ...], says("Measured service times: empirical.", "samples")
+    ] = field(default_factory=tuple)
+    file: Annotated[
+        tuple[float, ...],
+        ReadAs(File, _samples),
+        says("One measured service time in seconds per line, instead of `samples`: empirical."),
+    ] = field(default_factory=tuple)
 
     def __post_init__(self) -> None:
         if not self.mean_s and self.rate:
@@ -155,14 +160,21 @@ ServiceTimes = Annotated[
 class Batch(Section):
     """Sizes at which a variant may serve several requests at once, and how long each takes."""
 
-    sizes: Annotated[tuple[Count, ...], Field(min_length=1)]
-    """Batch sizes, increasing."""
-    service_s: Annotated[tuple[PositiveSeconds, ...], Field(alias="service"), Field(min_length=1)]
-    """Service time of a whole batch, one per size."""
-    min: Count = field(default_factory=int)
-    """Smallest batch to start while more requests may come; the smallest size if not given."""
-    max: Count = field(default_factory=int)
-    """Largest batch; the largest size if not given."""
+    sizes: Annotated[tuple[Count, ...], Field(min_length=1), says("Batch sizes, increasing.")]
+    service_s: Annotated[
+        tuple[PositiveSeconds, ...],
+        Field(min_length=1),
+        says("Service time of a whole batch, one per size.", "service"),
+    ]
+    min: Annotated[
+        Count,
+        says(
+            "Smallest batch to start while more requests may come; the smallest size if not given."
+        ),
+    ] = field(default_factory=int)
+    max: Annotated[Count, says("Largest batch; the largest size if not given.")] = field(
+        default_factory=int
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min", self.min or self.sizes[0])
@@ -196,26 +208,44 @@ class Variant(Section):
     """One model that can answer a task."""
 
     name: Annotated[str, UNWRITTEN] = ""
-    model: ModelUri | None = None
-    """The model: zoo://digits/tiny, file:///models/own.onnx, or a path relative to this file."""
-    digest: (
-        Annotated[str, Field(json_schema_extra={"pattern": "^sha256:[0-9a-fA-F]{64}$"})] | None
-    ) = None
-    """SHA-256 of the model file, checked before it is loaded."""
-    accuracy: Ratio = field(default_factory=lambda: math.nan)
-    """Share of requests answered rightly; from the zoo's profile if not given."""
-    size_bytes: Annotated[Bytes | None, Field(alias="size")] = None
-    """What one instance takes of its node's budget; the model's own size if not given."""
-    service: ServiceTimes = field(default_factory=dict)
-    """Service time, or one per hardware; from the zoo's profile if not given."""
-    price: Number | None = None
-    """What one instance costs, in any unit that is the same for all variants."""
-    energy: Joules | None = None
-    """What one request takes on average; needed where the task has an energy budget."""
-    batch: Batch | None = None
-    """Serve several requests at once."""
-    remote: UrlOrRemote | None = None
-    """The model behind another server, instead of `model`: its URL, or more about it."""
+    model: Annotated[
+        ModelUri | None,
+        says(
+            "The model: zoo://digits/tiny, file:///models/own.onnx, or "
+            "a path relative to this file."
+        ),
+    ] = None
+    digest: Annotated[
+        Annotated[str, Field(json_schema_extra={"pattern": "^sha256:[0-9a-fA-F]{64}$"})] | None,
+        says("SHA-256 of the model file, checked before it is loaded."),
+    ] = None
+    accuracy: Annotated[
+        Ratio, says("Share of requests answered rightly; from the zoo's profile if not given.")
+    ] = field(default_factory=lambda: math.nan)
+    size_bytes: Annotated[
+        Bytes | None,
+        says(
+            "What one instance takes of its node's budget; the model's own size if not given.",
+            "size",
+        ),
+    ] = None
+    service: Annotated[
+        ServiceTimes,
+        says("Service time, or one per hardware; from the zoo's profile if not given."),
+    ] = field(default_factory=dict)
+    price: Annotated[
+        Number | None,
+        says("What one instance costs, in any unit that is the same for all variants."),
+    ] = None
+    energy: Annotated[
+        Joules | None,
+        says("What one request takes on average; needed where the task has an energy budget."),
+    ] = None
+    batch: Annotated[Batch | None, says("Serve several requests at once.")] = None
+    remote: Annotated[
+        UrlOrRemote | None,
+        says("The model behind another server, instead of `model`: its URL, or more about it."),
+    ] = None
 
     @field_validator("digest")
     @classmethod
@@ -255,14 +285,19 @@ class Variant(Section):
 class PublishedCatalog(Section):
     """A published table that a task takes its variants from."""
 
-    name: Annotated[str, Field(min_length=1)] | None = None
-    """A built-in table, such as paper/yolov4."""
-    timm: Folder | None = None
-    """A folder that holds timm's results files."""
-    hardware: Name | None = None
-    """Which of timm's speed tables to read, such as rtx3090."""
-    variants: Literal["pareto", "all"] | tuple[Name, ...] = "pareto"
-    """Which variants: those that no other beats in both accuracy and speed, all, or a list."""
+    name: Annotated[
+        Annotated[str, Field(min_length=1)] | None, says("A built-in table, such as paper/yolov4.")
+    ] = None
+    timm: Annotated[Folder | None, says("A folder that holds timm's results files.")] = None
+    hardware: Annotated[
+        Name | None, says("Which of timm's speed tables to read, such as rtx3090.")
+    ] = None
+    variants: Annotated[
+        Literal["pareto", "all"] | tuple[Name, ...],
+        says(
+            "Which variants: those that no other beats in both accuracy and speed, all, or a list."
+        ),
+    ] = "pareto"
 
     @model_validator(mode="after")
     def _has_one_source(self) -> PublishedCatalog:
@@ -278,24 +313,34 @@ class Task(Section):
     """What a client asks for."""
 
     name: Annotated[str, UNWRITTEN] = ""
-    variants: Annotated[dict[Name, Variant], Field(min_length=1)] = field(default_factory=dict)
-    """The models that can answer, by name."""
-    catalog: PublishedCatalog | None = None
-    """A table to take the variants from, instead of `variants`."""
-    accuracy_target: Ratio | None = None
-    """Mean accuracy promised."""
-    energy_budget: PositiveJoules | None = None
-    """Most energy that a request may take on average."""
-    deadline_s: Annotated[PositiveSeconds | None, Field(alias="deadline")] = None
-    """Time by which each request is to be answered, from its arrival."""
-    count: Count = 1
-    """Number of identical tasks, NAME-0, NAME-1, ... when above 1."""
-    max_instances: FewCount | None = None
-    """Most instances of one variant on one node."""
-    dispatch: DispatchPolicy | None = None
-    """Dispatch policy of this task, instead of the one at the top level."""
-    idempotent: Switch = field(default_factory=lambda: True)
-    """Whether a request may be run twice; yes unless said where no variant is a `remote`."""
+    variants: Annotated[
+        dict[Name, Variant], Field(min_length=1), says("The models that can answer, by name.")
+    ] = field(default_factory=dict)
+    catalog: Annotated[
+        PublishedCatalog | None, says("A table to take the variants from, instead of `variants`.")
+    ] = None
+    accuracy_target: Annotated[Ratio | None, says("Mean accuracy promised.")] = None
+    energy_budget: Annotated[
+        PositiveJoules | None, says("Most energy that a request may take on average.")
+    ] = None
+    deadline_s: Annotated[
+        PositiveSeconds | None,
+        says("Time by which each request is to be answered, from its arrival.", "deadline"),
+    ] = None
+    count: Annotated[
+        Count, says("Number of identical tasks, NAME-0, NAME-1, ... when above 1.")
+    ] = 1
+    max_instances: Annotated[
+        FewCount | None, says("Most instances of one variant on one node.")
+    ] = None
+    dispatch: Annotated[
+        DispatchPolicy | None,
+        says("Dispatch policy of this task, instead of the one at the top level."),
+    ] = None
+    idempotent: Annotated[
+        Switch,
+        says("Whether a request may be run twice; yes unless said where no variant is a `remote`."),
+    ] = field(default_factory=lambda: True)
 
     @model_validator(mode="after")
     def _has_variants(self) -> Task:

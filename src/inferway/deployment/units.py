@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Final
@@ -108,63 +108,30 @@ class Quantity:
         )
 
 
+def _units(text: str) -> dict[str, Fraction]:
+    words = text.split()
+    return {unit: Fraction(size) for unit, size in zip(words[::2], words[1::2], strict=True)}
+
+
+# A micro is written with its sign, U+00B5, or the Greek letter, U+03BC, of many keyboards.
 TIME = Quantity(
     "a time",
     "300 ms",
-    {
-        "ns": Fraction(1, 10**9),
-        "us": Fraction(1, 10**6),
-        "µs": Fraction(1, 10**6),  # the micro sign, U+00B5
-        "μs": Fraction(1, 10**6),  # the Greek letter, U+03BC, which many keyboards give
-        "ms": Fraction(1, 1000),
-        "s": Fraction(1),
-        "min": Fraction(60),
-        "h": Fraction(3600),
-        "d": Fraction(86400),
-    },
+    _units("ns 1e-9 us 1e-6 µs 1e-6 μs 1e-6 ms 1e-3 s 1 min 60 h 3600 d 86400"),
 )
-RATE = Quantity(
-    "a rate",
-    "120/s",
-    {
-        "/d": Fraction(1, 86400),
-        "/h": Fraction(1, 3600),
-        "/min": Fraction(1, 60),
-        "/s": Fraction(1),
-        "/ms": Fraction(1000),
-        "/us": Fraction(10**6),
-    },
-)
+RATE = Quantity("a rate", "120/s", _units("/d 1/86400 /h 1/3600 /min 1/60 /s 1 /ms 1e3 /us 1e6"))
 SIZE = Quantity(
     "a size",
     "16 GiB",
-    {
-        "B": Fraction(1),
-        "kB": Fraction(10**3),
-        "KiB": Fraction(2**10),
-        "MB": Fraction(10**6),
-        "MiB": Fraction(2**20),
-        "GB": Fraction(10**9),
-        "GiB": Fraction(2**30),
-        "TB": Fraction(10**12),
-        "TiB": Fraction(2**40),
-    },
+    _units(
+        "B 1 kB 1e3 KiB 1024 MB 1e6 MiB 1048576 GB 1e9 GiB 1073741824 TB 1e12 TiB 1099511627776"
+    ),
     whole=True,
 )
 ENERGY = Quantity(
-    "an energy",
-    "300 mJ",
-    {
-        "uJ": Fraction(1, 10**6),
-        "µJ": Fraction(1, 10**6),  # the micro sign, U+00B5
-        "μJ": Fraction(1, 10**6),  # the Greek letter, U+03BC
-        "mJ": Fraction(1, 1000),
-        "J": Fraction(1),
-        "kJ": Fraction(1000),
-        "Wh": Fraction(3600),
-    },
+    "an energy", "300 mJ", _units("uJ 1e-6 µJ 1e-6 μJ 1e-6 mJ 1e-3 J 1 kJ 1e3 Wh 3600")
 )
-RATIO = Quantity("a ratio", "75 %", {"%": Fraction(1, 100)}, bare=True)
+RATIO = Quantity("a ratio", "75 %", _units("% 1/100"), bare=True)
 
 
 def refuse(sentence: str) -> PydanticCustomError:
@@ -190,7 +157,9 @@ def _kind(value: object) -> str:
             return f"{value!r}"
 
 
-def _reader(quantity: Quantity, *, above_zero: bool) -> Callable[[Any], float | int]:
+def _read(quantity: Quantity, *, above_zero: bool = False) -> tuple[BeforeValidator, Any]:
+    """Make what reads a quantity, and what its schema is."""
+
     def read(value: Any) -> float | int:
         try:
             number = quantity.parse(value)
@@ -203,7 +172,13 @@ def _reader(quantity: Quantity, *, above_zero: bool) -> Callable[[Any], float | 
             )
         return int(number) if quantity.whole else number
 
-    return read
+    schema = {
+        "type": "string",
+        "pattern": quantity.pattern,
+        "examples": [quantity.example],
+        "title": quantity.noun.partition(" ")[2].capitalize(),
+    }
+    return BeforeValidator(read), WithJsonSchema(schema)
 
 
 def _read_ratio(value: Any) -> float:
@@ -231,53 +206,32 @@ def _read_number(value: Any) -> float:
     return float(number)
 
 
-def _schema_of(quantity: Quantity) -> WithJsonSchema:
+def _ratio(least: str, most: str, bounds: tuple[int, int], examples: list[Any]) -> WithJsonSchema:
     return WithJsonSchema(
         {
-            "type": "string",
-            "pattern": quantity.pattern,
-            "examples": [quantity.example],
-            "title": quantity.noun.partition(" ")[2].capitalize(),
+            "anyOf": [
+                {"type": "number", least: bounds[0], most: bounds[1]},
+                {"type": "string", "pattern": RATIO.pattern},
+            ],
+            "examples": examples,
         }
     )
 
 
-Seconds = Annotated[float, BeforeValidator(_reader(TIME, above_zero=False)), _schema_of(TIME)]
-PositiveSeconds = Annotated[
-    float, BeforeValidator(_reader(TIME, above_zero=True)), _schema_of(TIME)
-]
-Joules = Annotated[float, BeforeValidator(_reader(ENERGY, above_zero=False)), _schema_of(ENERGY)]
-PositiveJoules = Annotated[
-    float, BeforeValidator(_reader(ENERGY, above_zero=True)), _schema_of(ENERGY)
-]
-PositiveRate = Annotated[float, BeforeValidator(_reader(RATE, above_zero=True)), _schema_of(RATE)]
-Bytes = Annotated[int, BeforeValidator(_reader(SIZE, above_zero=True)), _schema_of(SIZE)]
+Seconds = Annotated[float, *_read(TIME)]
+PositiveSeconds = Annotated[float, *_read(TIME, above_zero=True)]
+Joules = Annotated[float, *_read(ENERGY)]
+PositiveJoules = Annotated[float, *_read(ENERGY, above_zero=True)]
+PositiveRate = Annotated[float, *_read(RATE, above_zero=True)]
+Bytes = Annotated[int, *_read(SIZE, above_zero=True)]
 Ratio = Annotated[
-    float,
-    BeforeValidator(_read_ratio),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "minimum": 0, "maximum": 1},
-                {"type": "string", "pattern": RATIO.pattern},
-            ],
-            "examples": [0.95, "95 %"],
-        }
-    ),
+    float, BeforeValidator(_read_ratio), _ratio("minimum", "maximum", (0, 1), [0.95, "95 %"])
 ]
 Load = Annotated[
     float,
     BeforeValidator(_read_load),
     Field(gt=0, lt=10),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "number", "exclusiveMinimum": 0, "exclusiveMaximum": 10},
-                {"type": "string", "pattern": RATIO.pattern},
-            ],
-            "examples": [0.7, "70 %"],
-        }
-    ),
+    _ratio("exclusiveMinimum", "exclusiveMaximum", (0, 10), [0.7, "70 %"]),
 ]
 Number = Annotated[float, BeforeValidator(_read_number), Field(ge=0)]
 PositiveNumber = Annotated[float, BeforeValidator(_read_number), Field(gt=0)]

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from inferway.deployment.section import File, Name, Section
+from inferway.deployment.section import File, Name, Section, says
 from inferway.deployment.units import (
     AnyNumber,
     Count,
@@ -31,10 +31,14 @@ Matrix = Annotated[tuple[Row, ...], Field(min_length=1, max_length=1000)]
 class _Rated(Section):
     """Arrivals with a mean rate, absolute or relative to what the fleet can serve."""
 
-    rate: PositiveRate | None = None
-    """Mean arrival rate."""
-    load: Load | None = None
-    """Mean arrival rate over the greatest feasible rate (the papers' rho), instead of `rate`."""
+    rate: Annotated[PositiveRate | None, says("Mean arrival rate.")] = None
+    load: Annotated[
+        Load | None,
+        says(
+            "Mean arrival rate over the greatest feasible rate (the "
+            "papers' rho), instead of `rate`."
+        ),
+    ] = None
 
     @model_validator(mode="after")
     def _has_one_rate(self) -> _Rated:
@@ -76,10 +80,8 @@ class SinusoidalArrivals(_Rated):
     """A Poisson process whose rate swings around its mean."""
 
     process: Literal["sinusoidal"]
-    amplitude: Ratio
-    """Largest departure from the mean rate, relative to it."""
-    period: PositiveSeconds
-    """Time of one swing."""
+    amplitude: Annotated[Ratio, says("Largest departure from the mean rate, relative to it.")]
+    period: Annotated[PositiveSeconds, says("Time of one swing.")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +89,16 @@ class MapArrivals(Section):
     """A Markovian arrival process: phases that change at random, each with its own rate."""
 
     process: Literal["map"]
-    d0: Matrix
-    """Rates per second of changing phase without a request; the diagonal makes rows sum to 0."""
-    d1: Matrix
-    """Rates per second of a request arriving, by phase before and after it."""
+    d0: Annotated[
+        Matrix,
+        says(
+            "Rates per second of changing phase without a request; the "
+            "diagonal makes rows sum to 0."
+        ),
+    ]
+    d1: Annotated[
+        Matrix, says("Rates per second of a request arriving, by phase before and after it.")
+    ]
 
     @model_validator(mode="after")
     def _is_a_map(self) -> MapArrivals:
@@ -159,10 +167,10 @@ def _refuse_dead_phases(generator: NDArray[np.float64], d1: NDArray[np.float64])
 class Phase(_Rated):
     """A stretch of time with its own rate."""
 
-    for_: Annotated[PositiveSeconds, Field(alias="for")]
-    """How long it lasts."""
-    accuracy_target: Ratio | None = None
-    """Target during the phase, instead of the task's."""
+    for_: Annotated[PositiveSeconds, says("How long it lasts.", "for")]
+    accuracy_target: Annotated[
+        Ratio | None, says("Target during the phase, instead of the task's.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +178,7 @@ class PhasedArrivals(Section):
     """A Poisson process whose rate changes at fixed times, in cycles."""
 
     process: Literal["phases"]
-    phases: Annotated[tuple[Phase, ...], Field(min_length=1)]
-    """The phases, in order."""
+    phases: Annotated[tuple[Phase, ...], Field(min_length=1), says("The phases, in order.")]
 
 
 def poisson(rate_per_s: float) -> PoissonArrivals:
@@ -198,10 +205,10 @@ class TraceArrivals(Section):
     """Arrival times from a file."""
 
     process: Literal["trace"]
-    file: File
-    """A CSV file; its first column holds seconds or timestamps, sorted."""
-    speed: PositiveNumber = 1.0
-    """How many times faster than recorded to replay it."""
+    file: Annotated[File, says("A CSV file; its first column holds seconds or timestamps, sorted.")]
+    speed: Annotated[PositiveNumber, says("How many times faster than recorded to replay it.")] = (
+        1.0
+    )
 
 
 Arrivals = Annotated[
@@ -219,32 +226,33 @@ Arrivals = Annotated[
 class Sliding(Section):
     """Popularity that moves over the tasks."""
 
-    shift: Count
-    """By how many ranks."""
-    every: PositiveSeconds
-    """How often."""
+    shift: Annotated[Count, says("By how many ranks.")]
+    every: Annotated[PositiveSeconds, says("How often.")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Popularity(Section):
     """How requests spread over identical tasks."""
 
-    zipf: Number
-    """Exponent: the r-th most popular task is asked for in proportion to r^-zipf."""
-    sliding: Sliding | None = None
-    """Let the ranks move with time."""
+    zipf: Annotated[
+        Number, says("Exponent: the r-th most popular task is asked for in proportion to r^-zipf.")
+    ]
+    sliding: Annotated[Sliding | None, says("Let the ranks move with time.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Entries(Section):
     """Where requests enter the network."""
 
-    tier: Name | None = None
-    """At nodes of this tier."""
-    nodes: Annotated[tuple[Name, ...], Field(min_length=1)] | None = None
-    """At these nodes, instead of `tier`."""
-    per_task: Count | None = None
-    """At how many of them, drawn at random for each task; at all if not given."""
+    tier: Annotated[Name | None, says("At nodes of this tier.")] = None
+    nodes: Annotated[
+        Annotated[tuple[Name, ...], Field(min_length=1)] | None,
+        says("At these nodes, instead of `tier`."),
+    ] = None
+    per_task: Annotated[
+        Count | None,
+        says("At how many of them, drawn at random for each task; at all if not given."),
+    ] = None
 
     @model_validator(mode="after")
     def _has_one_form(self) -> Entries:
@@ -257,9 +265,8 @@ class Entries(Section):
 class Workload(Section):
     """The requests for one task (or for all tasks of its `count` together)."""
 
-    arrivals: Arrivals
-    """When requests arrive."""
-    popularity: Popularity | None = None
-    """How they spread over the tasks of a `count`; evenly if not given."""
-    entries: Entries | None = None
-    """Where they enter the network."""
+    arrivals: Annotated[Arrivals, says("When requests arrive.")]
+    popularity: Annotated[
+        Popularity | None, says("How they spread over the tasks of a `count`; evenly if not given.")
+    ] = None
+    entries: Annotated[Entries | None, says("Where they enter the network.")] = None
