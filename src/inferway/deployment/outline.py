@@ -70,7 +70,6 @@ def complain(error: ValidationError, source: Source, schema: dict[str, Any]) -> 
     There may be one for each value of a large file, and a sentence takes a while to find, so that
     only as many get one as are shown.
     """
-    allowed = _Allowed(source.data, schema)
     errors = error.errors(include_url=False, include_input=True)
     details = [(_place(d, source.data), d) for d in errors]
     items = Counter(place[:depth] for place, _ in details for depth in range(len(place) + 1))
@@ -82,10 +81,11 @@ def complain(error: ValidationError, source: Source, schema: dict[str, Any]) -> 
         if source.full:
             source.more += 1
         elif detail["type"] in {"union_tag_invalid", "union_tag_not_found"}:
-            source.note(*_unknown_kind(place, detail, allowed))
+            source.note(*_unknown_kind(place, detail, source.data, schema))
         else:
             beside = detail["type"] in {"extra_forbidden", "unexpected_keyword_argument"}
-            keys = allowed.keys(place[:-1] if beside else place)
+            nodes = _allowed(source.data, schema, place[:-1] if beside else place)
+            keys = list(dict.fromkeys(key for node in nodes for key in node.get("properties", {})))
             source.note(place, sentence_of(detail, str(place[-1]) if place else "", keys))
     return places
 
@@ -106,10 +106,16 @@ def _place(detail: ErrorDetails, data: Any) -> Place:
     return tuple(place)
 
 
-def _unknown_kind(place: Place, detail: ErrorDetails, allowed: _Allowed) -> tuple[Place, str]:
+def _unknown_kind(
+    place: Place, detail: ErrorDetails, data: Any, schema: dict[str, Any]
+) -> tuple[Place, str]:
     """Say that no member of a tagged union (a policy, an arrival process) was named."""
     key = "process" if "arrivals" in place else "policy"
-    known = allowed.words(place, key)
+    nodes = _allowed(data, schema, place, narrow_last=False)
+    values = [node.get("properties", {}).get(key, {}) for node in nodes]
+    # The fixed words that the key may take, in any member of the union.
+    words = [value.get("enum", [value["const"]] if "const" in value else []) for value in values]
+    known = list(dict.fromkeys(word for some in words for word in some))
     given = detail["input"]
     if not isinstance(given, dict):
         return place, f"expected keys such as {{{key}: {known[0]}}}, got {shown(given)}"
@@ -121,71 +127,51 @@ def _unknown_kind(place: Place, detail: ErrorDetails, allowed: _Allowed) -> tupl
     return (*place, key), f"there is no {key} {name}; {nearest(name, known)}"
 
 
-class _Allowed:
-    """The JSON Schema, walked along the data to see what is allowed at a place."""
+def _allowed(
+    data: Any, schema: dict[str, Any], place: Place, *, narrow_last: bool = True
+) -> list[dict[str, Any]]:
+    """Walk the JSON Schema along the data to what is allowed at a place."""
 
-    def __init__(self, data: Any, schema: dict[str, Any]) -> None:
-        self.data = data
-        self.schema = schema
-
-    def keys(self, place: Place) -> list[str]:
-        """List the keys known at `place`."""
-        return list(
-            dict.fromkeys(k for node in self._at(place) for k in node.get("properties", {}))
-        )
-
-    def words(self, place: Place, key: str) -> list[str]:
-        """List the fixed words that `key` may take at `place`, in any member of a union."""
-        values = [
-            node.get("properties", {}).get(key, {}) for node in self._at(place, narrow_last=False)
-        ]
-        words = [
-            value.get("enum", [value["const"]] if "const" in value else []) for value in values
-        ]
-        return list(dict.fromkeys(word for some in words for word in some))
-
-    def _at(self, place: Place, *, narrow_last: bool = True) -> list[dict[str, Any]]:
-        data, nodes = self.data, list(self._members(self.schema))
-        for step in place:
-            nodes = self._narrowed(nodes, data)
-            inner: list[dict[str, Any]] = []
-            for node in nodes:
-                if isinstance(step, int):
-                    inner += [node["items"]] if "items" in node else node.get("prefixItems", [])[:1]
-                elif step in node.get("properties", {}):
-                    inner.append(node["properties"][step])
-                elif isinstance(node.get("additionalProperties"), dict):
-                    inner.append(node["additionalProperties"])
-            nodes = [member for node in inner for member in self._members(node)]
-            try:
-                data = data[step]
-            except (KeyError, IndexError, TypeError):
-                data = None
-        return self._narrowed(nodes, data) if narrow_last else nodes
-
-    def _members(self, node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    def members(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
         if "$ref" in node:
-            yield from self._members(self.schema["$defs"][node["$ref"].rsplit("/", 1)[-1]])
+            yield from members(schema["$defs"][node["$ref"].rsplit("/", 1)[-1]])
             return
-        members = node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", [])
-        for member in members:
-            yield from self._members(member)
-        if not members:
+        inner = node.get("anyOf", []) + node.get("oneOf", []) + node.get("allOf", [])
+        for member in inner:
+            yield from members(member)
+        if not inner:
             yield node
 
-    @staticmethod
-    def _narrowed(nodes: list[dict[str, Any]], data: Any) -> list[dict[str, Any]]:
-        """Keep the union members whose fixed words agree with the data, if any do."""
-        if not isinstance(data, dict):
-            return nodes
+    nodes = list(members(schema))
+    for step in place:
+        inner: list[dict[str, Any]] = []
+        for node in _narrowed(nodes, data):
+            if isinstance(step, int):
+                inner += [node["items"]] if "items" in node else node.get("prefixItems", [])[:1]
+            elif step in node.get("properties", {}):
+                inner.append(node["properties"][step])
+            elif isinstance(node.get("additionalProperties"), dict):
+                inner.append(node["additionalProperties"])
+        nodes = [member for node in inner for member in members(node)]
+        try:
+            data = data[step]
+        except (KeyError, IndexError, TypeError):
+            data = None
+    return _narrowed(nodes, data) if narrow_last else nodes
 
-        def agrees(node: dict[str, Any], key: str) -> bool:
-            value = node.get("properties", {}).get(key)
-            if not value or key not in data:
-                return True
-            if "pattern" in value:
-                return ".py:" in str(data[key])
-            return data[key] in value.get("enum", [value.get("const")])
 
-        kept = [node for node in nodes if all(agrees(node, key) for key in ("policy", "process"))]
-        return kept or nodes
+def _narrowed(nodes: list[dict[str, Any]], data: Any) -> list[dict[str, Any]]:
+    """Keep the union members whose fixed words agree with the data, if any do."""
+    if not isinstance(data, dict):
+        return nodes
+
+    def agrees(node: dict[str, Any], key: str) -> bool:
+        value = node.get("properties", {}).get(key)
+        if not value or key not in data:
+            return True
+        if "pattern" in value:
+            return ".py:" in str(data[key])
+        return data[key] in value.get("enum", [value.get("const")])
+
+    kept = [node for node in nodes if all(agrees(node, key) for key in ("policy", "process"))]
+    return kept or nodes

@@ -6,7 +6,6 @@ What is wrong is noted in the `Source`, so that all of it is said at once.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeVar
@@ -49,17 +48,12 @@ def resolve_task(name: str, task: Task, source: Source) -> Task:
     if task.catalog is not None:
         variants = _published((*place, "catalog"), task.catalog, source)
         count = len(variants)
-    budget = task.energy_budget
-    if len(variants) == count and (
-        budget is None or _check_energies(place, budget, variants.values(), source)
-    ):
-        check_target(
-            (*place, "accuracy_target"), task.accuracy_target, variants.values(), source, budget
-        )
-    idempotent = task.idempotent
-    if "idempotent" not in source.data["tasks"][name]:
-        idempotent = all(variant.remote is None for variant in variants.values())
-    return replace(task, name=name, variants=variants, idempotent=idempotent)
+    resolved = replace(task, name=name, variants=variants)
+    if len(variants) == count and _energies_fit(place, resolved, source):
+        check_target((*place, "accuracy_target"), task.accuracy_target, resolved, source)
+    if "idempotent" in source.data["tasks"][name]:
+        return resolved
+    return replace(resolved, idempotent=all(one.remote is None for one in variants.values()))
 
 
 def _variant(place: Place, name: str, stated: Variant, source: Source) -> Variant | None:
@@ -85,41 +79,39 @@ def _variant(place: Place, name: str, stated: Variant, source: Source) -> Varian
     elif model is not None and model.path is not None and size is None:
         size = model.path.stat().st_size
     elsewhere = model is not None and model.path is None
-    missing = {
-        "accuracy": math.isnan(accuracy),
-        "size": elsewhere and size is None,
-        "service": not stated.service and (elsewhere or (model is None and stated.remote is None)),
-    }
-    if any(missing.values()):
-        source.note(place, _needs([key for key, lacks in missing.items() if lacks], elsewhere))
+    missing = [
+        ("accuracy", math.isnan(accuracy)),
+        ("size", elsewhere and size is None),
+        ("service", not stated.service and (elsewhere or not stated.runnable)),
+    ]
+    needed = [f"`{key}`" for key, lacks in missing if lacks]
+    if needed:
+        needs = " and ".join(filter(None, (", ".join(needed[:-1]), needed[-1])))
+        them = "them" if len(needed) > 1 else "it"
+        source.note(
+            place,
+            f"needs {needs}, as the model is on another host and nothing else says {them}"
+            if elsewhere
+            else f"needs {needs}, as no zoo's profile gives {them}",
+        )
         return None
     return replace(
         stated, name=name, model=model, accuracy=accuracy, size_bytes=size, service=service
     )
 
 
-def _needs(missing: list[str], elsewhere: bool) -> str:
-    *others, last = (f"`{key}`" for key in missing)
-    needs = f"{', '.join(others)} and {last}" if others else last
-    them = "them" if others else "it"
-    if elsewhere:
-        return f"needs {needs}, as the model is on another host and nothing else says {them}"
-    return f"needs {needs}, as no zoo's profile gives {them}"
-
-
-def _published(place: Place, written: PublishedCatalog, source: Source) -> dict[str, Variant]:
+def _published(place: Place, catalog: PublishedCatalog, source: Source) -> dict[str, Variant]:
     """Look variants up in a catalog; none where something is wrong."""
-    from inferway.catalog import CatalogError
+    from inferway.catalog import CatalogError, timm
     from inferway.catalog.published import chosen, table
 
     try:
-        if written.timm is not None:
-            from inferway.catalog import timm
-
-            entries = tuple(timm.read(written.timm, written.hardware))
-        else:
-            entries = table(written.name or "")
-        entries = chosen(entries, written.variants)
+        entries = (
+            table(catalog.name or "")
+            if catalog.timm is None
+            else tuple(timm.read(catalog.timm, catalog.hardware))
+        )
+        entries = chosen(entries, catalog.variants)
     except CatalogError as error:
         source.note(place, str(error))
         return {}
@@ -134,15 +126,9 @@ def _published(place: Place, written: PublishedCatalog, source: Source) -> dict[
     }
 
 
-def check_target(
-    place: Place,
-    target: float | None,
-    variants: Collection[Variant],
-    source: Source,
-    energy_budget: float | None = None,
-) -> None:
+def check_target(place: Place, target: float | None, task: Task, source: Source) -> None:
     """Refuse a target that no mix of the variants reaches, within the energy budget if any."""
-    best = max(variants, key=lambda variant: variant.accuracy, default=None)
+    best = max(task.variants.values(), key=lambda variant: variant.accuracy, default=None)
     if target is None or best is None:
         return
     if target > best.accuracy:
@@ -151,54 +137,49 @@ def check_target(
             f"{target:g} is above the best variant, {best.name}, whose accuracy is "
             f"{best.accuracy:g}",
         )
-    elif energy_budget is not None:
-        reached = _best_accuracy(variants, energy_budget)
-        if reached is not None and target > reached * (1 + 1e-12):
-            source.note(
-                place,
-                f"no mix of the variants reaches {target:g} within the energy budget, "
-                f"{ENERGY.write(energy_budget)} per request; the best reaches {reached:.4g}",
-            )
+        return
+    # Of one variant, or of a mix of two; None where one does not say its energy, or none fits.
+    budget = task.energy_budget
+    known = [(v.energy, v.accuracy) for v in task.variants.values() if v.energy is not None]
+    if budget is None or len(known) < len(task.variants):
+        return
+    mixes = (
+        accuracy
+        + (better - accuracy) * (1.0 if more <= budget else (budget - energy) / (more - energy))
+        for energy, accuracy in known
+        if energy <= budget
+        for more, better in known
+    )
+    reached = max(mixes, default=None)
+    if reached is not None and target > reached * (1 + 1e-12):
+        source.note(
+            place,
+            f"no mix of the variants reaches {target:g} within the energy budget, "
+            f"{ENERGY.write(budget)} per request; the best reaches {reached:.4g}",
+        )
 
 
-def _check_energies(
-    place: Place, budget: float, variants: Collection[Variant], source: Source
-) -> bool:
-    """Whether every variant says its energy, and one at least fits the budget."""
-    silent = [variant.name for variant in variants if variant.energy is None]
-    for name in silent:
+def _energies_fit(place: Place, task: Task, source: Source) -> bool:
+    """Whether there is no energy budget, or each variant says its energy, and one fits."""
+    budget = task.energy_budget
+    if budget is None:
+        return True
+    energies = {name: variant.energy for name, variant in task.variants.items()}
+    for name in (name for name, energy in energies.items() if energy is None):
         source.note(
             (*place, "variants", name), "needs `energy`, as the task has an `energy_budget`"
         )
-    least = min(variants, key=lambda variant: variant.energy or 0.0, default=None)
-    if silent or least is None or least.energy is None:
+    known = {name: energy for name, energy in energies.items() if energy is not None}
+    if not known or len(known) < len(energies):
         return False
-    if least.energy > budget:
+    least = min(known, key=known.__getitem__)
+    if known[least] > budget:
         source.note(
             (*place, "energy_budget"),
-            f"{ENERGY.write(budget)} is less than any variant takes; the least is {least.name} "
-            f"with {ENERGY.write(least.energy)}",
+            f"{ENERGY.write(budget)} is less than any variant takes; the least is {least} "
+            f"with {ENERGY.write(known[least])}",
         )
-    return least.energy <= budget
-
-
-def _best_accuracy(variants: Collection[Variant], energy_budget: float) -> float | None:
-    """Greatest mean accuracy within a mean energy: of one variant, or a mix of two.
-
-    None where a variant does not say its energy, or none fits.
-    """
-    known = [(v.energy, v.accuracy) for v in variants if v.energy is not None]
-    if len(known) < len(variants):
-        return None
-    mixes = (
-        accuracy
-        + (better - accuracy)
-        * (1.0 if more <= energy_budget else (energy_budget - energy) / (more - energy))
-        for energy, accuracy in known
-        if energy <= energy_budget
-        for more, better in known
-    )
-    return max(mixes, default=None)
+    return known[least] <= budget
 
 
 def _check_signatures(place: Place, variants: Mapping[str, Variant], source: Source) -> None:
@@ -207,9 +188,9 @@ def _check_signatures(place: Place, variants: Mapping[str, Variant], source: Sou
     A zoo's models are tested where they are built, so a task of those alone opens no file here.
     """
     models = {
-        name: v.model
-        for name, v in variants.items()
-        if v.model is not None and v.model.path is not None
+        name: one.model
+        for name, one in variants.items()
+        if one.model is not None and one.model.path is not None
     }
     if all(model.uri.startswith("zoo://") for model in models.values()):
         return
@@ -249,11 +230,10 @@ class Tasks:
     def of(cls, resolved: Mapping[str, Task], source: Source) -> Tasks:
         """Take what the file has under `tasks` beside what came of it."""
         tasks = source.data.get("tasks")
-        variants = {
-            name: task.get("variants") if isinstance(task, dict) else None
-            for name, task in (tasks.items() if isinstance(tasks, dict) else ())
-        }
-        return cls(resolved, {k: v if isinstance(v, dict) else None for k, v in variants.items()})
+        stated = tasks if isinstance(tasks, dict) else {}
+        variants = {k: v.get("variants") for k, v in stated.items() if isinstance(v, dict)}
+        names = {k: v if isinstance(v := variants.get(k), dict) else None for k in stated}
+        return cls(resolved, names)
 
     def problem_with(self, key: Pair) -> str | None:
         """Say why `key` names no variant; None where it names one."""
@@ -272,10 +252,8 @@ class Tasks:
         """Name the entry of the file that `task` comes from: digits for digits-3 of a count."""
         if task in self.written:
             return task
-        name, _, index = task.rpartition("-")
-        one = self.resolved.get(name)
-        counted = one is not None and one.count > 1 and index.isdecimal() and int(index) < one.count
-        return name if counted else None
+        name = task.rpartition("-")[0]
+        return name if _counts(self.resolved, task) else None
 
     def variant(self, key: Pair) -> Variant | None:
         """Return a variant if it is known and in order."""
@@ -289,6 +267,13 @@ class Tasks:
             for task in self.resolved.values()
             for name, variant in task.variants.items()
         }
+
+
+def _counts(tasks: Mapping[str, Task], name: str) -> bool:
+    """Whether a name is one of those that a task counts, as digits counts digits-1."""
+    stem, _, index = name.rpartition("-")
+    task = tasks.get(stem)
+    return task is not None and task.count > 1 and index.isdecimal() and int(index) < task.count
 
 
 def default_node(tasks: Tasks, source: Source) -> Node:
@@ -313,14 +298,21 @@ def default_node(tasks: Tasks, source: Source) -> Node:
 def resolve_node(name: str, node: Node, tasks: Tasks, source: Source, *, fill: bool) -> Node:
     """Check what a node says of variants, and whether its instances fit.
 
-    Parameters
-    ----------
-    fill
-        Whether a node that names no instances runs one of each variant.
+    With `fill` a node that names no instances runs one of each variant; where placement decides
+    instead, what will run here is not known.
     """
     place: Place = ("nodes", name)
-    instances = _named((*place, "instances"), node.instances, tasks, source)
-    pinned = _named((*place, "pinned"), node.pinned, tasks, source)
+
+    def named(stated: Mapping[Pair, T], *steps: str | int) -> dict[Pair, T]:
+        """Keep what names a variant; note the rest."""
+        problems = {key: tasks.problem_with(key) for key in stated}
+        for key in stated:
+            if (problem := problems[key]) is not None:
+                source.note((*place, *steps, written(key)), problem)
+        return {key: value for key, value in stated.items() if problems[key] is None}
+
+    instances = named(node.instances, "instances")
+    pinned = named(node.pinned, "pinned")
     if fill and "instances" not in source.data["nodes"][name]:
         instances = {
             key: count
@@ -331,21 +323,26 @@ def resolve_node(name: str, node: Node, tasks: Tasks, source: Source, *, fill: b
         for key, count in copies.items():
             for sentence in _wrong_copies(key, count, node.hardware, tasks):
                 source.note((*place, field, written(key)), sentence)
-    failures = _named((*place, "failures"), node.failures, tasks, source)
+    failures = named(node.failures, "failures")
     outages = tuple(
-        replace(
-            outage,
-            instances=_named(
-                (*place, "outages", index, "instances"), outage.instances, tasks, source
-            ),
-        )
+        replace(outage, instances=named(outage.instances, "outages", index, "instances"))
         for index, outage in enumerate(node.outages)
     )
+    if fill:
+        for key in failures:
+            if key not in instances:
+                source.note((*place, "failures", written(key)), "no instance of it runs here")
+        for index, outage in enumerate(outages):
+            for key, count in outage.instances.items():
+                running = instances.get(key, 0)
+                if count > running:
+                    source.note(
+                        (*place, "outages", index, "instances", written(key)),
+                        f"{count} cannot fail: the node runs {running or 'none'} of it",
+                    )
     resolved = replace(
         node, name=name, instances=instances, pinned=pinned, failures=failures, outages=outages
     )
-    if fill:  # where placement decides, what will run here is not known
-        _check_failing(place, resolved, source)
     _check_budget(place, resolved, tasks, source)
     return resolved
 
@@ -353,33 +350,6 @@ def resolve_node(name: str, node: Node, tasks: Tasks, source: Source, *, fill: b
 def _may_run(variant: Variant, hardware: str) -> bool:
     """Whether the service time is known, or the model is there to be measured."""
     return not variant.service or variant.runs_on(hardware)
-
-
-def _named(place: Place, stated: Mapping[Pair, T], tasks: Tasks, source: Source) -> dict[Pair, T]:
-    """Keep what names a variant; note the rest."""
-    kept = {}
-    for key, value in stated.items():
-        problem = tasks.problem_with(key)
-        if problem is None:
-            kept[key] = value
-        else:
-            source.note((*place, written(key)), problem)
-    return kept
-
-
-def _check_failing(place: Place, node: Node, source: Source) -> None:
-    """Refuse failures of instances that do not run here."""
-    for key in node.failures:
-        if key not in node.instances:
-            source.note((*place, "failures", written(key)), "no instance of it runs here")
-    for index, outage in enumerate(node.outages):
-        for key, count in outage.instances.items():
-            running = node.instances.get(key, 0)
-            if count > running:
-                source.note(
-                    (*place, "outages", index, "instances", written(key)),
-                    f"{count} cannot fail: the node runs {running or 'none'} of it",
-                )
 
 
 def _wrong_copies(key: Pair, count: int, hardware: str, tasks: Tasks) -> Iterator[str]:
@@ -421,8 +391,7 @@ def _check_budget(place: Place, node: Node, tasks: Tasks, source: Source) -> Non
                     ("tasks", tasks.base(key[0]) or "", "variants", key[1]),
                     f"needs `size`, as node {place[1]} has a budget and runs it",
                 )
-                continue
-            total += count * variant.size_bytes
+            total += count * (variant.size_bytes or 0)
         if total > node.budget_bytes:
             source.note(
                 (*place, "budget"),
@@ -434,14 +403,8 @@ def _check_budget(place: Place, node: Node, tasks: Tasks, source: Source) -> Non
 
 def check_counted_names(tasks: Mapping[str, Task], source: Source) -> None:
     """Refuse a task called digits-1 beside a `digits` with a count above 1."""
-    names = Counter(list(tasks))
-    for other in tasks:
-        stem, _, index = other.rpartition("-")
-        task = tasks.get(stem)
-        if task is not None and task.count > 1 and index.isdecimal() and int(index) < task.count:
-            names[other] += 1
-    for name, count in names.items():
-        if count > 1:
+    for name in tasks:
+        if _counts(tasks, name):
             stem = name.rpartition("-")[0]
             source.note(("tasks", name), f"{name} is also one of the tasks that {stem} counts")
 
@@ -450,43 +413,38 @@ def check_workload(
     name: str, workload: Workload, tasks: Tasks, network: Network | None, source: Source
 ) -> None:
     """Refuse requests for no task, at no tier, and targets and traces that cannot be."""
-    base = tasks.base(name)
+    base, place = tasks.base(name), ("workload", name)
     if base is None:
-        source.note(("workload", name), f"there is no task {name}; {nearest(name, tasks.written)}")
+        source.note(place, f"there is no task {name}; {nearest(name, tasks.written)}")
         return
-    task = tasks.resolved.get(base)
-    arrivals = workload.arrivals
+    task, arrivals = tasks.resolved.get(base), workload.arrivals
     if isinstance(arrivals, PhasedArrivals) and task is not None:
         for index, phase in enumerate(arrivals.phases):
-            place = ("workload", name, "arrivals", "phases", index, "accuracy_target")
-            check_target(
-                place, phase.accuracy_target, task.variants.values(), source, task.energy_budget
-            )
+            field = (*place, "arrivals", "phases", index, "accuracy_target")
+            check_target(field, phase.accuracy_target, task, source)
     if isinstance(arrivals, TraceArrivals):
         try:
             for _ in time_pieces(arrivals.file):
                 pass  # read to find what is wrong, not kept: a trace may be long
         except ColumnError as error:
-            source.note(("workload", name, "arrivals", "file"), str(error))
-    tree = network.tree if network else None
-    if workload.entries is not None and workload.entries.tier is not None and tree is not None:
-        tier, tiers = workload.entries.tier, [tier.tier for tier in tree]
+            source.note((*place, "arrivals", "file"), str(error))
+    tier = workload.entries and workload.entries.tier
+    if tier is not None and network is not None and network.tree is not None:
+        tiers = [one.tier for one in network.tree]
         if tier not in tiers:
-            source.note(
-                ("workload", name, "entries", "tier"),
-                f"there is no tier {tier}; {nearest(tier, tiers)}",
-            )
+            field = (*place, "entries", "tier")
+            source.note(field, f"there is no tier {tier}; {nearest(tier, tiers)}")
 
 
 def check_probabilities(place: Place, spec: PolicySpec, task: Task, source: Source) -> None:
     """Refuse routing to variants that there are not."""
-    if spec.policy == "alias":
-        for name in spec.options["probabilities"] or ():
-            if name not in task.variants:
-                source.note(
-                    (*place, "probabilities"),
-                    f"task {task.name} has no variant {name}; {nearest(name, task.variants)}",
-                )
+    routed = spec.options["probabilities"] or () if spec.policy == "alias" else ()
+    for name in routed:
+        if name not in task.variants:
+            source.note(
+                (*place, "probabilities"),
+                f"task {task.name} has no variant {name}; {nearest(name, task.variants)}",
+            )
 
 
 def check_deadline(task: Task, nodes: Mapping[str, Node], scheduled: bool, source: Source) -> None:

@@ -8,7 +8,7 @@ not either, and with the same words. `Deployment.with_`, ``--policy``, ``--sweep
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
@@ -22,6 +22,10 @@ from inferway.spelling import closest
 Data = dict[str, Any]
 
 _NUMBER: Final = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(.*?)\s*")
+_KEYS: Final = (
+    "load", "rate", "policy", "scheduling", "placement", "target", "accuracy_target", "deadline",
+    "seed", "instances.TASK/VARIANT",
+)  # fmt: skip
 
 
 class SettingError(ValueError):
@@ -114,57 +118,55 @@ def set_all(
     if "rate" in settings and "load" in settings:
         raise SettingError("rate", "cannot be given with load: each says how fast requests arrive")
     for key, value in settings.items():
-        if key.startswith("instances."):
-            _set_instances(data, key.removeprefix("instances."), value, node)
-        elif (change := _CHANGES.get(key)) is not None:
-            change(data, value)
-        else:
-            _set_path(data, key, value, keys)
+        match key:
+            case "load":
+                _set_arrivals(data, key, value, value.plain)
+            case "rate":
+                _set_arrivals(data, key, value, value.quantity("/s"))
+            case "policy" | "scheduling" | "placement":
+                _set_policy(data, key, value)
+            case "target" | "accuracy_target":
+                _set_in_tasks(data, accuracy_target=value.plain)
+            case "deadline":
+                _set_in_tasks(data, deadline=value.quantity(" s"))
+            case "seed":
+                whole = value.number is not None and value.number == int(value.number)
+                if value.unit or not whole or value.plain < 0:
+                    sentence = f"a seed is a whole number from 0, not {value.text}"
+                    raise SettingError("seed", sentence)
+                data["seed"] = value.plain
+            case _ if key.startswith("instances."):
+                _set_instances(data, key, value, node)
+            case _:
+                _set_path(data, key, value, keys)
 
 
-def _set_seed(data: Data, value: Setting) -> None:
-    whole = value.number is not None and value.number == int(value.number)
-    if value.unit or not whole or value.plain < 0:
-        raise SettingError("seed", f"a seed is a whole number from 0, not {value.text}")
-    data["seed"] = value.plain
-
-
-def _set_policy(data: Data, value: Setting) -> None:
-    _without_own_dispatch(data)
-    data.pop("scheduling", None)
-    data["dispatch"] = {"policy": _policy_in(value)}
-
-
-def _set_scheduling(data: Data, value: Setting) -> None:
-    _without_own_dispatch(data)
-    _set_section(data, "scheduling", value)
-
-
-def _without_own_dispatch(data: Data) -> None:
+def _set_in_tasks(data: Data, **values: Any) -> None:
     for task in data.get("tasks", {}).values():
-        task.pop("dispatch", None)
+        task.update(values)
 
 
-def _set_section(data: Data, key: str, value: Setting) -> None:
-    """Name a policy, with the slot of the one before; or set a section as it stands."""
-    before = data.get(key)
-    slot = before.get("slot") if isinstance(before, dict) else None
-    named = {"policy": _policy_in(value), **({} if slot is None else {"slot": slot})}
-    data[key] = value.data if isinstance(value.data, dict) else named
+def _set_policy(data: Data, key: str, value: Setting) -> None:
+    """Name a policy, with the slot of the one before; or set a section as it stands.
 
-
-def _policy_in(value: Setting) -> str:
-    """Take a policy's file as file names on a command line are: from the current folder."""
+    A policy's file is taken as file names on a command line are: from the current folder.
+    """
     name = value.text if value.data is None else str(value.data)
-    if not FILE_POLICY.fullmatch(name):
-        return name
-    file, _, attribute = name.rpartition(":")
-    return f"{Path(file).resolve()}:{attribute}"
-
-
-def _set_in_tasks(data: Data, key: str, written: Any) -> None:
-    for task in data.get("tasks", {}).values():
-        task[key] = written
+    if FILE_POLICY.fullmatch(name):
+        file, _, attribute = name.rpartition(":")
+        name = f"{Path(file).resolve()}:{attribute}"
+    section: dict[str, Any] = {"policy": name}
+    if key != "placement":
+        for task in data.get("tasks", {}).values():
+            task.pop("dispatch", None)
+    if key == "policy":
+        data.pop("scheduling", None)
+        data["dispatch"] = section
+        return
+    before = data.get(key)
+    if isinstance(before, dict) and "slot" in before:
+        section["slot"] = before["slot"]
+    data[key] = value.data if isinstance(value.data, dict) else section
 
 
 def _set_arrivals(data: Data, key: str, value: Setting, written: Any) -> None:
@@ -199,47 +201,33 @@ def _scale(phases: Sequence[dict[str, Any]], key: str, value: Setting, task: str
     if wanted is None or mean <= 0:
         raise SettingError(key, f"{value.text} is not a number")
     for phase, level in zip(phases, levels, strict=True):
-        scaled = level * wanted / mean
-        phase[key] = f"{scaled!r}/s" if key == "rate" else scaled
+        phase[key] = level * wanted / mean
+        if key == "rate":
+            phase[key] = f"{phase[key]!r}/s"
 
 
-def _set_instances(data: Data, which: str, value: Setting, node: str | None) -> None:
+def _set_instances(data: Data, key: str, value: Setting, node: str | None) -> None:
     nodes = data.get("nodes", {})
     if node is None and len(nodes) != 1:
-        raise SettingError(f"instances.{which}", f"name a node with --node, of {_list(nodes)}")
+        raise SettingError(key, f"name a node with --node, of {_list(nodes)}")
     name = node or next(iter(nodes))
     if name not in nodes:
         raise ValueError(f"unknown node {name!r}; the file has {_list(nodes)}")
     instances = nodes[name].setdefault("instances", {})
-    task, slash, variant = which.partition("/")
-    variants = data.get("tasks", {}).get(task, {}).get("variants", {})
-    if not slash or variant not in variants:
-        known = [f"{one}/{two}" for one, of in data["tasks"].items() for two in of["variants"]]
-        raise SettingError(f"instances.{which}", f"no such variant; the file has {_list(known)}")
+    which = key.removeprefix("instances.")
+    known = [f"{one}/{two}" for one, of in data["tasks"].items() for two in of.get("variants", {})]
+    if which not in known:
+        raise SettingError(key, f"no such variant; the file has {_list(known)}")
     instances[which] = value.plain
     if value.plain == 0:  # a file names those that run
         del instances[which]
 
 
-_CHANGES: Final[dict[str, Callable[[Data, Setting], None]]] = {
-    "load": lambda data, value: _set_arrivals(data, "load", value, value.plain),
-    "rate": lambda data, value: _set_arrivals(data, "rate", value, value.quantity("/s")),
-    "policy": _set_policy,
-    "scheduling": _set_scheduling,
-    "placement": lambda data, value: _set_section(data, "placement", value),
-    "target": lambda data, value: _set_in_tasks(data, "accuracy_target", value.plain),
-    "accuracy_target": lambda data, value: _set_in_tasks(data, "accuracy_target", value.plain),
-    "deadline": lambda data, value: _set_in_tasks(data, "deadline", value.quantity(" s")),
-    "seed": _set_seed,
-}
-
-
 def _set_path(data: Data, key: str, value: Setting, keys: Collection[str]) -> None:
     """Set what a dotted path leads to: keys may hold dots, list entries are numbers from 0."""
     if key.partition(".")[0] not in keys or "." not in key:
-        known = [*_CHANGES, "instances.TASK/VARIANT"]
-        near = closest(key, known)
-        paths = f"there are {_list(known)}, and paths into the file such as nodes.here.buffer"
+        near = closest(key, _KEYS)
+        paths = f"there are {_list(_KEYS)}, and paths into the file such as nodes.here.buffer"
         raise SettingError(key, f"no such key; {f'did you mean {near}?' if near else paths}")
     at: Any = data
     left = key
