@@ -46,39 +46,36 @@ def report(error: BaseException) -> int:
     """
     if os.environ.get(_DEBUG):
         traceback.print_exception(error)
+    code = FAILED
     match error:
         case typer.TyperException():
             return _usage(error)
-        case CommandError():
-            complain(str(error))
-            return error.code
         case KeyboardInterrupt():
             return INTERRUPTED
-        case typer.Abort():
+        case typer.Abort() | BrokenPipeError():
             return FAILED
-        case BrokenPipeError():
-            return FAILED
+        case CommandError():
+            sentence, code = str(error), error.code
         case ModuleNotFoundError():
-            complain(_missing(error))
-            return FAILED
+            sentence = _missing(error)
         case MemoryError():
-            complain(f"this needs more memory than there is{f': {error}' if str(error) else ''}")
-            return FAILED
+            more = f": {error}" if str(error) else ""
+            sentence = f"this needs more memory than there is{more}"
         case OSError() if error.filename is not None:
-            complain(f"{error.filename}: {error.strerror or error}")
-            return FAILED
+            sentence = f"{error.filename}: {error.strerror or error}"
         case OSError() if error.strerror:
-            complain(error.strerror)
-            return FAILED
+            sentence = error.strerror
         case ValueError() | OSError() | RuntimeError() if str(error):
-            complain(str(error))
-            return REFUSED if _is_deployment_error(error) else FAILED
+            from inferway.deployment import DeploymentError
+
+            sentence, code = str(error), REFUSED if isinstance(error, DeploymentError) else FAILED
         case _:
-            complain(
+            sentence = (
                 f"this is a bug in inferway: {type(error).__name__}: {error} "
                 f"(set {_DEBUG}=1 to see where)"
             )
-            return FAILED
+    complain(sentence)
+    return code
 
 
 def reason(error: OSError) -> str:
@@ -106,9 +103,3 @@ def _missing(error: ModuleNotFoundError) -> str:
                 f"{installing(extra)}"
             )
     return f"the module {error.name} is not installed: reinstall inferway"
-
-
-def _is_deployment_error(error: Exception) -> bool:
-    from inferway.deployment import DeploymentError
-
-    return isinstance(error, DeploymentError)

@@ -1,4 +1,4 @@
-"""``inferway place``: which variants live on which node, computed offline."""
+"""Decisions made offline: ``place``, which variants live where, and ``plan``, how many run."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from inferway.cli import options, terminal
+from inferway.cli.failure import CommandError
 
 _MOST_NODES = 100
 """The section of more is for a file, not for a terminal."""
@@ -79,3 +80,58 @@ def place(
             print(one)
     if failure is not None:
         raise failure
+
+
+def plan(
+    file: options.File,
+    rate: Annotated[
+        float | None,
+        typer.Option(
+            parser=options.rate,
+            metavar="RATE",
+            help="Such as 120/s.",
+            show_default="the file's workload",
+        ),
+    ] = None,
+    latency: Annotated[
+        float | None,
+        typer.Option(
+            parser=options.time,
+            metavar="TIME",
+            help="Greatest mean response time, such as 300ms.",
+            show_default="the task's deadline",
+        ),
+    ] = None,
+    node: Annotated[
+        str | None, typer.Option(help="Which node to plan, where there are several.")
+    ] = None,
+    queries: Annotated[int, typer.Option(min=1000, help="Requests per simulation.")] = 200_000,
+    seed: options.Seed = None,
+    tries: Annotated[int, typer.Option(min=1, help="Most simulations per task.")] = 40,
+    json: terminal.Json = False,
+) -> None:
+    """Find the cheapest instances that keep accuracy, energy and latency, tried in the twin."""
+    import inferway
+
+    deployment = options.opened(file)
+    try:
+        with terminal.progress() as told:
+            found = inferway.plan(
+                deployment,
+                node=node,
+                rate=rate,
+                latency=latency,
+                queries=queries,
+                seed=seed,
+                tries=tries,
+                progress=told,
+            )
+    except ValueError as error:
+        raise CommandError(str(error)) from error
+    if json:
+        terminal.document(found.to_json())
+        return
+    from inferway.experiments.planned import tables
+
+    terminal.show(*tables(found))
+    print(found.yaml, end="")

@@ -332,34 +332,25 @@ def _progress(
         yield None
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
-    from rich.text import Text
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-    class Rate(ProgressColumn):
-        def render(self, task: object) -> Text:
-            speed = getattr(task, "speed", None)
-            unit = " M/s" if scale > 1.0 else "/s"
-            return Text("" if speed is None else f"{speed / scale:.1f}{unit}")
-
-    class Count(ProgressColumn):
-        def render(self, task: object) -> Text:
-            done = getattr(task, "completed", 0)
-            of = "" if total is None else f" of {total:,.0f}"
-            return Text(f"{done:,.0f}{of} {what}")
-
+    of = "" if total is None else " of {task.total:,.0f}"
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=20),
-        Count(),
-        Rate(),
+        TextColumn("{task.completed:,.0f}" + of + f" {what}"),
+        TextColumn("{task.fields[rate]}"),
         TimeRemainingColumn(compact=True),
     )
+    unit = " M/s" if scale > 1.0 else "/s"
     lock = threading.Lock()
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task("compiling", total=total)
+        row = bar.add_task("compiling", total=total, rate="")
 
         def told(name: str, done: int) -> None:
             with lock:
-                bar.update(row, description=name, advance=done)
+                speed = bar.tasks[row].speed
+                rate = "" if speed is None else f"{speed / scale:.1f}{unit}"
+                bar.update(row, description=name, advance=done, rate=rate)
 
         yield told

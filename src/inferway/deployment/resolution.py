@@ -428,12 +428,12 @@ def check_workload(
                 pass  # read to find what is wrong, not kept: a trace may be long
         except ColumnError as error:
             source.note((*place, "arrivals", "file"), str(error))
-    tier = workload.entries and workload.entries.tier
+    tier = None if workload.entries is None else workload.entries.tier
     if tier is not None and network is not None and network.tree is not None:
         tiers = [one.tier for one in network.tree]
         if tier not in tiers:
-            field = (*place, "entries", "tier")
-            source.note(field, f"there is no tier {tier}; {nearest(tier, tiers)}")
+            sentence = f"there is no tier {tier}; {nearest(tier, tiers)}"
+            source.note((*place, "entries", "tier"), sentence)
 
 
 def check_probabilities(place: Place, spec: PolicySpec, task: Task, source: Source) -> None:
