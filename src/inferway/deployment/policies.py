@@ -237,11 +237,6 @@ class _FilePolicy(PolicySection):
             )
         return policy
 
-    def spec(self) -> PolicySpec:
-        """Return name and options; what the section does not declare, as it was written."""
-        options = self.model_dump(exclude={"policy"}, include=set(type(self).model_fields))
-        return PolicySpec(self.policy, {**options, **(self.model_extra or {})})
-
 
 def _names_bound_in(path: Path) -> list[str]:
     """List the names at the top level of a Python file, without running it."""
@@ -283,39 +278,25 @@ def _options(policy: Any) -> Iterator[tuple[str, tuple[Any, Any]]]:
             yield name, (written, ... if default is inspect.Parameter.empty else default)
 
 
-# Of all placement policies: whoever runs one goes by it, and `build` is not told.
-_COMMON: Final[Mapping[Kind, dict[str, Any]]] = {
-    "dispatch": {},
-    "scheduling": {},
-    "placement": {
-        "slot": (
-            Annotated[PositiveSeconds, Field(description="Time between two steps.")],
-            60.0,
-        )
-    },
-}
-
-
 @functools.cache
 def _section(kind: Kind, title: str) -> type[PolicySection]:
-    """Make the section of a file that names one of the policies which share it."""
-    rows = {name: row for name, row in ROWS[kind].items() if row.section == title}
-    policy = builtin_class(kind, next(iter(rows)))
-    fields: dict[str, Any] = {
-        "policy": (Literal[tuple(rows)], ...),
-        **_COMMON[kind],
-        **dict(_options(policy)),
-    }
-    says = next(row.says for row in rows.values() if row.says)
-    made: type[PolicySection] = create_model(title, __base__=PolicySection, __doc__=says, **fields)
-    return made
+    """Make the section of a file that names one of the policies which share it.
 
-
-@functools.cache
-def _file_section(kind: Kind) -> type[PolicySection]:
-    made: type[PolicySection] = create_model(
-        f"File{kind.title()}", __base__=_FilePolicy, __doc__=_FilePolicy.__doc__, **_COMMON[kind]
-    )
+    The title of the one that names a class in a file is empty.
+    """
+    fields: dict[str, Any] = {}
+    if kind == "placement":
+        # Of all of these: whoever runs one goes by it, and `build` is not told.
+        slot = Annotated[PositiveSeconds, Field(description="Time between two steps.")]
+        fields["slot"] = (slot, 60.0)
+    if not title:
+        base, says, title = _FilePolicy, _FilePolicy.__doc__, f"File{kind.title()}"
+    else:
+        rows = {name: row for name, row in ROWS[kind].items() if row.section == title}
+        base, says = PolicySection, next(row.says for row in rows.values() if row.says)
+        fields |= {"policy": (Literal[tuple(rows)], ...)}
+        fields |= dict(_options(builtin_class(kind, next(iter(rows)))))
+    made: type[PolicySection] = create_model(title, __base__=base, __doc__=says, **fields)
     return made
 
 
@@ -327,14 +308,14 @@ def _section_of(kind: Kind, value: Any) -> type[PolicySection] | None:
     row = ROWS[kind].get(name)
     if row is not None and row.section:
         return _section(kind, row.section)
-    return _file_section(kind) if FILE_POLICY.fullmatch(name) else None
+    return _section(kind, "") if FILE_POLICY.fullmatch(name) else None
 
 
 @functools.cache
 def _any_section(kind: Kind) -> TypeAdapter[PolicySection]:
     """All sections of a kind: what the schema shows, and what says why a value is none of them."""
     titles = dict.fromkeys(row.section for row in ROWS[kind].values() if row.section)
-    sections = [*(_section(kind, title) for title in titles), _file_section(kind)]
+    sections = [_section(kind, title) for title in (*titles, "")]
 
     def tag(value: Any) -> str | None:
         section = _section_of(kind, value)
@@ -345,11 +326,11 @@ def _any_section(kind: Kind) -> TypeAdapter[PolicySection]:
     return TypeAdapter(Annotated[union, Discriminator(tag)])
 
 
-def _read(kind: Kind, value: Any, context: Any = None) -> PolicySection:
+def _read(kind: Kind, value: Any, context: Any = None) -> PolicySpec:
     section = _section_of(kind, value)
     if section is None:
-        return _any_section(kind).validate_python(value, context=context)
-    return section.model_validate(value, context=context)
+        return _any_section(kind).validate_python(value, context=context).spec()
+    return section.model_validate(value, context=context).spec()
 
 
 class _Policies:
@@ -361,10 +342,9 @@ class _Policies:
     def __get_pydantic_core_schema__(
         self, source: Any, handler: GetCoreSchemaHandler
     ) -> core_schema.CoreSchema:
-        return core_schema.with_info_plain_validator_function(self._read)
-
-    def _read(self, value: Any, info: ValidationInfo) -> PolicySpec:
-        return _read(self.kind, value, info.context).spec()
+        return core_schema.with_info_plain_validator_function(
+            lambda value, info: _read(self.kind, value, info.context)
+        )
 
     def __get_pydantic_json_schema__(
         self, source: core_schema.CoreSchema, handler: GetJsonSchemaHandler
@@ -386,7 +366,7 @@ def spec_of(kind: Kind, policy: str, **options: Any) -> PolicySpec:
         For an unknown name or option, or a value that a file may not have.
     """
     written = {name: str(v) if isinstance(v, Path) else v for name, v in options.items()}
-    return _read(kind, {"policy": policy, **written}).spec()
+    return _read(kind, {"policy": policy, **written})
 
 
 def scheduled_dispatch(scheduling: PolicySpec) -> PolicySpec:

@@ -110,16 +110,14 @@ def given(data: Mapping[str, Any]) -> Source:
     DeploymentError
         If a key is no word, or a value is nothing that a file could say.
     """
-    source = Source(Path("deployment"), top=0)
-    source.data = _plain(data, ())
-    return source
+    return Source(Path("deployment"), _plain(data, ()), top=0)
 
 
 def _plain(value: Any, place: Place) -> Any:
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
-                raise _refused(place, f"a key must be a word, not {key!r}")
+                raise _refused("deployment", 0, f"a key must be a word, not {key!r}", place)
         return {key: _plain(one, (*place, key)) for key, one in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(one, (*place, index)) for index, one in enumerate(value)]
@@ -128,12 +126,13 @@ def _plain(value: Any, place: Place) -> Any:
     if hasattr(value, "tolist"):  # NumPy's numbers and arrays
         return value.tolist()
     if not isinstance(value, str | bool | int | float):
-        raise _refused(place, f"expected what a file could say, not a {type(value).__name__}")
+        sentence = f"expected what a file could say, not a {type(value).__name__}"
+        raise _refused("deployment", 0, sentence, place)
     return value
 
 
-def _refused(place: Place, sentence: str) -> DeploymentError:
-    return DeploymentError("deployment", [Problem(0, field_name(place), sentence)])
+def _refused(path: Path | str, line: int, sentence: str, place: Place = ()) -> DeploymentError:
+    return DeploymentError(path, [Problem(line, field_name(place), sentence)])
 
 
 def read(path: Path | str) -> Source:
@@ -152,60 +151,52 @@ def read(path: Path | str) -> Source:
             f"{marks:,} lines, commas and brackets are too many for a deployment file "
             f"({MOST_MARKS:,})"
         )
-        raise _unreadable(path, 0, sentence)
+        raise _refused(path, 0, sentence)
     yaml = YAML(typ="safe", pure=True)
     # YAML 1.2 lets an anchor be set again; Python's warnings are nothing for whoever wrote it.
     yaml.composer.warn_double_anchors = False
+    line = 0
     try:
         root = yaml.compose(text)
     except RecursionError:
-        raise _unreadable(path, 1, f"values are nested more than {DEEPEST} deep") from None
+        line, sentence = 1, f"values are nested more than {DEEPEST} deep"
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        raise _unreadable(path, mark.line + 1 if mark else 1, _yaml_sentence(error)) from None
+        line, sentence = mark.line + 1 if mark else 1, _yaml_sentence(error)
     except (YAMLError, ValueError) as error:
-        raise _unreadable(path, 0, f"not YAML: {str(error).splitlines()[0]}") from None
+        sentence = f"not YAML: {str(error).splitlines()[0]}"
     except Exception as error:  # its reader also raises what its own statements run into
-        raise _unreadable(
-            path, 0, f"not YAML that can be read: {shorten(str(error), 99)}"
-        ) from None
-    if root is None:
-        raise _unreadable(path, 0, "the file is empty; a deployment needs at least `tasks:`")
-    if not isinstance(root, MappingNode):
-        raise _unreadable(
-            path, root.start_mark.line + 1, "expected keys such as `tasks:` at the top of the file"
-        )
-    source = Source(path)
-    source.data = _Reading(source).mapping(root, (), 0)
-    return source
+        sentence = f"not YAML that can be read: {shorten(str(error), 99)}"
+    else:
+        if isinstance(root, MappingNode):
+            source = Source(path)
+            source.data = _Reading(source).value(root, ())
+            return source
+        sentence = "the file is empty; a deployment needs at least `tasks:`"
+        if root is not None:
+            line = root.start_mark.line + 1
+            sentence = "expected keys such as `tasks:` at the top of the file"
+    raise _refused(path, line, sentence)
 
 
 def _text(path: Path) -> str:
     try:
-        if path.is_dir():
-            raise _unreadable(path, 0, "this is a folder, not a deployment file")
         size = path.stat().st_size
-        if size > LARGEST_FILE:
-            raise _unreadable(path, 0, f"{size} bytes are too many for a deployment file (2 MiB)")
-        with path.open("rb") as file:
-            # As much as it may have, whatever the file system says of its size.
-            content = file.read(LARGEST_FILE)
-        return content.decode("utf-8-sig")
-    except DeploymentError:
-        raise
+        if path.is_dir():
+            sentence = "this is a folder, not a deployment file"
+        elif size > LARGEST_FILE:
+            sentence = f"{size} bytes are too many for a deployment file (2 MiB)"
+        else:
+            with path.open("rb") as file:
+                # As much as it may have, whatever the file system says of its size.
+                return file.read(LARGEST_FILE).decode("utf-8-sig")
     except FileNotFoundError:
-        raise _unreadable(path, 0, "no such file") from None
+        sentence = "no such file"
     except UnicodeDecodeError as error:
-        raise _unreadable(
-            path, 0, f"not UTF-8 text: byte {error.start + 1} cannot be read"
-        ) from None
+        sentence = f"not UTF-8 text: byte {error.start + 1} cannot be read"
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise _unreadable(path, 0, f"cannot be read: {reason}") from None
-
-
-def _unreadable(path: Path, line: int, sentence: str) -> DeploymentError:
-    return DeploymentError(path, [Problem(line, "", sentence)])
+        sentence = f"cannot be read: {error.strerror if isinstance(error, OSError) else error}"
+    raise _refused(path, 0, sentence)
 
 
 def _yaml_sentence(error: MarkedYAMLError) -> str:
@@ -225,36 +216,33 @@ class _Reading:
         self.count = 0
         self.open: set[int] = set()  # ids of the nodes being read: an alias to one is a cycle
 
-    def value(self, node: Node, place: Place, depth: int) -> Any:
+    def value(self, node: Node, place: Place) -> Any:
         self.count += 1
         if self.count > MOST_VALUES:
             raise self.refused(
                 node, f"more than {MOST_VALUES} values once aliases (*name) are expanded"
             )
-        if depth > DEEPEST:
+        if len(place) > DEEPEST:
             raise self.refused(node, f"values are nested more than {DEEPEST} deep")
         if id(node) in self.open:
             raise self.refused(node, "an alias (*name) contains itself")
+        tag = str(node.tag)
+        if not tag.startswith("tag:yaml.org,2002:") or "python" in tag:
+            raise self.refused(node, f"the tag {tag} is refused; write plain values", place)
         if isinstance(node, ScalarNode):
-            self.check_tag(node, place)
-            quoted = node.style is not None or node.tag == "tag:yaml.org,2002:str"
+            quoted = node.style is not None or tag == "tag:yaml.org,2002:str"
             return self.text(node) if quoted else _plain_scalar(self.text(node))
         self.open.add(id(node))
         try:
             if isinstance(node, MappingNode):
-                return self.mapping(node, place, depth)
-            self.check_tag(node, place)
+                return self.mapping(node, place)
             for index, item in enumerate(node.value):
                 self.source.lines[(*place, index)] = item.start_mark.line + 1
-            return [
-                self.value(item, (*place, index), depth + 1)
-                for index, item in enumerate(node.value)
-            ]
+            return [self.value(item, (*place, index)) for index, item in enumerate(node.value)]
         finally:
             self.open.discard(id(node))
 
-    def mapping(self, node: MappingNode, place: Place, depth: int) -> dict[str, Any]:
-        self.check_tag(node, place)
+    def mapping(self, node: MappingNode, place: Place) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
             line = key_node.start_mark.line + 1
@@ -271,7 +259,7 @@ class _Reading:
                 continue
             # Keep the first line of an alias's place: where it is used, not where it is anchored.
             self.source.lines[inner] = line
-            value = self.value(value_node, inner, depth + 1)
+            value = self.value(value_node, inner)
             if value is None:
                 self.source.note(inner, "has no value; give it one or leave the key out")
             else:
@@ -285,14 +273,8 @@ class _Reading:
         except UnicodeDecodeError:
             raise self.refused(node, "an escape (\\u...) names half a character") from None
 
-    def check_tag(self, node: Node, place: Place) -> None:
-        tag = str(node.tag)
-        if not tag.startswith("tag:yaml.org,2002:") or "python" in tag:
-            raise self.refused(node, f"the tag {tag} is refused; write plain values", place)
-
     def refused(self, node: Node, sentence: str, place: Place = ()) -> DeploymentError:
-        problem = Problem(node.start_mark.line + 1, field_name(place), sentence)
-        return DeploymentError(self.source.path, [problem])
+        return _refused(self.source.path, node.start_mark.line + 1, sentence, place)
 
 
 def _plain_scalar(text: str) -> str | int | float | bool | None:
