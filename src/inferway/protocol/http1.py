@@ -230,10 +230,10 @@ class ConnectionPool(ABC):
         server_name: str | None = None,
     ) -> None:
         self.tls = tls
-        self.host, self.port, self._server_name = host, port, server_name or host
+        self.host, self.port, self.server_name = host, port, server_name or host
         self._options: dict[str, Any] = {}
         if tls is not None:
-            self._options = {"ssl": tls, "server_hostname": self._server_name}
+            self._options = {"ssl": tls, "server_hostname": self.server_name}
         self._form, self._most, self._connect_s = form, most, connect_s
         self._idle: list[ClientConnection] = []
         self._busy: set[ClientConnection] = set()
@@ -295,6 +295,7 @@ class ConnectionPool(ABC):
 
     def adopt(self, connection: ClientConnection) -> None:
         """Keep a connection that has been made, for the next call."""
+        connection.belong(self._take, self._lost)
         self.opened += 1
         if self._closed:
             connection.abort()

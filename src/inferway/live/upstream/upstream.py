@@ -4,18 +4,38 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 from time import monotonic
 from typing import Final
 
-from inferway.live.upstream.breaker import TRIAL, CircuitBreaker, Suspicion
-from inferway.live.upstream.connections import LONGEST_S, NeighborPool, Question, UpstreamCall
+from inferway.live.upstream.breaker import (
+    SUSPECT_LEAST_S,
+    TRIAL,
+    CircuitBreaker,
+    Suspicion,
+    suspect_after_s,
+)
+from inferway.live.upstream.connections import UpstreamCall, why_dead
 from inferway.live.upstream.headers import ConnectError, Response, encoded, live_head
 from inferway.live.upstream.rtt import SEGMENTS_BYTES, OnChange, RoundTrips
 from inferway.protocol.address import joined
+from inferway.protocol.http1 import ClientConnection, ConnectionPool, connect_failure
 
+CONNECTIONS: Final = 512
+"""Of one neighbor; what would need more waits for one of them."""
+CONNECT_S: Final = 1.0
+"""A neighbor that takes no connection for so long is given up."""
+TICK_S: Final = 0.1
+"""Shortest time between two looks at what is out."""
+STALL_S: Final = 0.5
+STALL_BYTES: Final = 4096
+"""An answer that has begun and of which in this time came less than so many bytes is given up,
+whatever its neighbor says of itself."""
+LONGEST_S: Final = 30.0
+"""Longest wait for any answer."""
 LOOK_S: Final = 0.05
 LONGEST_LOOK_S: Final = 1.0
 """Shortest and longest time between two looks at which ways are to be asked."""
@@ -27,7 +47,7 @@ Watcher = Callable[[bool, str], None]
 """Told whether the neighbor takes requests from now on, and why not."""
 
 
-class Upstream(NeighborPool):
+class Upstream(ConnectionPool):
     """Sends requests to one neighbor; all methods belong to the event loop.
 
     A neighbor that refuses connections, or fails several times in a row, is asked nothing but
@@ -53,6 +73,10 @@ class Upstream(NeighborPool):
         its answer is handed on.
     """
 
+    idle_s = 60.0
+    """Less than the neighbor's (`http.limits`): a request that meets a closing connection is
+    lost."""
+
     def __init__(
         self,
         name: str,
@@ -63,20 +87,28 @@ class Upstream(NeighborPool):
         server_name: str | None = None,
         rtt_s: float = 0.0,
     ) -> None:
-        super().__init__(name, host, port, tls=tls, server_name=server_name)
-        self.rtt_s = rtt_s
+        super().__init__(
+            host,
+            port,
+            form=Response,
+            most=CONNECTIONS,
+            connect_s=CONNECT_S,
+            tls=tls,
+            server_name=server_name,
+        )
+        self.name, self.rtt_s = name, rtt_s
         self.breaker = CircuitBreaker()
         self.reason = ""
         """Why nothing is sent; empty while requests are."""
         self.at = joined(host, port).encode()
         """The address, as Host lines have it."""
-        self._question = live_head(self.at)
-        self._trips, self._me = RoundTrips(monotonic), b""
-        self._next_look: asyncio.TimerHandle | None = None
+        self._own, self._me = encoded(name), b""
+        self._trips = RoundTrips(monotonic)
         self._looks: set[tuple[str, ...]] = set()
         self._sent_before = 0
         self._watchers: list[Watcher] = []
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
+        """What is to be done later, each once at a time."""
         self._suspicion = Suspicion()
         self._inquiry: asyncio.Task[None] | None = None
         """Asks whether it lives: because of a request that is out, or as a probe."""
@@ -84,8 +116,11 @@ class Upstream(NeighborPool):
         """Whether its health is not enough to show that it works."""
         self._tried: UpstreamCall | None = None
         """The request that shows it, while the breaker is on trial."""
+        self._heard_s = 0.0
+        """When a request was answered last."""
+        self._begun: dict[UpstreamCall, tuple[int, float]] = {}
+        """Of answers that have begun, how many bytes of theirs had come when enough last had."""
         self._errors = 0
-        self._own = encoded(name)
         self.sent = self.failures = 0
         """Requests that were sent, and those that got no answer."""
         self.errors = self.hung = 0
@@ -123,7 +158,7 @@ class Upstream(NeighborPool):
 
     def ask(self, head: bytes, done: Callable[[Response | ConnectError], None]) -> UpstreamCall:
         """Send a question about health, for somebody else; it shows nothing of requests."""
-        call = Question(self, head, b"", done)
+        call = UpstreamCall(self, head, b"", done, asks=True)
         if self.breaker.closed and self.rtt_s == 0.0:
             self.submit(call)
         else:
@@ -147,7 +182,7 @@ class Upstream(NeighborPool):
         """
         self._me = encoded(me)
         self._trips.follow(path, changed)
-        if self._next_look is None and not self._closed:
+        if self._look_at_ways not in self._timers:
             self._look_at_ways_later()
 
     def unfollow(self, path: tuple[str, ...], changed: OnChange) -> None:
@@ -193,13 +228,39 @@ class Upstream(NeighborPool):
         """How often it was asked whether it lives because a request was out for too long."""
         return self._suspicion.asked
 
+    @property
+    def in_flight(self) -> int:
+        """Requests that have not been answered."""
+        return len(self._busy) + len(self._waiting)
+
+    def drop(self, reason: str) -> None:
+        """End every connection; what they carry has failed, and so has what waits."""
+        self.forget()
+        for connection in list(self._busy):
+            self._fail(connection, ConnectError(reason))
+        self._refuse(reason)
+
     def close(self) -> None:
         """End every connection, for good."""
         self._closed = True
         self._stop_asking()
-        if self._next_look is not None:
-            self._next_look.cancel()
-        super().close()
+        timers = [*self._timers.values(), *([self._sweep] if self._sweep else ())]
+        for timer in timers:
+            timer.cancel()
+        for task in tuple(self._opening):
+            task.cancel()
+        self.drop(f"the connections to node {self.name} have been closed")
+
+    def _later(self, wait_s: float, act: Callable[[], None]) -> None:
+        """Do something after a time, unless that is to be done already."""
+        if act in self._timers or self._closed:
+            return
+
+        def now() -> None:
+            del self._timers[act]
+            act()
+
+        self._timers[act] = self._loop.call_later(wait_s, now)
 
     # Requests on their way.
 
@@ -208,7 +269,7 @@ class Upstream(NeighborPool):
             call.late = True
             call.timer = self._loop.call_later(self.rtt_s / 2, self._go, call)
         else:
-            self._loop.call_soon(self._hand_on, call, ConnectError(self.reason, unserved=True))
+            self._loop.call_soon(call.hand_on, ConnectError(self.reason, unserved=True))
 
     def _go(self, call: UpstreamCall) -> None:
         call.timer = None
@@ -216,7 +277,7 @@ class Upstream(NeighborPool):
             self.sent += not call.asks
             self.submit(call)
         else:
-            self._hand_on(call, ConnectError(self.reason, unserved=True))
+            call.hand_on(ConnectError(self.reason, unserved=True))
 
     def _tries(self, call: UpstreamCall) -> bool:
         """Whether a request may go all the same, to show whether the neighbor works."""
@@ -226,15 +287,43 @@ class Upstream(NeighborPool):
         call.limit_s = TRIAL * min(LONGEST_S, call.limit_s)
         return True
 
+    def write(self, connection: ClientConnection, call: UpstreamCall) -> None:
+        """Write a request."""
+        call.connection = connection
+        if self._look not in self._timers:
+            self._later(SUSPECT_LEAST_S, self._look)
+        connection.send(call.head, call.body)
+
+    def queued(self, call: UpstreamCall) -> None:
+        """Note since when a request waits for a connection."""
+        call.since_s = monotonic()
+        self._later(SUSPECT_LEAST_S, self._look)
+
+    def broken(self, connection: ClientConnection, call: UpstreamCall, wrong: str) -> None:
+        """Fail a request whose connection has ended."""
+        when = "in the middle of its answer" if connection.begun else "before it answered"
+        reason = f"node {self.name} closed the connection {when}"
+        if wrong:
+            reason = f"node {self.name} is not understood: {wrong}"
+        # What was written may have been read and run, so it is never written again.
+        call.connection = None
+        self._failed(call, ConnectError(reason), False)
+
+    def unreachable(self, call: UpstreamCall | None, error: Exception) -> None:
+        """Fail a request for which there is no connection."""
+        if call is not None:
+            reason = f"node {self.name} cannot be reached: {connect_failure(error)}"
+            self._failed(call, ConnectError(reason, unserved=True), True)
+
     def answered(self, call: UpstreamCall, answer: Response, sent_s: float, now_s: float) -> None:
         """Learn from an answer, and hand it on."""
         call.connection = None
         # Most is answered well, and each request pays for what stands before this.
         if answer.status != 200 and self._erred(call, answer):
-            self._hand_on(call, answer)
+            call.hand_on(answer)
             return
         if not call.asks:
-            self._errors, self.heard_s = 0, now_s
+            self._errors, self._heard_s = 0, now_s
             # What is wrong behind it is not the neighbor's fault.
             if self.breaker.succeeded():
                 self._close_breaker()
@@ -244,14 +333,9 @@ class Upstream(NeighborPool):
             if size + len(answer.body) <= SEGMENTS_BYTES:
                 self._trips.learn(answer, sent_s, now_s, self.rtt_s)
         if call.late and self.rtt_s > 0.0:
-            call.timer = self._loop.call_later(self.rtt_s / 2, self._hand_on, call, answer)
+            call.timer = self._loop.call_later(self.rtt_s / 2, call.hand_on, answer)
         else:
-            self._hand_on(call, answer)
-
-    def _hand_on(self, call: UpstreamCall, result: Response | ConnectError) -> None:
-        if not call.ended:
-            call.ended, call.timer = True, None
-            call.done(result)
+            call.hand_on(answer)
 
     def _erred(self, call: UpstreamCall, answer: Response) -> bool:
         """Take into account that an answer says that the neighbor failed, if it does."""
@@ -267,17 +351,36 @@ class Upstream(NeighborPool):
             self._fall_back(reason)
         elif self.breaker.closed and not self._closed:
             # Where no node has written the answer, its HTTP as a whole is at fault.
-            if strange and self.breaker.failed():
-                self._open_breaker(reason, doubtful=True)
-                self.refuse(reason)
-            elif self._errors >= ERRORS:
+            opens = strange and self.breaker.failed()
+            if not opens and self._errors >= ERRORS:
+                opens, reason = True, f"{reason} {self._errors} times in a row"
                 self.breaker.failed(certain=True)
-                self._open_breaker(f"{reason} {self._errors} times in a row", doubtful=True)
-                self.refuse(reason)
+            if opens:
+                self._open_breaker(reason, doubtful=True)
+                self._refuse(reason)
         return True
 
-    def failed(self, call: UpstreamCall, failure: ConnectError, certain: bool) -> None:
-        """Learn from a failure, and hand it on."""
+    def _fail(
+        self, connection: ClientConnection, failure: ConnectError, certain: bool = False
+    ) -> None:
+        call: UpstreamCall = connection.call
+        connection.call = call.connection = None
+        self._busy.discard(connection)
+        connection.abort()
+        self._failed(call, failure, certain)
+
+    def _refuse(self, reason: str) -> None:
+        """Fail what waits for a connection."""
+        waiting, self._waiting = self._waiting, deque()
+        for call in waiting:
+            self._failed(call, ConnectError(reason, unserved=True), False)
+
+    def _failed(self, call: UpstreamCall, failure: ConnectError, certain: bool) -> None:
+        """Learn from a failure, and hand it on.
+
+        `certain` says whether the neighbor is certainly of no use; of a call that was out for too
+        long, whether nothing has been answered since it was sent.
+        """
         # Where a question is lost, no request is: those find out by themselves.
         self.failures += not call.asks
         # Watchers hear of it first: whoever gives the request to another must know where not to.
@@ -292,8 +395,51 @@ class Upstream(NeighborPool):
                     self.drop(reason)
             elif self.breaker.failed(certain=certain):
                 self._open_breaker(failure.reason, doubtful=not certain)
-                self.refuse(failure.reason)
-        self._loop.call_soon(self._hand_on, call, failure)
+                self._refuse(failure.reason)
+        self._loop.call_soon(call.hand_on, failure)
+
+    # What is out is looked through now and then; nothing is done for each request.
+
+    def _look(self) -> None:
+        now_s, overdue_s = monotonic(), inf
+        begun: dict[UpstreamCall, tuple[int, float]] = {}
+        stalled: list[tuple[ClientConnection, int]] = []
+        late: list[ClientConnection] = []
+        for connection in self._busy:
+            call: UpstreamCall = connection.call
+            if now_s - connection.since_s > min(LONGEST_S, call.limit_s):
+                late.append(connection)
+                continue
+            if connection.begun:
+                came, since_s = self._begun.get(call, (-STALL_BYTES, now_s))
+                if connection.came - came >= STALL_BYTES:
+                    came, since_s = connection.came, now_s
+                elif now_s - since_s >= STALL_S:
+                    stalled.append((connection, connection.came - came))
+                begun[call] = came, since_s
+            overdue_s = min(overdue_s, connection.since_s + suspect_after_s(call.predicted_s))
+        for call in self._waiting:
+            overdue_s = min(overdue_s, call.since_s + SUSPECT_LEAST_S)
+        self._begun = begun
+        # The last one first: where nothing was answered since, all that is out is settled with it.
+        for connection in sorted(late, key=lambda one: one.since_s, reverse=True):
+            if connection.call is not None:
+                limit_s = min(LONGEST_S, connection.call.limit_s)
+                did_not = "did not end its answer" if connection.begun else "did not answer"
+                reason = f"node {self.name} {did_not} within {limit_s:.3g} s"
+                certain = connection.since_s > self._heard_s
+                self._fail(connection, ConnectError(reason, late=True), certain)
+        for connection, came in stalled:
+            if connection.call is not None:
+                amount = f"only {came} bytes of its answer came within {1e3 * STALL_S:g} ms"
+                reason = f"node {self.name} does not get on: {amount}"
+                self._fail(connection, ConnectError(reason))
+        idle = self._inquiry is None and not self._closed and self.works
+        if idle and self._suspicion.asks(now_s, overdue_s):
+            self._inquiry = self._loop.create_task(self._inquire())
+        if self._busy or self._waiting:
+            wait_s = TICK_S if begun else min(SUSPECT_LEAST_S, max(TICK_S, overdue_s - now_s))
+            self._later(wait_s, self._look)
 
     # The breaker, and who is told of it.
 
@@ -327,19 +473,10 @@ class Upstream(NeighborPool):
 
     # Questions whether it lives.
 
-    def waited(self, now_s: float, overdue_s: float) -> None:
-        """Ask whether it lives, where a request is out for too long."""
-        idle = self._inquiry is None and not self._closed and self.works
-        if idle and self._suspicion.asks(now_s, overdue_s):
-            self._inquiry = self._loop.create_task(self._inquire())
-
     def _probe_later(self) -> None:
-        if not self._closed:
-            wait_s = max(0.0, self.breaker.due_s - self.breaker.now())
-            self._timer = self._loop.call_later(wait_s, self._probe)
+        self._later(max(0.0, self.breaker.due_s - self.breaker.now()), self._probe)
 
     def _probe(self) -> None:
-        self._timer = None
         if self.works or self._closed:
             return
         if self.breaker.allows():
@@ -348,17 +485,16 @@ class Upstream(NeighborPool):
             self._probe_later()
 
     def _stop_asking(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        timer = self._timers.pop(self._probe, None)
+        if timer is not None:
+            timer.cancel()
         if self._inquiry is not None:
             self._inquiry.cancel()
             self._inquiry = None
 
     async def _inquire(self) -> None:
-        begun_s = monotonic()
-        rtt_s = self.round_trip_s((self.name,))
-        reason, refused = await self.why_dead(self._question, rtt_s or 0.0)
+        begun_s, rtt_s = monotonic(), self.round_trip_s((self.name,)) or 0.0
+        reason, refused = await why_dead(self, self.name, live_head(self.at), rtt_s)
         self._inquiry = None
         if self._closed:
             return
@@ -374,7 +510,7 @@ class Upstream(NeighborPool):
             return
         if self.works:
             # Who has answered meanwhile did live: it is asked once more.
-            if self.heard_s > begun_s:
+            if self._heard_s > begun_s:
                 return
             self._hang(reason, doubtful=not refused)
         else:
@@ -383,7 +519,7 @@ class Upstream(NeighborPool):
             self._probe_later()
         # One that takes no more connections may be about to go, and answer those that it has.
         if refused:
-            self.refuse(reason)
+            self._refuse(reason)
         else:
             self.drop(reason)
 
@@ -391,12 +527,10 @@ class Upstream(NeighborPool):
 
     def _look_at_ways_later(self) -> None:
         due_s = self._trips.due_s - monotonic() if self.breaker.closed else LONGEST_LOOK_S
-        wait_s = min(LONGEST_LOOK_S, max(LOOK_S, due_s))
-        self._next_look = self._loop.call_later(wait_s, self._look_at_ways)
+        self._later(min(LONGEST_LOOK_S, max(LOOK_S, due_s)), self._look_at_ways)
 
     def _look_at_ways(self) -> None:
-        self._next_look = None
-        if not self._trips.followed or self._closed:
+        if not self._trips.followed:
             return
         now_s, used = monotonic(), self.sent != self._sent_before
         for path in self._trips.due(now_s) if self.breaker.closed else ():
@@ -405,11 +539,12 @@ class Upstream(NeighborPool):
             if path not in self._looks:
                 self._looks.add(path)
                 head = live_head(self.at, path[-1] if len(path) > 1 else "", self._me)
-                self.submit(Question(self, head, b"", partial(self._looked, path)))
+                self.submit(UpstreamCall(self, head, b"", partial(self._looked, path), asks=True))
         self._look_at_ways_later()
 
     def _looked(self, path: tuple[str, ...], _: Response | ConnectError) -> None:
         self._looks.remove(path)
-        if self._next_look is not None and not self._closed:
-            self._next_look.cancel()
+        timer = self._timers.pop(self._look_at_ways, None)
+        if timer is not None:
+            timer.cancel()
             self._look_at_ways_later()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from neighbor import LIMIT_S, OK, Neighbor, Visit, until
 
-from inferway.live.upstream import connections
+from inferway.live.upstream import connections, upstream
 from inferway.live.upstream.headers import ConnectError, Response
 from inferway.live.upstream.upstream import Upstream
 
@@ -193,7 +193,7 @@ def test_an_idle_connection_that_was_closed_is_not_used(run: Any) -> None:
 
 
 def test_no_answer_in_time_is_told(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "LONGEST_S", 0.1)
+    monkeypatch.setattr(upstream, "LONGEST_S", 0.1)
 
     async def script(visit: Visit) -> None:
         await asyncio.sleep(LIMIT_S)
