@@ -289,13 +289,14 @@ def _section(kind: Kind, title: str) -> type[PolicySection]:
         # Of all of these: whoever runs one goes by it, and `build` is not told.
         slot = Annotated[PositiveSeconds, Field(description="Time between two steps.")]
         fields["slot"] = (slot, 60.0)
-    if not title:
-        base, says, title = _FilePolicy, _FilePolicy.__doc__, f"File{kind.title()}"
-    else:
+    base: type[PolicySection] = _FilePolicy
+    says = _FilePolicy.__doc__
+    if title:
         rows = {name: row for name, row in ROWS[kind].items() if row.section == title}
         base, says = PolicySection, next(row.says for row in rows.values() if row.says)
         fields |= {"policy": (Literal[tuple(rows)], ...)}
         fields |= dict(_options(builtin_class(kind, next(iter(rows)))))
+    title = title or f"File{kind.title()}"
     made: type[PolicySection] = create_model(title, __base__=base, __doc__=says, **fields)
     return made
 
