@@ -16,7 +16,6 @@ MOST_PARAMETERS = 8
 
 # A public class's name, and in how many modules such a class is defined.
 NAMED_TWICE = {
-    "Engine": 2,
     "Keys": 2,
     "Model": 2,
     "Node": 2,
@@ -25,7 +24,6 @@ NAMED_TWICE = {
     "Site": 2,
     "Stream": 2,
     "Tier": 2,
-    "Trace": 2,
 }
 
 # Constructors of more than so many parameters besides `self`, and how many they have.

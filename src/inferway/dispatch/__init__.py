@@ -19,17 +19,17 @@ from inferway.dispatch.bounds import (
     solve,
     waterfill,
 )
-from inferway.dispatch.contract import POLICIES, Policy, build_policy, policy_class
+from inferway.dispatch.contract import POLICIES, DispatchPolicy, build_policy, policy_class
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
 from inferway.dispatch.replay import recordings
 
 __all__ = [
     "POLICIES",
     "Bound",
+    "DispatchPolicy",
     "Dispatcher",
     "Filling",
     "Optimum",
-    "Policy",
     "PolicyError",
     "RoutingTuple",
     "bound",

@@ -20,8 +20,7 @@ from inferway.site import REJECT, Fleet, Request, Site, uniform
 from inferway.site.compiled import entry, jit
 from inferway.site.view import Floats, Ints
 
-_ROUNDING = 1e-6
-"""How far from 1 probabilities may sum: float32 networks round so much."""
+_ROUNDING = 1e-6  # How far from 1 probabilities may sum: float32 networks round so much
 
 
 def _sum_to_one(given: dict[str, float]) -> dict[str, float]:
@@ -71,16 +70,11 @@ def _next_rich(threshold: Floats, start: int) -> int:
 class Alias(NamedTuple):
     """Probabilistic routing over n servers of K classes, and how each class batches."""
 
-    threshold: Floats
-    """(n,) in 0..1; below it column i means server i."""
-    other: Ints
-    """(n,) the server that column i means above it."""
-    probabilities: Floats
-    """(n,) as they were set."""
-    smallest: Ints
-    """(K,) waiting requests below which a free server waits for more."""
-    largest: Ints
-    """(K,) most requests in a batch."""
+    threshold: Floats  # (n,) in 0..1; below it column i means server i
+    other: Ints  # (n,) the server that column i means above it
+    probabilities: Floats  # (n,) as they were set
+    smallest: Ints  # (K,) waiting requests below which a free server waits for more
+    largest: Ints  # (K,) most requests in a batch
 
     @classmethod
     def build(

@@ -22,10 +22,8 @@ if TYPE_CHECKING:
 class Rule(NamedTuple):
     """How the servers of a class take batches."""
 
-    sizes: tuple[int, ...] = (1,)
-    """That are offered, increasing; 1 always is."""
-    smallest: int = 1
-    """Requests below which a free server waits for more."""
+    sizes: tuple[int, ...] = (1,)  # That are offered, increasing; 1 always is
+    smallest: int = 1  # Requests below which a free server waits for more
     largest: int = 1
 
     def take(self, waiting: int) -> int:

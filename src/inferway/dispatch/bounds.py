@@ -30,12 +30,10 @@ class UnreachableError(ValueError):
 class RoutingTuple(NamedTuple):
     """[Anonymous], Definition 2."""
 
-    classes: tuple[int, ...]
-    """One class or two, faster first."""
+    classes: tuple[int, ...]  # One class or two, faster first
+    # (K,) sums to 1; a pair that shuffles traffic between its classes has a negative entry.
     routing: Floats
-    """(K,) sums to 1; a pair that shuffles traffic between its classes has a negative entry."""
-    cost_s: float
-    """Mean service time that it adds per request, s."""
+    cost_s: float  # Mean service time that it adds per request, s
 
     @property
     def proper(self) -> bool:
@@ -80,20 +78,14 @@ def routing_tuples(fleet: Fleet, target: float | None) -> list[RoutingTuple]:
 class Optimum(NamedTuple):
     """Solution of the LP, eq. 3."""
 
-    shares: Floats
-    """(K,) fraction of requests per class, p."""
-    response_time_s: float
-    """Least mean response time, T_LP-LB, s."""
-    price_s: float
-    """Dual price of the accuracy constraint: s per unit of accuracy, at least 0."""
-    capacity_price: Floats
-    """(K,) dual prices of ``p <= room``, s per unit of share, at most 0."""
+    shares: Floats  # (K,) fraction of requests per class, p
+    response_time_s: float  # Least mean response time, T_LP-LB, s
+    price_s: float  # Dual price of the accuracy constraint: s per unit of accuracy, at least 0
+    capacity_price: Floats  # (K,) dual prices of ``p <= room``, s per unit of share, at most 0
+    # Dual price of ``sum(p) = 1``, s: the response time that unlimited capacities would give.
     level_s: float
-    """Dual price of ``sum(p) = 1``, s: the response time that unlimited capacities would give."""
-    room: Floats
-    """(K,) greatest share that each class can carry, min(capacity / rate, 1)."""
-    energy_price_s: float = 0.0
-    """Dual price of the energy budget: s per J, at least 0."""
+    room: Floats  # (K,) greatest share that each class can carry, min(capacity / rate, 1)
+    energy_price_s: float = 0.0  # Dual price of the energy budget: s per J, at least 0
 
 
 @dataclass(frozen=True)
@@ -102,25 +94,19 @@ class Bound:
 
     variants: tuple[str, ...]
     target: float | None
+    # Greatest arrival rate that keeps the target ([Anonymous], Definition 1, times n).
     max_rate_per_s: float
-    """Greatest arrival rate that keeps the target ([Anonymous], Definition 1, times n)."""
-    max_rate_normalized: float
-    """The same per server."""
-    rate_per_s: float | None
-    """Arrival rate of the workload; None where the file gives none."""
+    max_rate_normalized: float  # The same per server
+    rate_per_s: float | None  # Arrival rate of the workload; None where the file gives none
+    # T_LP-LB at that rate; None without a rate, or where the rate exceeds the greatest.
     least_response_time_s: float | None
-    """T_LP-LB at that rate; None without a rate, or where the rate exceeds the greatest."""
-    shares: dict[str, float] | None
-    """Fraction of requests per variant at the optimum."""
-    price_s: float | None
-    """Dual price of the target, s per unit of accuracy."""
+    shares: dict[str, float] | None  # Fraction of requests per variant at the optimum
+    price_s: float | None  # Dual price of the target, s per unit of accuracy
     tuples: tuple[RoutingTuple, ...]
-    ordered: bool
-    """Whether the fleet has no dominated class; then waterfilling gives the same."""
+    ordered: bool  # Whether the fleet has no dominated class; then waterfilling gives the same
+    # Greatest mean energy of a request, J; None for no constraint.
     energy_budget: float | None = None
-    """Greatest mean energy of a request, J; None for no constraint."""
-    energy_price_s: float | None = None
-    """Dual price of the energy budget, s per J."""
+    energy_price_s: float | None = None  # Dual price of the energy budget, s per J
 
     @property
     def feasible(self) -> bool | None:
@@ -376,13 +362,10 @@ def relaxed(fleet: Fleet, target: float | None, energy_budget: float | None = No
 class Filling(NamedTuple):
     """Result of waterfilling."""
 
-    shares: Floats
-    """(K,) fraction of requests per class."""
-    weights: Floats
-    """Traffic that each routing tuple carries, 1/s, in the tuples' order."""
+    shares: Floats  # (K,) fraction of requests per class
+    weights: Floats  # Traffic that each routing tuple carries, 1/s, in the tuples' order
     tuples: list[RoutingTuple]
-    response_time_s: float
-    """Mean service time of the shares, s."""
+    response_time_s: float  # Mean service time of the shares, s
 
 
 def waterfill(fleet: Fleet, target: float | None, rate_per_s: float) -> Filling:

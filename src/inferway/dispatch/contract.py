@@ -24,19 +24,19 @@ from numba.extending import overload
 from inferway.deployment.policies import DISPATCH
 from inferway.policies.registry import as_python, fault_of
 from inferway.policies.registry import policy_class as find
+from inferway.site.compiled import INLINE
 from inferway.site.fleet import Fleet
 from inferway.site.handle import made_of
-from inferway.site.parts import INLINE
 from inferway.site.view import Event, Request, Site
 
 
-class Policy(Protocol):
+class DispatchPolicy(Protocol):
     """What every dispatch policy offers; `learn`, `pull` and `retune` are optional."""
 
     @classmethod
     def build(
         cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None, **options: Any
-    ) -> Policy:
+    ) -> DispatchPolicy:
         """The policy for a fleet; raises ValueError where it lacks what it needs."""
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
@@ -84,9 +84,9 @@ def _method(policy: Any, name: str) -> Any:
 POLICIES = DISPATCH
 
 
-def policy_class(name: str, folder: Path | None = None) -> type[Policy]:
+def policy_class(name: str, folder: Path | None = None) -> type[DispatchPolicy]:
     """Find the class of a dispatch policy; see `inferway.policies.policy_class`."""
-    return cast("type[Policy]", find("dispatch", name, folder))
+    return cast("type[DispatchPolicy]", find("dispatch", name, folder))
 
 
 def build_policy(
@@ -97,7 +97,7 @@ def build_policy(
     rate_per_s: float | None,
     folder: Path | None = None,
     **options: Any,
-) -> Policy:
+) -> DispatchPolicy:
     """Make a policy by its name for a fleet; ValueError for an unknown name or option."""
     found = policy_class(name, folder)
     try:

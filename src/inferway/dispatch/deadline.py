@@ -17,8 +17,7 @@ from inferway.deployment.units import PositiveNumber
 from inferway.site import COMPLETED, REJECT, Event, Fleet, Request, Site
 from inferway.site.view import Floats, Ints
 
-LEVEL = 0.95
-"""Of the running quantile."""
+LEVEL = 0.95  # Of the running quantile
 MARGIN = 1.5
 _LEAST_STEP = 0.02
 
@@ -26,12 +25,9 @@ _LEAST_STEP = 0.02
 class Deadline(NamedTuple):
     """Accuracy first, among those in time."""
 
-    order: Ints
-    """(K,) classes, the most accurate first."""
-    slow_s: Floats
-    """(K,) running quantile of service times, s: the policy's memory."""
-    seen: Ints
-    """(K,) service times that it has learned from."""
+    order: Ints  # (K,) classes, the most accurate first
+    slow_s: Floats  # (K,) running quantile of service times, s: the policy's memory
+    seen: Ints  # (K,) service times that it has learned from
     margin: float
 
     @classmethod

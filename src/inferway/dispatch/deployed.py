@@ -21,8 +21,7 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment, Task
 
 
-BEST_EFFORT: Final = "deadline"
-"""The policy of a fleet that cannot keep its target."""
+BEST_EFFORT: Final = "deadline"  # The policy of a fleet that cannot keep its target
 
 
 def bound(deployment: Deployment, *, node: str | None = None) -> dict[str, Bound]:

@@ -6,28 +6,32 @@ batches also `pull` and `begin`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 import numpy as np
 
+from inferway.dispatch import steps
 from inferway.dispatch.alias import set_routing
 from inferway.dispatch.contract import build_policy
-from inferway.dispatch.entries import AS_DECIDED, Calls, Handles, RareStep, bind, calls_for
-from inferway.dispatch.steps import NO_SERVER, PREDICTED_SERVICE, PREDICTED_WAIT, Binding
+from inferway.dispatch.steps import (
+    AS_DECIDED,
+    NO_SERVER,
+    PREDICTED_SERVICE,
+    PREDICTED_WAIT,
+    Binding,
+    bind,
+    compiled,
+)
 from inferway.policies.fault import COMPILE_ERRORS, compile_reason, division
 from inferway.site.fleet import Fleet
 from inferway.site.view import ALL_CLASSES, Floats, Ints, Site, empty_site
 
+# Places at a server of a fleet without a buffer limit: memory is finite, and so is patience.
 UNBOUNDED_PLACES = 1024
-"""Places at a server of a fleet without a buffer limit: memory is finite, and so is patience."""
-
-
-_ON = (1,)
-
-
+# What has been tried in this process, by the policy's class and its fields' types.
 _TRIED: set[tuple[object, ...]] = set()
-"""What has been tried in this process, by the policy's class and its fields' types."""
 
 
 class PolicyError(RuntimeError):
@@ -92,26 +96,23 @@ class Dispatcher:
     ) -> None:
         if max_wait_s is not None and not max_wait_s >= 0.0:
             raise ValueError(f"the longest wait is 0 s or more, not {max_wait_s:g} s")
-        self.fleet = fleet
-        self.policy_name = policy
-        self.target = target
-        self.rate_per_s = rate_per_s
-        self.folder = folder
-        self.measure = measure
-        self.narrow = narrow
-        self.max_wait_s = max_wait_s
-        self.lasting = 0
-        """Bit mask of classes that are never saturated."""
-        self.options = options
+        self.fleet, self.policy_name, self.options = fleet, policy, options
+        self.target, self.rate_per_s, self.folder = target, rate_per_s, folder
+        self.measure, self.narrow, self.max_wait_s = measure, narrow, max_wait_s
+        self.lasting = 0  # Bit mask of classes that are never saturated
         self.policy: Any = build_policy(
             policy, fleet, target=target, rate_per_s=rate_per_s, folder=folder, **options
         )
         self.site = empty_site(fleet, target, fleet.buffer or UNBOUNDED_PLACES)
         try:
-            calls = calls_for(self._bind())
+            self._bind()
+            self._arrive = compiled(steps.arrive, self._handles.whole)
+            self._finish = compiled(steps.finish, self._handles.learning)
+            self._withdraw = compiled(steps.withdraw, self._handles.learning)
+            self._mark = compiled(steps.mark, self._handles.silent)
             kind = (type(self.policy), *map(_kind, cast("tuple[Any, ...]", self.policy)))
             if kind not in _TRIED:
-                self._try(calls)
+                self._try()
                 _TRIED.add(kind)
         except COMPILE_ERRORS as error:
             reason = compile_reason(error, type(self.policy))
@@ -121,13 +122,20 @@ class Dispatcher:
             if where is None:
                 raise
             raise ValueError(f"policy {policy} {where}") from error
-        self._arrive, self._finish, self._withdraw = calls.arrive, calls.finish, calls.withdraw
-        self._mark = calls.mark
-        self._begin: Any = calls.begin
-        self._pull: Any = calls.pull
-        self._shift: Any = calls.shift
-        if self.pulls:
-            self.prepare(batches=True)
+        self.prepare(batches=self.pulls)
+
+    # Steps that not every world takes are compiled when they are first asked for.
+    @cached_property
+    def _begin(self) -> Any:
+        return compiled(steps.begin, self._handles.silent)
+
+    @cached_property
+    def _pull(self) -> Any:
+        return compiled(steps.pull, self._handles.pulling)
+
+    @cached_property
+    def _shift(self) -> Any:
+        return compiled(steps.shift, self._handles.silent)
 
     def prepare(self, *, batches: bool = False, shifts: bool = False) -> None:
         """Compile now what not every world asks for; else its first call takes a moment.
@@ -135,10 +143,7 @@ class Dispatcher:
         Batches are `pull` and `begin`, for servers that take several requests at once; shifts are
         `shift`, for times that change from outside.
         """
-        if batches and isinstance(self._begin, RareStep):
-            self._begin, self._pull = self._begin.compiled(), self._pull.compiled()
-        if shifts and isinstance(self._shift, RareStep):
-            self._shift = self._shift.compiled()
+        _ = (self._begin, self._pull) if batches else None, self._shift if shifts else None
 
     @property
     def pulls(self) -> bool:
@@ -150,30 +155,30 @@ class Dispatcher:
         where = division(error, type(self.policy))
         return error if where is None else PolicyError(f"policy {self.policy_name} {where}")
 
-    def _try(self, calls: Calls) -> None:
+    def _try(self) -> None:
         """Make every call once, on a copy of the site: a first request must not find a fault."""
         spare = bind(self._binding(self._copied(), Site._make(array.copy() for array in self.site)))
         whole, silent, learning, pulling = (one.handle for one in spare)
         # Whatever the policy decides, this goes to server 0.
         request = (0.0, 1, np.inf, 0.0, 0, ALL_CLASSES, 1, True, 0)
-        calls.arrive(whole, *request)
-        calls.withdraw(learning, 0, 0, 0.0, True)
-        calls.arrive(whole, *request)
-        calls.finish(learning, 0, 0.0, 0.0, 0)
-        calls.mark(silent, 0, False, 0.0)
+        self._arrive(whole, *request)
+        self._withdraw(learning, 0, 0, 0.0, True)
+        self._arrive(whole, *request)
+        self._finish(learning, 0, 0.0, 0.0, 0)
+        self._mark(silent, 0, False, 0.0)
         if self.pulls:
-            calls.pull(pulling, 0, 0.0, 1)
+            self._pull(pulling, 0, 0.0, 1)
         if self.routed:
             set_routing(self.policy, self.policy.probabilities)
 
-    def _bind(self) -> Handles:
+    def _bind(self) -> None:
         """Lay out the policy and the site as they are called from now on."""
         binding = self._binding(self.policy, self.site)
         self._decision = binding.decision
-        self._kept = bound = bind(binding)
-        self._bound, self._learning = bound.whole.handle, bound.learning.handle
-        self._pulling, self._silent = bound.pulling.handle, bound.silent.handle
-        return bound
+        self._handles = bind(binding)
+        self._bound, self._silent, self._learning, self._pulling = (
+            one.handle for one in self._handles
+        )
 
     def _copied(self) -> Any:
         """The policy with memory of its own."""
@@ -181,17 +186,10 @@ class Dispatcher:
         return type(self.policy)(*fields)
 
     def _binding(self, policy: Any, site: Site) -> Binding:
-        allowed = np.zeros(len(site.queue), np.bool_)
-        return Binding(
-            policy,
-            site,
-            allowed,
-            np.full(2, np.nan),
-            self.measure,
-            self.narrow,
-            np.inf if self.max_wait_s is None else float(self.max_wait_s),
-            self.lasting,
-        )
+        most_s = np.inf if self.max_wait_s is None else float(self.max_wait_s)
+        allowed, decision = np.zeros(len(site.queue), np.bool_), np.full(2, np.nan)
+        rules = self.measure, self.narrow, most_s, self.lasting
+        return Binding(policy, site, allowed, decision, *rules)
 
     def arrive(
         self,
@@ -352,7 +350,7 @@ class Dispatcher:
     @property
     def routing(self) -> Floats | None:
         """(n,) probabilities that requests are routed by; None where the policy goes by others."""
-        if not self.routed or not getattr(self.policy, "steered", _ON)[0]:
+        if not self.routed or not getattr(self.policy, "steered", (1,))[0]:
             return None
         return cast("Floats", self.policy.probabilities)
 

@@ -26,10 +26,8 @@ from inferway.site.view import Ints
 class EarlyDrop(NamedTuple):
     """The most accurate class, and no service for nothing."""
 
-    order: Ints
-    """(K,) classes, most accurate first."""
-    deadline_s: float
-    """From arrival; inf where there is none."""
+    order: Ints  # (K,) classes, most accurate first
+    deadline_s: float  # From arrival; inf where there is none
 
     @classmethod
     def build(

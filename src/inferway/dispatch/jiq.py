@@ -13,8 +13,7 @@ from inferway.site.view import Ints
 class JiqAccurate(NamedTuple):
     """To an idle server of the most accurate class that has one, else to any server."""
 
-    order: Ints
-    """(K,) classes, as they are preferred; equal accuracies by speed."""
+    order: Ints  # (K,) classes, as they are preferred; equal accuracies by speed
 
     @classmethod
     def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Self:

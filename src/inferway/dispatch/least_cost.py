@@ -31,19 +31,16 @@ from inferway.site import (
     predicted_wait,
 )
 
-ALPHA = 1.0
-"""ms per point of inaccuracy, as where a deployment file does not say."""
-_POINT_S = 0.1
-"""What inaccuracy costs at alpha 1, s: 100 points of 1 ms."""
+ALPHA = 1.0  # ms per point of inaccuracy, as where a deployment file does not say
+_POINT_S = 0.1  # What inaccuracy costs at alpha 1, s: 100 points of 1 ms
+# Times that differ by less are equal: they are sums, and their rounding must not decide.
 _TIE_S = 1e-9
-"""Times that differ by less are equal: they are sums, and their rounding must not decide."""
 
 
 class LeastCost(NamedTuple):
     """Predicted wait and service time, and the price of inaccuracy."""
 
-    price_s: float
-    """Seconds per unit of inaccuracy, 0..1."""
+    price_s: float  # Seconds per unit of inaccuracy, 0..1
 
     @classmethod
     def build(

@@ -42,36 +42,29 @@ _ACCURACY = 1e-6  # how far a policy's accuracy is left open, of the span of acc
 class MdpBound(NamedTuple):
     """The least mean response time that any policy reaches, and how well it is known."""
 
+    # g at the best price found, less its error: at most what any policy reaches, s.
     response_time_s: float
-    """g at the best price found, less its error: at most what any policy reaches, s."""
-    price_s: float
-    """That price, s per unit of accuracy."""
-    accuracy: float
-    """Mean accuracy of the policy that is best, which mixes the two at that price."""
+    price_s: float  # That price, s per unit of accuracy
+    accuracy: float  # Mean accuracy of the policy that is best, which mixes the two at that price
+    # Response time of that policy in the cut system, less `response_time_s`: what bisection and
+    # value iteration left open, s.
     gap_s: float
-    """Response time of that policy in the cut system, less `response_time_s`: what bisection and
-    value iteration left open, s."""
+    # By how much g rises where nobody may join a full server: what the cut may matter, s.
     truncation_s: float
-    """By how much g rises where nobody may join a full server: what the cut may matter, s."""
-    places: int
-    """Requests at one server, the one in service included, at most."""
+    places: int  # Requests at one server, the one in service included, at most
     states: int
 
 
 class _System(NamedTuple):
     """The cut system as arrays: K classes, M states of a class at most, S servers in one."""
 
+    # (K, M, S) state of the class after joining the server, itself if that is full; -1 where a
+    # server of the same length comes before.
     join: Ints
-    """(K, M, S) state of the class after joining the server, itself if that is full; -1 where a
-    server of the same length comes before."""
-    leave: Ints
-    """(K, M, S) state of the class after a departure, itself if the server is idle."""
-    held: Ints
-    """(K, M) requests at the class."""
-    sizes: Ints
-    """(K,) states of each class."""
-    strides: Ints
-    """(K,) how far apart states of the system are whose class differs by one."""
+    leave: Ints  # (K, M, S) state of the class after a departure, itself if the server is idle
+    held: Ints  # (K, M) requests at the class
+    sizes: Ints  # (K,) states of each class
+    strides: Ints  # (K,) how far apart states of the system are whose class differs by one
     servers: Ints
     accuracy: Floats
     rate: Floats

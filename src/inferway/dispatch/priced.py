@@ -31,29 +31,25 @@ from inferway.dispatch.bounds import Optimum, max_rate, relaxed, solve
 from inferway.site import COMPLETED, WITHDRAWN, Event, Fleet, Request, Site, idle_in
 from inferway.site.view import Floats
 
+# Of the price's scale, for an answer that misses the target by the whole span of accuracies.
 STEP = 0.5
-"""Of the price's scale, for an answer that misses the target by the whole span of accuracies."""
+# Service times that a place in a queue counts; above 1, since who waits makes others wait too.
 WAIT = 3.0
-"""Service times that a place in a queue counts; above 1, since who waits makes others wait too."""
-HEADROOM = 1.25
-"""The start over the LP's price."""
+HEADROOM = 1.25  # The start over the LP's price
 
 
 class Priced(NamedTuple):
     """To the server with the least expected response time less the price of its accuracy."""
 
-    price: Floats
-    """(2,) s per unit of accuracy and s per J, at least 0: the policy's memory."""
+    price: Floats  # (2,) s per unit of accuracy and s per J, at least 0: the policy's memory
+    # The price moves by step * (target - accuracy) with each answer; s per unit squared.
     step: float
-    """The price moves by step * (target - accuracy) with each answer; s per unit squared."""
     wait: float
     classes: int
-    energy: Floats
-    """(K,) mean energy of a request, J; zeros where the task has no energy budget."""
-    energy_budget: float
-    """Greatest mean energy of a request, J."""
+    energy: Floats  # (K,) mean energy of a request, J; zeros where the task has no energy budget
+    energy_budget: float  # Greatest mean energy of a request, J
+    # The energy's price moves by energy_step * (energy - budget); s per J squared, 0 for none.
     energy_step: float
-    """The energy's price moves by energy_step * (energy - budget); s per J squared, 0 for none."""
 
     @classmethod
     def build(

@@ -28,15 +28,15 @@ from typing import Any, Final
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, RetunedPolicy
-from inferway.dispatch.entries import code_of
-from inferway.site.view import ALL_CLASSES, WHOLE, Floats, Ints, Site
+from inferway.dispatch.steps import code_of
+from inferway.site.view import ALL_CLASSES, Floats, Ints, Site
 
 ARRIVE, FINISH, WITHDRAW, MARK, PULL, RETUNE, HELD, BEGIN, ROUTE, SHIFT = range(10)
+# Kinds of event: the dispatcher's calls, and what the world has changed itself since the last of
+# them: the length of the central queue, which it keeps, and the balance, to which it adds what
+# became of requests of the site before. A routing has a row for each server, or class where there
+# are more of these.
 LASTING, BALANCE = 10, 11
-"""Kinds of event: the dispatcher's calls, and what the world has changed itself since the last of
-them: the length of the central queue, which it keeps, and the balance, to which it adds what became
-of requests of the site before. A routing has a row for each server, or class where there are more
-of these."""
 
 EVENT = np.dtype(
     [
@@ -60,16 +60,13 @@ assert _ROW.size == EVENT.itemsize
 
 _BUFFERED = 1024
 SCHEMA = 3
-READ: Final = (1, 2, 3)
-"""Schemas that can be replayed; the first had no classes that last, and the second no rows that a
-run has at most."""
 # A state is a megabyte of mostly nothing: to pack it takes 10 ms, which the caller has not to give.
 _PACKING: Final = ThreadPoolExecutor(1, "recording")
 _HEAD: Final = "recording.json"
+# Bytes of the head that are left blank: on a full disk, what is there can be written over.
 _SPARE: Final = 1024
-"""Bytes of the head that are left blank: on a full disk, what is there can be written over."""
+# Bytes that the disk has to take before a recording goes on: a state, and a buffer of events.
 ROOM: Final = 128 * 1024
-"""Bytes that the disk has to take before a recording goes on: a state, and a buffer of events."""
 
 
 @dataclass(slots=True)
@@ -175,8 +172,8 @@ class Recording:
         self._following = following
         self.losses = Losses() if losses is None else losses
         self.gap: RecordingGap | None = None
+        # The gap that this section's head names, until something of the section is certain.
         self._named: RecordingGap | None = None
-        """The gap that this section's head names, until something of the section is certain."""
         self._since_s = self._file_since_s = time.time()
         self._buffer = bytearray(_BUFFERED * _ROW.size)
         self._used, self._in_file, self._number = 0, 0, 0
@@ -541,8 +538,6 @@ def restore(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
             dispatcher.set_lasting(int(array))
             continue
         np.copyto(getattr(dispatcher.site if owner == "site" else dispatcher.policy, field), array)
-    if "site.most_rows" not in state:  # requests were not divided yet
-        dispatcher.site.most_rows[:] = WHOLE
 
 
 def _state(dispatcher: Dispatcher) -> dict[str, np.ndarray]:

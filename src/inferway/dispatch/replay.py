@@ -10,12 +10,12 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher, PolicyError
-from inferway.dispatch.entries import code_of
 from inferway.dispatch.recording import (
     ARRIVE,
     BALANCE,
@@ -26,7 +26,6 @@ from inferway.dispatch.recording import (
     LASTING,
     MARK,
     PULL,
-    READ,
     RETUNE,
     ROUTE,
     SCHEMA,
@@ -35,135 +34,23 @@ from inferway.dispatch.recording import (
     RecordingGap,
     restore,
 )
+from inferway.dispatch.steps import code_of
 from inferway.site.fleet import Fleet
 from inferway.site.view import HOLD, Site
 from inferway.unreadable import UNREADABLE, fault
 
-_FIXED: Final = ("first", "server_class")
-"""Of the site, what the fleet says."""
-_POLICYS: Final = ("order", "other")
-"""Of a policy, what counts classes or servers from 0."""
-_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL})
-
-
-class UnsoundError(ValueError):
-    """What a recording says could not have happened."""
-
-
-def check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
-    """Check what a file says of its begin, before a dispatcher is set to it.
-
-    UnsoundError where it is no state of such a dispatcher.
-    """
-    for name, array in state.items():
-        owner, _, field = name.partition(".")
-        if name == "dispatcher.lasting":
-            _check(array.shape == () and array.dtype.kind == "i", name)
-            continue
-        parts: Any = {"site": dispatcher.site, "policy": dispatcher.policy}.get(owner)
-        own: Any = getattr(parts, field, None) if field in getattr(parts, "_fields", ()) else None
-        _check(isinstance(own, np.ndarray), name)
-        _check(array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind"), name)
-        if owner == "policy" and field in _POLICYS and array.dtype.kind == "i":
-            _check(_within(array, 0, len(own)), name)
-    missing = [f for f in Site._fields if f"site.{f}" not in state and f != "most_rows"]
-    if missing:
-        raise UnsoundError(f"there is no site.{missing[0]}")
-    _check_site(
-        dispatcher.site,
-        {f: state.get(f"site.{f}", getattr(dispatcher.site, f)) for f in Site._fields},
-    )
-
-
-def _check_site(own: Site, said: dict[str, np.ndarray]) -> None:
-    places = own.arrived_s.shape[1]
-    counts = np.diff(own.first)
-    for field in _FIXED:
-        _check(np.array_equal(said[field], getattr(own, field)), field)
-    _check(_within(said["queue"], 0, places + 1), "queue")
-    _check(_within(said["head"], 0, places), "head")
-    _check(bool((said["rows"] >= 0).all()), "rows")
-    # A place without a request has no rows; whoever waits has.
-    offset = (np.arange(places) - said["head"][:, None]) % places
-    taken = offset < said["queue"][:, None]
-    _check(bool((said["rows"][taken] >= 1).all()), "rows")
-    _check(bool((said["most_rows"] >= 1).all()), "most_rows")
-    _check(bool((said["measured"] >= 0).all()), "measured")
-    _check(bool((said["held"] >= 0).all()), "held")
-    for field in ("idle", "busy"):
-        _check(bool(((said[field] >= 0) & (said[field] <= counts)).all()), field)
-    servers = np.arange(len(own.queue))
-    _check(np.array_equal(np.sort(said["idle_server"]), servers), "idle_server")
-    _check(
-        np.array_equal(said["idle_server"][said["idle_place"] % len(servers)], servers),
-        "idle_place",
-    )
-    _check(_within(said["idle_place"], 0, len(servers)), "idle_place")
-    # Each class has places of its own, and its idle servers stand in front.
-    classes = own.server_class
-    _check(np.array_equal(classes[said["idle_server"]], classes), "idle_server")
-    idle = (said["queue"] == 0) & said["healthy"]
-    _check(np.array_equal(np.bincount(classes[idle], minlength=len(counts)), said["idle"]), "idle")
-    front = said["idle_place"] < own.first[classes] + said["idle"][classes]
-    _check(np.array_equal(front, idle), "idle_place")
-    busy = np.bincount(classes[said["queue"] > 0], minlength=len(counts))
-    _check(np.array_equal(busy, said["busy"]), "busy")
-    for field in ("rate", "row_s", "slow_s"):
-        _check(bool((np.isfinite(said[field]) & (said[field] > 0)).all()), field)
-
-
-def check_event(site: Site, row: tuple[Any, ...]) -> None:
-    """Check that an event could happen at the site as it is; UnsoundError where it could not."""
-    kind, _, _, rows, server, floor, time_s, _, value, _ = row
-    if not math.isfinite(time_s):
-        raise UnsoundError(f"an event is at {time_s} s")
-    servers, places = site.arrived_s.shape
-    if kind == ARRIVE:
-        sound = HOLD <= server < servers and rows >= 1
-        sound = sound and (server < 0 or site.queue[server] < places)
-    elif kind in _AT_SERVER:
-        sound = 0 <= server < servers
-        if sound and kind == FINISH:
-            sound = site.queue[server] > 0
-        elif sound and kind == WITHDRAW:
-            sound = 0 <= rows < site.queue[server]
-        elif kind == BEGIN:
-            sound = sound and rows >= 0
-    elif kind == SHIFT:
-        sound = 0 <= server <= rows <= servers and math.isfinite(value) and math.isfinite(floor)
-    elif kind == RETUNE:
-        sound = 0 < value < math.inf
-    else:
-        sound = kind <= max(LASTING, BALANCE)
-    if not sound:
-        raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
-
-
-def _within(array: np.ndarray, low: int, high: int) -> bool:
-    return bool(((array >= low) & (array < high)).all())
-
-
-def _check(sound: bool, name: str) -> None:
-    if not sound:
-        raise UnsoundError(f"{name} is none of such a site")
-
-
-MOST_PLACES = 10_000_000
-"""In the buffers of all servers of a recorded site together."""
+MOST_PLACES = 10_000_000  # In the buffers of all servers of a recorded site together
 
 
 @dataclass(frozen=True)
 class Difference:
     """A decision that came out otherwise."""
 
-    request: int
-    """Which request of the recording, from 0; for a batch, the last that had arrived."""
+    request: int  # Which request of the recording, from 0; for a batch, the last that had arrived
     time_s: float
-    recorded: int
-    """Server, REJECT or HOLD; for a batch, requests."""
+    recorded: int  # Server, REJECT or HOLD; for a batch, requests
     replayed: int
-    what: str = "server"
-    """Or what a free server was told to ``drop`` or ``take``."""
+    what: str = "server"  # Or what a free server was told to ``drop`` or ``take``
 
 
 @dataclass(frozen=True)
@@ -172,20 +59,16 @@ class Replay:
 
     task: str
     policy: str
-    requests: int
-    """Decisions compared."""
+    requests: int  # Decisions compared
     events: int
     differences: tuple[Difference, ...]
-    same_code: bool
-    """Whether the recording was made by this very code of policies and site."""
+    same_code: bool  # Whether the recording was made by this very code of policies and site
+    # What of the recording is missing, or not whole and so was left out, a sentence for each.
     losses: tuple[str, ...] = ()
-    """What of the recording is missing, or not whole and so was left out, a sentence for each."""
-    batches: int = 0
-    """Times that a free server was told what to drop and take, compared likewise."""
+    batches: int = 0  # Times that a free server was told what to drop and take, compared likewise
+    # What is missing between the section before and this one, where the disk had no room.
     gap: RecordingGap | None = None
-    """What is missing between the section before and this one, where the disk had no room."""
-    ended: RecordingGap | None = None
-    """What is missing behind this one, likewise."""
+    ended: RecordingGap | None = None  # What is missing behind this one, likewise
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway replay DIR --json` prints it under ``tasks.NAME``."""
@@ -282,13 +165,13 @@ def replay(
         losses.append(f"nothing was recorded {_missing(gap)}")
     for file, (state, rows) in enumerate(events(folder, losses), 1):
         try:
-            check_state(course.dispatcher, state)
+            _check_state(course.dispatcher, state)
         except UnsoundError as wrong:
             losses.append(f"the state of file {file} is damaged, and so it is left out: {wrong}")
             continue
         restore(course.dispatcher, state)
         try:
-            for row in rows.tolist():
+            for row in map(EventRow._make, rows.tolist()):
                 if course.done:
                     break
                 course.take(row)
@@ -312,80 +195,208 @@ def replay(
     )
 
 
+class EventRow(NamedTuple):
+    """One row of `EVENT`, whose comments say what else its numbers mean."""
+
+    kind: int
+    flag: int
+    priority: int
+    rows: int
+    server: int
+    floor: float
+    time_s: float
+    word: int
+    value: float
+    classes: int
+
+
+# Events that are only repeated: what decides nothing.
+_REPEATED: Final[dict[int, Callable[[Dispatcher, EventRow], None]]] = {
+    FINISH: lambda to, row: to.finish(row.server, row.time_s, row.value, row.rows),
+    BEGIN: lambda to, row: to.begin(row.server, row.rows, row.time_s),
+    WITHDRAW: lambda to, row: to.withdraw(row.server, row.rows, row.time_s, bool(row.flag)),
+    MARK: lambda to, row: to.mark(row.server, bool(row.flag), row.time_s),
+    SHIFT: lambda to, row: to.shift(row.server, row.rows, row.value, row.floor, row.time_s),
+    RETUNE: lambda to, row: to.retune(row.value),
+    LASTING: lambda to, row: to.set_lasting(row.classes),
+    BALANCE: lambda to, row: to.site.balance.fill(row.value),
+    HELD: lambda to, row: to.site.held.fill(row.rows),
+}
+_AT_SERVER: Final = frozenset({FINISH, BEGIN, WITHDRAW, MARK, PULL})
+
+
 class _Course:
     """Follows recorded events one after another, and compares each decision."""
 
     def __init__(
-        self,
-        dispatcher: Dispatcher,
-        requests: int | None,
-        progress: Callable[[int], None] | None,
+        self, dispatcher: Dispatcher, requests: int | None, progress: Callable[[int], None] | None
     ) -> None:
         self.dispatcher = dispatcher
         self.compared = self.handled = self.batches = 0
         self.differences: list[Difference] = []
         self._requests, self._progress = requests, progress
-        self._routing: list[tuple[Any, ...]] = []
+        self._routing: list[EventRow] = []
 
     @property
     def done(self) -> bool:
         """Whether as many requests have been compared as were asked for."""
         return self.compared == self._requests
 
-    def take(self, row: tuple[Any, ...]) -> None:
+    def take(self, row: EventRow) -> None:
         """Follow one event; UnsoundError where it could not have happened, and nothing has then.
 
         PolicyError or ZeroDivisionError where times that could not have been measured lead to it.
         """
-        check_event(self.dispatcher.site, row)
+        _check_event(self.dispatcher.site, row)
         self.handled += 1
-        if row[0] == PULL:
-            self.differences += _pulled(self.dispatcher, row, self.compared - 1)
+        if row.kind == ARRIVE:
+            request = row.value, row.floor, row.priority, row.classes, row.rows, bool(row.flag)
+            decided = self.dispatcher.follow(row.time_s, row.word, *request, row.server)
+            self._compare(self.compared, row, "server", row.server, decided)
+            self.compared += 1
+            if self._progress is not None and self.compared % 1000 == 0:
+                self._progress(self.compared)
+        elif row.kind == PULL:
+            drop, take = self.dispatcher.pull(row.server, row.time_s, row.word)
+            self._compare(self.compared - 1, row, "drop", row.classes, drop)
+            self._compare(self.compared - 1, row, "take", row.rows, take)
             self.batches += 1
-        elif row[0] == ROUTE:
-            self._route(row)
-        elif row[0] == ARRIVE:
-            self._compare(row)
+        elif row.kind == ROUTE:
+            self._routing.append(row)
+            if row.flag:  # the last row of a routing
+                self._route()
         else:
-            _repeat(self.dispatcher, row)
+            _REPEATED[row.kind](self.dispatcher, row)
 
-    def _compare(self, row: tuple[Any, ...]) -> None:
-        _, counted, priority, size, taken, floor, time_s, word, deadline_s, classes = row
-        decided = self.dispatcher.follow(
-            time_s, word, deadline_s, floor, priority, classes, size, bool(counted), taken
-        )
-        if decided != taken:
-            self.differences.append(Difference(self.compared, time_s, taken, decided))
-        self.compared += 1
-        if self._progress is not None and self.compared % 1000 == 0:
-            self._progress(self.compared)
+    def _compare(self, request: int, row: EventRow, what: str, recorded: int, again: int) -> None:
+        if again != recorded:
+            self.differences.append(Difference(request, row.time_s, recorded, again, what))
 
-    def _route(self, row: tuple[Any, ...]) -> None:
-        """Gather the rows of a routing, until it is whole."""
-        self._routing.append(row)
-        if not row[1]:
-            return
+    def _route(self) -> None:
+        """Route as recorded, a row for each server or class."""
         rows, self._routing = self._routing, []
+        site = self.dispatcher.site
+        servers, classes = rows[: len(site.queue)], rows[: len(site.rate)]
         try:
-            _route(self.dispatcher, rows)
+            if rows[0].server < 0:
+                self.dispatcher.route(None)
+            else:
+                self.dispatcher.route(
+                    np.array([row.value for row in servers]),
+                    np.array([row.rows for row in classes]),
+                    np.array([row.classes for row in classes]),
+                )
         except (ValueError, IndexError, AttributeError, TypeError) as wrong:
             raise UnsoundError(f"a routing is none of this site: {wrong}") from wrong
 
 
+class UnsoundError(ValueError):
+    """What a recording says could not have happened."""
+
+
+def _check_event(site: Site, row: EventRow) -> None:
+    """Check that an event could happen at the site as it is; UnsoundError where it could not."""
+    if not math.isfinite(row.time_s):
+        raise UnsoundError(f"an event is at {row.time_s} s")
+    servers, places = site.arrived_s.shape
+    kind, server, rows = row.kind, row.server, row.rows
+    if kind == ARRIVE:
+        sound = HOLD <= server < servers and rows >= 1
+        sound = sound and (server < 0 or site.queue[server] < places)
+    elif kind in _AT_SERVER:
+        sound = 0 <= server < servers
+        if sound and kind == FINISH:
+            sound = site.queue[server] > 0
+        elif sound and kind == WITHDRAW:
+            sound = 0 <= rows < site.queue[server]
+        elif kind == BEGIN:
+            sound = sound and rows >= 0
+    elif kind == SHIFT:
+        sound = 0 <= server <= rows <= servers
+        sound = sound and math.isfinite(row.value) and math.isfinite(row.floor)
+    elif kind == RETUNE:
+        sound = 0 < row.value < math.inf
+    else:
+        sound = kind == ROUTE or kind in _REPEATED
+    if not sound:
+        raise UnsoundError(f"an event of kind {kind} at server {server} could not have happened")
+
+
+def _check_state(dispatcher: Dispatcher, state: dict[str, np.ndarray]) -> None:
+    """Check what a file says of its begin, before a dispatcher is set to it.
+
+    UnsoundError where it is no state of such a dispatcher.
+    """
+    for name, sound in _facts_of_arrays(dispatcher, state):
+        if not sound:
+            raise UnsoundError(f"{name} is none of such a site")
+    for field in Site._fields:
+        if f"site.{field}" not in state:
+            raise UnsoundError(f"there is no site.{field}")
+    said = {field: state[f"site.{field}"] for field in Site._fields}
+    for name, sound in _facts_of_site(dispatcher.site, said):
+        if not sound:
+            raise UnsoundError(f"{name} is none of such a site")
+
+
+def _facts_of_arrays(
+    dispatcher: Dispatcher, state: dict[str, np.ndarray]
+) -> Iterator[tuple[str, bool]]:
+    """Names and whether these arrays have the shapes and types of the dispatcher's own."""
+    for name, array in state.items():
+        owner, _, field = name.partition(".")
+        if name == "dispatcher.lasting":
+            yield name, array.shape == () and array.dtype.kind == "i"
+            continue
+        parts: Any = {"site": dispatcher.site, "policy": dispatcher.policy}.get(owner)
+        own: Any = getattr(parts, field, None) if field in getattr(parts, "_fields", ()) else None
+        yield name, isinstance(own, np.ndarray)
+        yield name, array.shape == own.shape and np.can_cast(array.dtype, own.dtype, "same_kind")
+        # Of a policy, what counts classes or servers from 0.
+        if owner == "policy" and field in ("order", "other") and array.dtype.kind == "i":
+            yield name, _within(array, 0, len(own))
+
+
+def _facts_of_site(own: Site, said: dict[str, np.ndarray]) -> Iterator[tuple[str, bool]]:
+    """Names and whether what is said of them could be so at a site like this, one by one."""
+    places, servers = own.arrived_s.shape[1], np.arange(len(own.queue))
+    counts, classes = np.diff(own.first), own.server_class
+    queue, place, idle = said["queue"], said["idle_place"], said["idle"]
+    for field in ("first", "server_class"):
+        yield field, np.array_equal(said[field], getattr(own, field))
+    yield "queue", _within(queue, 0, places + 1)
+    yield "head", _within(said["head"], 0, places)
+    # A place without a request has no rows; whoever waits has.
+    offset = (np.arange(places) - said["head"][:, None]) % places
+    yield "rows", _within(said["rows"], 0) and _within(said["rows"][offset < queue[:, None]], 1)
+    for field, least in (("most_rows", 1), ("measured", 0), ("held", 0)):
+        yield field, _within(said[field], least)
+    for field in ("idle", "busy"):
+        yield field, bool(((said[field] >= 0) & (said[field] <= counts)).all())
+    yield "idle_server", np.array_equal(np.sort(said["idle_server"]), servers)
+    yield "idle_place", _within(place, 0, len(servers))
+    yield "idle_place", np.array_equal(said["idle_server"][place], servers)
+    # Each class has places of its own, and its idle servers stand in front.
+    yield "idle_server", np.array_equal(classes[said["idle_server"]], classes)
+    free = (queue == 0) & said["healthy"]
+    yield "idle", np.array_equal(np.bincount(classes[free], minlength=len(counts)), idle)
+    yield "idle_place", np.array_equal(place < own.first[classes] + idle[classes], free)
+    busy = np.bincount(classes[queue > 0], minlength=len(counts))
+    yield "busy", np.array_equal(busy, said["busy"])
+    for field in ("rate", "row_s", "slow_s"):
+        yield field, bool((np.isfinite(said[field]) & (said[field] > 0)).all())
+
+
+def _within(array: np.ndarray, low: int, high: float = math.inf) -> bool:
+    return bool(((array >= low) & (array < high)).all())
+
+
 def _gap(folder: Path, head: dict[str, Any], name: str) -> RecordingGap | None:
-    written = head.get(name)
-    if written is None:
-        return None
     try:
-        gap = RecordingGap(**written)
-        times = gap.since, gap.since if gap.until is None else gap.until
-        for time in times:
-            datetime.fromtimestamp(time, UTC)
-        if not all(isinstance(one, str) for one in (gap.reason, gap.after)) or not all(
-            isinstance(one, int) for one in (gap.decisions, gap.events)
-        ):
-            raise TypeError
-    except (TypeError, ValueError, OverflowError, OSError):
+        gap = msgspec.convert(head.get(name), RecordingGap | None)
+        if gap is not None:
+            _missing(gap)
+    except (ValueError, OverflowError, OSError):
         file = folder / "recording.json"
         raise ValueError(f"{file} is damaged: its `{name}` makes no sense") from None
     return gap
@@ -407,53 +418,6 @@ def _utc(time_s: float) -> str:
     return datetime.fromtimestamp(time_s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _pulled(dispatcher: Dispatcher, row: tuple[Any, ...], request: int) -> list[Difference]:
-    """Ask again what a free server drops and takes; what comes out otherwise."""
-    _, _, _, take, server, _, time_s, word, _, drop = row
-    drops, takes = dispatcher.pull(server, time_s, word)
-    found = []
-    if drops != drop:
-        found.append(Difference(request, time_s, drop, drops, "drop"))
-    if takes != take:
-        found.append(Difference(request, time_s, take, takes, "take"))
-    return found
-
-
-def _route(dispatcher: Dispatcher, rows: list[tuple[Any, ...]]) -> None:
-    """Route as recorded, a row for each server or class."""
-    if rows[0][4] < 0:
-        dispatcher.route(None)
-        return
-    servers, classes = len(dispatcher.site.queue), len(dispatcher.site.rate)
-    dispatcher.route(
-        np.array([row[8] for row in rows[:servers]]),
-        np.array([row[3] for row in rows[:classes]]),
-        np.array([row[9] for row in rows[:classes]]),
-    )
-
-
-def _repeat(dispatcher: Dispatcher, row: tuple[Any, ...]) -> None:
-    kind, flag, _, count, server, floor, time_s, _, value, classes = row
-    if kind == FINISH:
-        dispatcher.finish(server, time_s, value, count)
-    elif kind == BEGIN:
-        dispatcher.begin(server, count, time_s)
-    elif kind == WITHDRAW:
-        dispatcher.withdraw(server, count, time_s, bool(flag))
-    elif kind == MARK:
-        dispatcher.mark(server, bool(flag), time_s)
-    elif kind == SHIFT:
-        dispatcher.shift(server, count, value, floor, time_s)
-    elif kind == BALANCE:
-        dispatcher.site.balance[0] = value
-    elif kind == LASTING:
-        dispatcher.set_lasting(classes)
-    elif kind == RETUNE:
-        dispatcher.retune(value)
-    elif kind == HELD:
-        dispatcher.site.held[0] = count
-
-
 def header(folder: Path) -> dict[str, Any]:
     """What a recording says of itself: fleet, policy, options, target, versions.
 
@@ -467,7 +431,7 @@ def header(folder: Path) -> dict[str, Any]:
     except (OSError, *UNREADABLE) as error:
         reason = getattr(error, "strerror", None) or fault(error)
         raise ValueError(f"{file} cannot be read: {reason}") from error
-    if not isinstance(head, dict) or head.get("schema") not in READ:
+    if not isinstance(head, dict) or head.get("schema") != SCHEMA:
         raise ValueError(f"{file} is not a recording of schema {SCHEMA}")
     return head
 
@@ -478,61 +442,60 @@ def _number(digits: str) -> int | float:
     return number if abs(number) < 1 << 63 else float(digits)
 
 
+# Of other types, a dispatcher would be compiled for anew; none of these is infinite or nan.
+_Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
+
+
+class _Fleet(msgspec.Struct):
+    task: str
+    node: str
+    variants: tuple[str, ...]
+    rate: list[float]
+    accuracy: list[float]
+    count: list[int]
+    price: list[float]
+    energy: list[float]
+    buffer: int | None
+
+
+class _Head(msgspec.Struct):
+    fleet: _Fleet
+    policy: str
+    options: dict[str, Any]
+    folder: str | None
+    target: _Finite | None
+    rate_per_s: _Finite | None
+    measure: bool
+    narrow: bool
+    max_wait_s: _Finite | None
+    lasting: int
+
+
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     """Make the dispatcher that a recording says it is of.
 
     ValueError where it says it of none, or of one that is too large.
     """
     try:
-        fleet = head["fleet"]
-        places = sum(fleet["count"]) * (fleet["buffer"] or 1)
+        of = msgspec.convert(head, _Head)
+        fleet = msgspec.structs.asdict(of.fleet)
+        places = sum(of.fleet.count) * (of.fleet.buffer or 1)
         if not 0 < places <= MOST_PLACES:
             raise ValueError(f"its servers have {places} places, and {MOST_PLACES:,} are the most")
-        return _built(head)
-    except (*UNREADABLE, KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
+        columns = {key: np.array(of) for key, of in fleet.items() if isinstance(of, list)}
+        dispatcher = Dispatcher(
+            Fleet(**(fleet | columns)),
+            of.policy,
+            target=of.target,
+            rate_per_s=of.rate_per_s,
+            folder=None if of.folder is None else Path(of.folder),
+            measure=of.measure,
+            narrow=of.narrow,
+            max_wait_s=of.max_wait_s,
+            **of.options,
+        )
+        dispatcher.set_lasting(of.lasting)
+    except (*UNREADABLE, TypeError, AttributeError, OverflowError, OSError) as error:
         file = folder / "recording.json"
-        reason = f"there is no {error}" if isinstance(error, KeyError) else fault(error)
-        raise ValueError(f"{file} says of no dispatcher how it decided: {reason}") from error
-
-
-def _shown(value: object) -> str:
-    return f"{value!r:.40}"
-
-
-def _built(head: dict[str, Any]) -> Dispatcher:
-    fleet = head["fleet"]
-    # Of other types, each would be compiled for anew.
-    for name, kind, usual in (("measure", bool, None), ("narrow", bool, True), ("lasting", int, 0)):
-        if type(head.get(name, usual)) is not kind:
-            raise TypeError(f"its `{name}` is {_shown(head.get(name))}")
-    for name in ("target", "rate_per_s", "max_wait_s"):
-        value = head.get(name)
-        # A truth value is a whole number in Python, and none of these.
-        if value is not None and (type(value) not in (int, float) or not math.isfinite(value)):
-            raise TypeError(f"its `{name}` is {_shown(value)}")
-    for name in ("task", "node"):
-        if not isinstance(fleet[name], str):
-            raise TypeError(f"its fleet's `{name}` is {_shown(fleet[name])}")
-    dispatcher = Dispatcher(
-        Fleet(
-            variants=tuple(fleet["variants"]),
-            rate=np.array(fleet["rate"]),
-            accuracy=np.array(fleet["accuracy"]),
-            count=np.array(fleet["count"]),
-            price=np.array(fleet["price"]),
-            energy=np.array(fleet.get("energy", [])),
-            buffer=fleet["buffer"],
-            task=fleet["task"],
-            node=fleet["node"],
-        ),
-        head["policy"],
-        target=head["target"],
-        rate_per_s=head["rate_per_s"],
-        measure=head["measure"],
-        narrow=head.get("narrow", True),
-        max_wait_s=head.get("max_wait_s"),
-        folder=None if head["folder"] is None else Path(head["folder"]),
-        **head["options"],
-    )
-    dispatcher.set_lasting(head.get("lasting", 0))
+        raise ValueError(f"{file} says of no dispatcher how it decided: {fault(error)}") from error
     return dispatcher

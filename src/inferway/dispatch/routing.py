@@ -40,14 +40,10 @@ Beta = Annotated[
 class RandomRouting(NamedTuple):
     """Probabilities by class; each policy adds how it chooses among the servers of one."""
 
-    probabilities: Floats
-    """(K,) routing probabilities of eq. 4."""
-    beta: float
-    """Of eq. 4's weight; nan where it follows from the load."""
-    energy_budget: float
-    """Greatest mean energy of a request, J; nan where there is none."""
-    d: int
-    """Servers of the class that r-jsq-d compares; 0 for the others."""
+    probabilities: Floats  # (K,) routing probabilities of eq. 4.
+    beta: float  # Of eq. 4's weight; nan where it follows from the load.
+    energy_budget: float  # Greatest mean energy of a request, J; nan where there is none
+    d: int  # Servers of the class that r-jsq-d compares; 0 for the others
 
     @classmethod
     def build(

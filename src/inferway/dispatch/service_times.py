@@ -24,12 +24,10 @@ from inferway.site.view import SIZES
 from inferway.unreadable import UNREADABLE
 
 SCHEMA = 2
-_READ = (1, 2)
-"""Schemas that are read; the first had no memory."""
-_WRITING = Lock()
-"""Several sites of a process may keep their times at the same moment."""
+_READ = (1, 2)  # Schemas that are read; the first had no memory
+_WRITING = Lock()  # Several sites of a process may keep their times at the same moment
+# A remembered quantile counts as so many measurements: a changed machine is soon believed.
 _FORGET = 50
-"""A remembered quantile counts as so many measurements: a changed machine is soon believed."""
 
 
 def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:

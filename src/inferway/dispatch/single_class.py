@@ -13,8 +13,7 @@ from inferway.site.view import Ints
 class MostAccurateOnly(NamedTuple):
     """To the shortest queue of the most accurate class that the request may use."""
 
-    order: Ints
-    """(K,) classes, as they are preferred; equal accuracies by speed."""
+    order: Ints  # (K,) classes, as they are preferred; equal accuracies by speed
 
     @classmethod
     def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Self:

@@ -20,10 +20,8 @@ from inferway.site.view import Ints
 class SingleQueue(NamedTuple):
     """To an idle server, else to the queue of all."""
 
-    order: Ints
-    """(K,) classes, most accurate first."""
-    even: bool
-    """Whether all idle servers are alike."""
+    order: Ints  # (K,) classes, most accurate first
+    even: bool  # Whether all idle servers are alike
 
     @classmethod
     def build(

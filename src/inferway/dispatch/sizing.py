@@ -22,8 +22,7 @@ from scipy.sparse import csr_array
 
 from inferway.site.view import Floats, Ints
 
-_TIE = 1e-5
-"""Of equal prices, the most room: what all of it counts against the smallest price."""
+_TIE = 1e-5  # Of equal prices, the most room: what all of it counts against the smallest price
 
 
 @dataclass(frozen=True)

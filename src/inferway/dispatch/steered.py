@@ -35,8 +35,7 @@ class Steered(NamedTuple):
     slow_s: Floats
     seen: Ints
     margin: float
-    steered: Ints
-    """(1,) 1 while a scheduler sets the routing."""
+    steered: Ints  # (1,) 1 while a scheduler sets the routing
 
     @classmethod
     def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> Steered:

@@ -76,17 +76,13 @@ class Tad(NamedTuple):
 class TadOp(NamedTuple):
     """Routing tuples in order of cost, the first that is routable."""
 
-    needs_idle: Ints
-    """(T,) classes that must have an idle server, by routing tuple."""
-    needs_busy: Ints
-    """(T,) classes that must have a busy server, by routing tuple."""
-    ahead: NDArray[np.int8]
-    """(T,) class to go to when the accuracy balance is positive."""
-    behind: NDArray[np.int8]
-    """(T,) class to go to when it is not."""
+    needs_idle: Ints  # (T,) classes that must have an idle server, by routing tuple
+    needs_busy: Ints  # (T,) classes that must have a busy server, by routing tuple
+    ahead: NDArray[np.int8]  # (T,) class to go to when the accuracy balance is positive
+    behind: NDArray[np.int8]  # (T,) class to go to when it is not
     classes: int
+    # (2**(2K + 1),) the class for every (idle, busy, ahead), K <= 8; empty beyond.
     table: NDArray[np.int8]
-    """(2**(2K + 1),) the class for every (idle, busy, ahead), K <= 8; empty beyond."""
 
     @classmethod
     def build(cls, fleet: Fleet, *, target: float | None, rate_per_s: float | None) -> TadOp:

@@ -16,7 +16,7 @@ from inferway.experiments.text import (
     table,
     text,
 )
-from inferway.twin.result import Result
+from inferway.twin.result import TwinResult
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ _SHOWN: Final = (
 
 
 @dataclass(frozen=True)
-class SimulationResult(Result):
+class SimulationResult(TwinResult):
     """What `inferway.simulate` gives."""
 
     def plot(self) -> Figure:

@@ -20,8 +20,8 @@ from inferway.deployment.workloads import (
     TraceArrivals,
 )
 from inferway.site.compiled import jit
+from inferway.site.draw import exponential, step, unit
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.rng import exponential, step, unit
 
 MAP, PHASES, TRACE = range(3)
 """Kinds of arrivals: Markovian, Poisson with rates that change at set times, and listed times."""

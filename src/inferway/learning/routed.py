@@ -19,10 +19,9 @@ from inferway.dispatch.alias import tabulate
 from inferway.learning.arrays import Servers, SiteArrays
 from inferway.learning.arrivals import PHASES, next_event
 from inferway.site.compiled import jit
-from inferway.site.draw import uniform
+from inferway.site.draw import step, uniform, word
 from inferway.site.handle import handle
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.rng import step, word
 from inferway.twin.kernel.service_times import draw
 
 _DECISIONS, _SERVICE, _ARRIVALS = range(3)

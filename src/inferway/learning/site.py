@@ -23,8 +23,8 @@ from inferway.deployment.workloads import (
 from inferway.learning import arrays, routed
 from inferway.learning.arrivals import begin, flow_of
 from inferway.site.compiled import call_of, entry
-from inferway.site.pinned import pin
-from inferway.twin.kernel.rng import streams
+from inferway.site.draw import streams
+from inferway.site.handle import pin
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.scenario import Scenario
 

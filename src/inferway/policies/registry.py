@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from inferway.deployment.policies import ROWS, Kind, builtin_class
 from inferway.policies.fault import place_of
+from inferway.site.cache import code_digest
 from inferway.site.compiled import MARK
-from inferway.site.sources import code_digest
 
 _CALLS: Final[dict[Kind, dict[str, tuple[str, ...]]]] = {
     "dispatch": {

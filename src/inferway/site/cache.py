@@ -1,31 +1,45 @@
-"""The folder of compiled code: files that many processes write and read, bounded in size."""
+"""The cache of compiled code: a folder, and the hash of the files that an entry may contain.
+
+Many processes write and read the folder, whose size is bounded. Numba inlines by type: an entry
+contains what its own module imports, and what the modules of its arguments' classes import. Only
+the syntax tree counts, without docstrings, comments and annotations, none of which reaches the
+compiler.
+"""
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import sys
+import sysconfig
 import tempfile
 import time
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import msgspec
+import numpy as np
 
 PACKAGE = __name__.partition(".")[0]
+# Size of the folder above which the files go that were not used for longest.
 _MOST_BYTES = 1 << 29
-"""Size of the folder above which the files go that were not used for longest."""
+# A file's time of last use is renewed after this, and a file half written is given up.
 _FRESH_S = 3600.0
-"""A file's time of last use is renewed after this, and a file half written is given up."""
 _HASH_BYTES = 32
 
 
 def cache_root() -> Path | None:
     """The folder of compiled entries; None where the user has no home."""
-    home = os.environ.get("XDG_CACHE_HOME")
-    if not home:
-        try:
-            home = str(Path.home() / ".cache")
-        except RuntimeError:
-            return None
-    return Path(home) / PACKAGE / "compiled"
+    try:
+        home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        return None
+    return home / PACKAGE / "compiled"
 
 
 def read(file: Path) -> bytes | None:
@@ -50,8 +64,7 @@ def write(file: Path, content: bytes) -> None:
             stream.write(hashlib.sha256(content).digest() + content)
         Path(name).replace(file)
     except BaseException:
-        with suppress(OSError):
-            Path(name).unlink()
+        Path(name).unlink(missing_ok=True)
         raise
 
 
@@ -61,21 +74,231 @@ def prune(root: Path) -> None:
     Others may do the same meanwhile: a file that is gone counts as removed, and one that is being
     read stays readable.
     """
-    now_s, total = time.time(), 0
-    files = []
-    for file in root.rglob("*"):
+    files, total = [], 0
+    for file in root.iterdir():
         with suppress(OSError):
             state = file.lstat()
-            if file.is_dir():
-                file.rmdir()  # of an earlier version; not if there is something in it
-            elif file.name.startswith(".") and now_s - state.st_mtime > _FRESH_S:
-                file.unlink()
-            elif file.suffix == ".nbc" or file.suffix == ".nbi":
+            if file.suffix == ".nbc":
                 files.append((state.st_mtime, state.st_size, file))
                 total += state.st_size
+            elif file.name.startswith(".") and time.time() - state.st_mtime > _FRESH_S:
+                file.unlink()
     for _, size, file in sorted(files):
         if total <= _MOST_BYTES:
             break
         total -= size
         with suppress(OSError):
             file.unlink()
+
+
+_FOLDER = Path(__file__).parents[1]
+# Layers of this package that compile: of the others only constants can be in compiled code.
+_COMPILED = tuple(f"{PACKAGE}.{layer}" for layer in ("site", "dispatch", "placement", "twin"))
+# Files whose trees are remembered on disk: parsing takes longer than all else at a start.
+_KEPT = 4096
+_FOREIGN = tuple(
+    f"{Path(folder).resolve()}{os.sep}"
+    for folder in {sysconfig.get_path(kind) for kind in ("stdlib", "platstdlib", "purelib")}
+)
+
+
+class ModuleSource(NamedTuple):
+    """One file."""
+
+    digest: str  # Of its syntax tree
+    imports: tuple[tuple[str, str], ...]  # Modules, each with a name from it, or an empty one
+    globals: tuple[str, ...]  # Names that it reads
+
+
+def digest_of(modules: Iterable[str], memory: Path | None = None) -> str:
+    """Hash of all code that a function may contain, 64 hexadecimal digits.
+
+    The modules are the function's own and those of its arguments' classes; those outside this
+    package are loaded. The digests of files are remembered in the folder, if it can be written.
+    """
+    digest = hashlib.sha256()
+    for name, source in sorted(reachable(modules, memory).items()):
+        digest.update(f"{name}\0{source.digest}\0".encode())
+        # What a user's file computes when it is loaded is not in its text.
+        values = [] if _is_own(name) else [*_values(name, source.globals)]
+        for module, imported in source.imports:
+            if _is_own(module) and not _compiles(module):
+                values += _values(module, (imported,))
+        for variable, value in values:
+            digest.update(variable.encode() + b"\0" + value + b"\0")
+    return digest.hexdigest()
+
+
+def reachable(modules: Iterable[str], memory: Path | None = None) -> dict[str, ModuleSource]:
+    """The files of these modules and of all that they import, by the modules' names.
+
+    The standard library and installed packages are left out; their versions stand for them.
+    """
+    found: dict[str, ModuleSource] = {}
+    roots = frozenset(modules)
+    left = list(roots)
+    file = None if memory is None else memory / "sources"
+    parsed = _remembered(file)
+    before = len(parsed)
+    while left:
+        name = left.pop()
+        path = None if name in found else _file(name, wherever=name in roots)
+        if path is None or (_is_own(name) and not _compiles(name)):
+            continue
+        text = path.read_bytes()
+        mark = hashlib.sha256(text).hexdigest()
+        if mark not in parsed:
+            parsed[mark] = _parsed(text)
+        found[name] = source = parsed[mark]
+        for module, imported in source.imports:
+            inner = f"{module}.{imported}"
+            left.append(inner if imported and _file(inner) is not None else module)
+        if not _is_own(name):
+            left += _homes(name, source.globals)
+    if file is not None and len(parsed) > before:
+        with suppress(OSError):
+            write(file, msgspec.json.encode(dict(list(parsed.items())[-_KEPT:])))
+    return found
+
+
+@cache
+def _remembered(file: Path | None) -> dict[str, ModuleSource]:
+    """Parsed files by the hash of their content, kept on disk between processes.
+
+    Processes that write at the same time lose each other's additions, and parse once more.
+    """
+    with suppress(msgspec.DecodeError):
+        content = file and read(file)
+        return msgspec.json.decode(content or b"{}", type=dict[str, ModuleSource])
+    return {}
+
+
+def code_digest(text: bytes) -> str:
+    """Hash of a file's syntax tree; of the text where there is none."""
+    return _parsed(text).digest
+
+
+def _parsed(text: bytes) -> ModuleSource:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        return ModuleSource(hashlib.sha256(text).hexdigest(), (), ())
+    words: list[str] = []
+    _canonical(tree, words)
+    return ModuleSource(
+        digest=hashlib.sha256("\0".join(words).encode("utf-8", "surrogatepass")).hexdigest(),
+        imports=tuple(sorted(set(_imports(tree)))),
+        globals=tuple(
+            sorted(
+                {
+                    node.id
+                    for node in ast.walk(tree)
+                    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)
+                }
+            )
+        ),
+    )
+
+
+def _canonical(node: Any, words: list[str]) -> None:
+    """Append what the tree says, without what is prose."""
+    if isinstance(node, ast.AST):
+        words.append(type(node).__name__)
+        for field in node._fields:
+            if field not in ("annotation", "returns", "type_comment", "kind", "type_ignores"):
+                _canonical(getattr(node, field, None), words)
+    elif isinstance(node, list):
+        words.append("[")
+        for part in node:
+            if not _is_prose(part):
+                _canonical(part, words)
+        words.append("]")
+    else:
+        words.append(repr(node))
+
+
+def _is_prose(node: Any) -> bool:
+    """Whether it is a docstring, or runs for the type checker only."""
+    if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+        return True
+    return (
+        isinstance(node, ast.If)
+        and not node.orelse
+        and isinstance(node.test, ast.Name)
+        and node.test.id == "TYPE_CHECKING"
+    )
+
+
+def _imports(tree: ast.AST) -> Iterator[tuple[str, str]]:
+    """What is imported when the file is: functions that import are not compiled."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield alias.name, ""
+        elif isinstance(node, ast.ImportFrom):
+            if node.level == 0 and node.module:
+                for alias in node.names:
+                    yield node.module, alias.name
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.expr) and not (
+            _is_prose(node)
+        ):
+            yield from _imports(node)
+
+
+def _is_own(module: str) -> bool:
+    return module == PACKAGE or module.startswith(f"{PACKAGE}.")
+
+
+def _compiles(module: str) -> bool:
+    return module.startswith(_COMPILED)
+
+
+@cache
+def _own_file(module: str) -> Path | None:
+    path = _FOLDER.joinpath(*module.split(".")[1:])
+    for file in (path.with_suffix(".py"), path / "__init__.py"):
+        if file.is_file():
+            return file
+    return None
+
+
+def _file(module: str, *, wherever: bool = False) -> Path | None:
+    """The file of a module of this package, or of a user's that is loaded."""
+    if _is_own(module):
+        return _own_file(module)
+    file = getattr(sys.modules.get(module), "__file__", None)
+    if not file or not file.endswith(".py"):
+        return None
+    path = Path(file).resolve()
+    return path if wherever or not str(path).startswith(_FOREIGN) else None
+
+
+def _values(module: str, names: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Global variables of a loaded module that code may have inlined."""
+    loaded = vars(sys.modules[module]) if module in sys.modules else {}
+    for name in names:
+        value = _frozen(loaded[name]) if name in loaded and not name.startswith("__") else None
+        if value is not None:
+            yield name, value
+
+
+def _homes(module: str, names: tuple[str, ...]) -> Iterator[str]:
+    """Modules of the functions and classes that a loaded module reads, however it came to them."""
+    loaded = vars(sys.modules[module]) if module in sys.modules else {}
+    for name in names:
+        value = loaded.get(name)
+        home = value.__name__ if isinstance(value, ModuleType) else None
+        home = home or getattr(value, "__module__", None)
+        if isinstance(home, str):
+            yield home
+
+
+def _frozen(value: Any) -> bytes | None:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{value.shape}".encode() + np.ascontiguousarray(value).tobytes()
+    if isinstance(value, tuple):
+        parts = [_frozen(part) for part in value]
+        return b"(" + b",".join(part or b"?" for part in parts) + b")"
+    if value is None or isinstance(value, bool | int | float | complex | str | bytes | np.generic):
+        return repr(value).encode("utf-8", "surrogatepass")
+    return None

@@ -4,7 +4,7 @@ Numba's own cache stamps a function with its file alone. A policy is inlined int
 calls it, so an edited policy would go on running from the cache of an unedited entry; and a word
 changed in a comment compiles a file anew. Here each compiled entry is a file named by the hash of
 all that it may contain: the code of its module and of its arguments' classes with all that they
-import (`inferway.site.sources`), the types, the compiler and the processor.
+import (`inferway.site.cache`), the types, the compiler and the processor.
 """
 
 from __future__ import annotations
@@ -24,20 +24,264 @@ import numba
 import numpy as np
 from numba.core import event, types
 from numba.core.caching import _Cache
-from numba.core.compiler import CompileResult
+from numba.core.codegen import JITCodeLibrary
+from numba.core.compiler import Compiler, CompileResult, Flags, _LowerResult
+from numba.core.compiler_machinery import PassManager, register_pass
+from numba.core.lowering import Lower
+from numba.core.registry import CPUDispatcher
 from numba.core.serialize import dumps
 from numba.core.sigutils import normalize_signature
+from numba.core.typed_passes import BaseNativeLowering, NativeLowering
+from numba.core.types.misc import unliteral
+from numba.core.typing import make_concrete_template
+from numba.extending import overload
 
-from inferway.site import sources
-from inferway.site.cache import cache_root, prune, read, write
-from inferway.site.handle import Handle
-from inferway.site.parts import EntryCompiler, Kernel
+from inferway.site.cache import cache_root, digest_of, prune, reachable, read, write
+from inferway.site.handle import Handle, made_of
+
+
+class _PartLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """A part's own code; what it calls is only remembered."""
+
+    def finalize(self) -> None:
+        """Leave the code as it is."""
+        self._finalized = True
+
+    def own_module(self) -> Any:
+        """The part alone, to be linked where all that it calls is linked, too."""
+        module = self._final_module
+        for function in module.functions:
+            if not function.is_declaration and function.linkage.name == "external":
+                function.linkage = "linkonce_odr"
+        return module
+
+    def _get_module_for_linking(self) -> Any:
+        """The part with all that it calls, for a caller that knows of no parts."""
+        whole = self.own_module().clone()
+        for library in _closure(self):
+            if library is not self:
+                whole.link_in(_linkable(library), preserve=True)
+        return whole
+
+
+class _EntryLibrary(JITCodeLibrary):  # type: ignore[misc]
+    """The code of an entry with that of all its parts."""
+
+    def finalize(self) -> None:
+        """Link each part once, and optimize the whole."""
+        self._codegen._check_llvm_bugs()
+        self._raise_if_finalized()
+        inner: list[str] = []
+        for library in _closure(self):
+            if library is not self:
+                self._reload_init.update(library._reload_init)
+                module = _linkable(library)
+                if isinstance(library, _PartLibrary):
+                    inner += (one.name for one in module.functions if not one.is_declaration)
+                self._final_module.link_in(module, preserve=True)
+        for name in inner:
+            self._final_module.get_function(name).linkage = "internal"
+        self._optimize_final_module()
+        self._final_module.verify()
+        self._finalize_final_module()
+
+
+def _closure(library: Any) -> Iterator[Any]:
+    """A library and all that have to be linked with it, each once."""
+    seen, open_ = {library}, [library]
+    while open_:
+        one = open_.pop()
+        yield one
+        if one is library or isinstance(one, _PartLibrary):
+            for other in one._linking_libraries:
+                if other not in seen:
+                    seen.add(other)
+                    open_.append(other)
+
+
+def _linkable(library: Any) -> Any:
+    if isinstance(library, _PartLibrary):
+        return library.own_module()
+    return library._get_module_for_linking()
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _PartLowering(BaseNativeLowering):  # type: ignore[misc]
+    """Makes what other compiled code can link, and no machine code."""
+
+    _name = "inferway_part_lowering"
+    lowering_class = Lower
+
+    def run_pass(self, state: Any) -> bool:
+        """Lower the function, and let others find it."""
+        library = _new_library(_PartLibrary, state)
+        super().run_pass(state)
+        lowered = state["cr"]
+        library.finalize()
+        # Callers look it up by what Python would call: some builtin function, each another one.
+        call: Any = [].append
+        state.targetctx.insert_user_function(call, lowered.fndesc, [library])
+        state.reload_init.extend(library._reload_init)
+        state["cr"] = _LowerResult(lowered.fndesc, lowered.call_helper, cfunc=call, env=lowered.env)
+        return True
+
+
+@register_pass(mutates_CFG=True, analysis_only=False)
+class _EntryLowering(BaseNativeLowering):  # type: ignore[misc]
+    """Makes machine code of a function and of all its parts."""
+
+    _name = "inferway_entry_lowering"
+    lowering_class = Lower
+
+    def run_pass(self, state: Any) -> bool:
+        """Lower the function, and give the parts the environments that they refer to."""
+        from numba.core.environment import lookup_environment
+
+        library = _new_library(_EntryLibrary, state)
+        super().run_pass(state)
+        for variable in library._final_module.global_variables:
+            environment = None
+            if variable.name.startswith("_ZN08NumbaEnv"):
+                environment = lookup_environment(variable.name)
+            if environment is not None:
+                library.codegen.set_env(variable.name, environment)
+        return True
+
+
+def _new_library(kind: Any, state: Any) -> Any:
+    state.library = kind(state.targetctx.codegen(), state.func_id.func_qualname)
+    state.library.enable_object_caching()
+    return state.library
+
+
+class _Settings(Flags):  # type: ignore[misc]
+    """Settings of the compiler that are alike where what they mean for a callee is."""
+
+    __slots__ = ["_known"]
+
+    def __init__(self, copy_from: Any = None) -> None:
+        super().__init__(copy_from)
+        self._known: tuple[Any, ...] | None = None
+
+    def _key(self) -> tuple[Any, ...]:
+        if self._known is None:
+            told = self.nrt, self.error_model, self.boundscheck, self.debuginfo
+            self._known = (hash(told), told, self.fastmath)
+        return self._known
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Settings) and self._key() == other._key()
+
+    def __hash__(self) -> int:
+        return int(self._key()[0])
+
+
+class EntryCompiler(Compiler):  # type: ignore[misc]
+    """Compiles what Python calls."""
+
+    lowering: Any = _EntryLowering
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.state.flags = _Settings(self.state.flags)
+        self.settle(self.state.flags)
+
+    def define_pipelines(self) -> list[PassManager]:
+        """The usual passes but for the last."""
+        (usual,) = super().define_pipelines()
+        passes = PassManager("inferway")
+        for step, description in usual.passes:
+            passes.add_pass(self.lowering if step is NativeLowering else step, description)
+        passes.finalize()
+        return [passes]
+
+    def settle(self, flags: Flags) -> None:
+        """Leave out what C would call."""
+        flags.no_cfunc_wrapper = True
+
+
+class PartCompiler(EntryCompiler):
+    """Compiles what only compiled code calls."""
+
+    lowering = _PartLowering
+
+    def settle(self, flags: Flags) -> None:
+        """Leave out what Python and C would call, and machine code."""
+        flags.no_cfunc_wrapper = flags.no_cpython_wrapper = flags.no_compile = True
+
+
+# Options of what is put in its callers' place: called, a function counts references of every
+# array that the site holds.
+INLINE = {"forceinline": True, "pipeline_class": PartCompiler}
+
+
+class Kernel(CPUDispatcher):  # type: ignore[misc]
+    """A function that is a part where compiled code calls it, and an entry where Python does."""
+
+    def __init__(
+        self, py_func: Callable[..., Any], targetoptions: Any = None, **options: Any
+    ) -> None:
+        chosen = {"nopython": True, **(targetoptions or {})}
+        super().__init__(py_func, targetoptions=chosen, pipeline_class=EntryCompiler, **options)
+        self._part = _Part(py_func, targetoptions=chosen, pipeline_class=PartCompiler)
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """The part's signature."""
+        signature, args, kws = self._part.signature(args, kws)
+        template = make_concrete_template(
+            f"CallTemplate({self.py_func.__name__})", self.py_func.__name__, [signature]
+        )
+        return template, signature.pysig, args, kws
+
+    def get_overload(self, sig: Any) -> Any:
+        """What stands for the part."""
+        return self._part.get_overload(sig)
+
+
+class _Part(CPUDispatcher):  # type: ignore[misc]
+    """Compiled forms of a function for other compiled code."""
+
+    def signature(self, args: Any, kws: Any) -> Any:
+        """Compile for such arguments, where that has not been; the signature."""
+        pysig, args = self._compiler.fold_argument_types(args, kws)
+        general = tuple(map(_general, args))
+        if general not in self.overloads:
+            self.compile(general)
+        return self.overloads[general].signature.replace(pysig=pysig), args, {}
+
+    def add_overload(self, cres: Any) -> None:
+        """Remember it; Python cannot call it."""
+        self.overloads[tuple(cres.signature.args)] = cres
+
+
+def _general(kind: Any) -> Any:
+    """A type for all the like: one form of a function does for every number in a place."""
+    kind = unliteral(kind)
+    return types.int64 if kind in (types.int8, types.int16, types.int32) else kind
+
+
+def either(kind: type, function: Any, other: Any) -> Callable[..., Any]:
+    """Make a function that is one of two, by whether its first argument is such a named tuple.
+
+    Compiled code has only the one that its types choose.
+    """
+
+    def chosen(first: Any, *rest: Any) -> Any:
+        return (function if isinstance(first, kind) else other)(first, *rest)
+
+    @overload(chosen, strict=False, jit_options=INLINE)
+    def _by_type(first: Any, *rest: Any) -> Any:
+        one = function if made_of(first) is kind else other
+        return getattr(one, "py_func", one)
+
+    return chosen
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _STARTED_S = time.time()
+# Digits of the hash of its code with which a module's name ends, where a policy file is one.
 MARK = 12
-"""Digits of the hash of its code with which a module's name ends, where a policy file is one."""
 
 
 def jit(function: F) -> F:
@@ -72,15 +316,14 @@ def call_of(function: Callable[..., Any], *kinds: Any) -> Callable[..., Any]:
 def fingerprint(module: str, *classes: type) -> str:
     """Hash of the code of a module, of classes and of all that they import, 16 digits."""
     names = {module, *(found.__module__ for found in classes)}
-    return sources.digest_of(names, cache_root())[:16]
+    return digest_of(names, cache_root())[:16]
 
 
 class Compilation(NamedTuple):
     """One function that was not in the cache."""
 
     function: str
-    modules: tuple[str, ...]
-    """Modules of its arguments' classes: a policy's, for one."""
+    modules: tuple[str, ...]  # Modules of its arguments' classes: a policy's, for one
     seconds: float
 
 
@@ -140,73 +383,54 @@ class _CodeCache(_Cache):  # type: ignore[misc]
         target_context.refresh()
         file = self._keys[sig] = self._file(sig, target_context.codegen())
         content = None if file is None else read(file)
-        if content is None:
-            return None
-        try:
-            parts = pickle.loads(content)
-        except Exception:  # a class that is gone, or made of something else
-            return None
-        return CompileResult._rebuild(target_context, *parts)
+        if content is not None:
+            with suppress(Exception):  # a class that is gone, or made of something else
+                return CompileResult._rebuild(target_context, *pickle.loads(content))
+        return None
 
     def save_overload(self, sig: Any, data: Any) -> None:
         """Keep a compiled form. One that cannot be kept is compiled again by the next process."""
         file = self._keys.get(sig)
-        if file is None or data.lifted or data.library.has_dynamic_globals:
-            return
-        content = dumps(data._reduce())
-        with suppress(OSError):
-            write(file, content)
-            prune(file.parent)
+        if file is not None and not data.lifted and not data.library.has_dynamic_globals:
+            content = dumps(data._reduce())
+            with suppress(OSError):
+                write(file, content)
+                prune(file.parent)
 
-    def enable(self) -> None:
-        """Nothing: it always is."""
+    def _nothing(self) -> None:
+        """It is always on, and what is out of date has another name."""
 
-    def disable(self) -> None:
-        """Nothing."""
-
-    def flush(self) -> None:
-        """Nothing: what is out of date has another name."""
+    enable = disable = flush = _nothing
 
     def _file(self, signature: Any, codegen: Any) -> Path | None:
         """Where the compiled form is kept; None where its code is not known for certain."""
-        root = cache_root()
+        root, function = cache_root(), self._function
         args, returned = normalize_signature(signature)
         homes = [home for kind in args for home in _homes(kind)]
         if root is None or None in homes:
             return None
-        modules = {self._function.__module__, *filter(None, homes)}
+        modules = {function.__module__, *filter(None, homes)}
         code = _digest(frozenset(modules), root)
         if code is None:
             return None
-        digest = hashlib.sha256(code.encode())
-        cells = tuple(cell.cell_contents for cell in self._function.__closure__ or ())
-        for part in (
-            self._function.__qualname__,
-            sorted(modules),
-            str(args),
-            str(returned),
-            hashlib.sha256(dumps(cells)).hexdigest() if cells else "",
-            _compiler(),
-            codegen.magic_tuple(),
-        ):
-            digest.update(repr(part).encode() + b"\0")
-        name = self._function.__name__.strip("_")
-        return root / f"{name}-{digest.hexdigest()[:40]}.nbc"
+        cells = tuple(cell.cell_contents for cell in function.__closure__ or ())
+        captured = hashlib.sha256(dumps(cells)).hexdigest() if cells else ""
+        signed = function.__qualname__, sorted(modules), str(args), str(returned), captured
+        whole = repr((code, signed, _compiler(), codegen.magic_tuple()))
+        digest = hashlib.sha256(whole.encode()).hexdigest()
+        return root / f"{function.__name__.strip('_')}-{digest[:40]}.nbc"
 
 
 def _compiler() -> tuple[object, ...]:
     """What makes the same code another machine's."""
     import llvmlite
 
-    config = numba.config
+    options = "OPT LOOP_VECTORIZE SLP_VECTORIZE BOUNDSCHECK ENABLE_AVX DEBUGINFO"
     return (
         importlib.util.MAGIC_NUMBER,
         sys.version_info[:2],
-        numba.__version__,
-        llvmlite.__version__,
-        np.__version__,
-        [str(getattr(config, name, None)) for name in ("OPT", "LOOP_VECTORIZE", "SLP_VECTORIZE")],
-        [str(getattr(config, name, None)) for name in ("BOUNDSCHECK", "ENABLE_AVX", "DEBUGINFO")],
+        *(one.__version__ for one in (numba, llvmlite, np)),
+        *(str(getattr(numba.config, name, None)) for name in options.split()),
     )
 
 
@@ -229,7 +453,7 @@ def _digest(modules: frozenset[str], root: Path) -> str | None:
 
     What is imported when a module is has been loaded by now: later edits change nothing here.
     """
-    found = sources.reachable(modules, root)
+    found = reachable(modules, root)
     if not modules <= found.keys():  # typed into a console
         return None
     for module, source in found.items():
@@ -238,4 +462,4 @@ def _digest(modules: frozenset[str], root: Path) -> str | None:
         file = getattr(sys.modules.get(module), "__file__", None)
         if file and Path(file).stat().st_mtime > _STARTED_S:
             return None
-    return sources.digest_of(modules, root)
+    return digest_of(modules, root)

@@ -15,131 +15,91 @@ from inferway.site.fleet import Fleet
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+# Of servers and what stands at them: at 65,536 servers, halves of words stay in the caches.
 Indices = NDArray[np.int32]
-"""Of servers and what stands at them: at 65,536 servers, halves of words stay in the caches."""
 Flags = NDArray[np.bool_]
 
-REJECT = -1
-"""Decision: no server takes this request."""
-HOLD = -2
-"""Decision: the request waits in the site's central queue."""
+REJECT = -1  # Decision: no server takes this request
+HOLD = -2  # Decision: the request waits in the site's central queue
 
+# Bit mask of classes that leaves every class allowed. Masks are signed words: a Python integer
+# above 2**63 costs a compiled call 30 us more.
 ALL_CLASSES = -1
-"""Bit mask of classes that leaves every class allowed. Masks are signed words: a Python integer
-above 2**63 costs a compiled call 30 us more."""
 MAX_CLASSES = 62
-SIZES = 8
-"""Sizes of request that service times are kept for: 1, 2, 3-4, 5-8, ... rows, S of them."""
-RUN_ROWS = 64
-"""Rows of one run of a model, where nothing says it."""
-WHOLE = 1 << 62
-"""Rows of one run where a request is never divided."""
+SIZES = 8  # Sizes of request that service times are kept for: 1, 2, 3-4, 5-8, ... rows, S of them.
+RUN_ROWS = 64  # Rows of one run of a model, where nothing says it
+WHOLE = 1 << 62  # Rows of one run where a request is never divided
 
+# Kinds of event: sent to a server, answered, left without an answer (a dispatch undone).
 DISPATCHED, COMPLETED, WITHDRAWN = 0, 1, 2
-"""Kinds of event: sent to a server, answered, left without an answer (a dispatch undone)."""
 
 
 class Site(NamedTuple):
     """One node's queues for one task; n servers, K classes, B places in each server's buffer."""
 
     # The fleet.
-    first: Ints
-    """(K + 1,) first server of each class; the last entry is n."""
-    server_class: Indices
-    """(n,) class of each server."""
-    rate: Floats
-    """(K,) service rate of one server for requests of one row, 1/s."""
-    accuracy: Floats
-    """(K,) accuracy, 0..1."""
+    first: Ints  # (K + 1,) first server of each class; the last entry is n
+    server_class: Indices  # (n,) class of each server
+    rate: Floats  # (K,) service rate of one server for requests of one row, 1/s
+    accuracy: Floats  # (K,) accuracy, 0..1
     # Per server.
-    queue: Indices
-    """(n,) requests at the server, the one in service included."""
-    head: Ints
-    """(n,) place in the buffer of the request in service (the buffer is a ring)."""
-    started_s: Floats
-    """(n,) start of the service in progress; nan when idle."""
-    ends_s: Floats
-    """(n,) predicted end of the service in progress; nan when idle."""
+    queue: Indices  # (n,) requests at the server, the one in service included
+    head: Ints  # (n,) place in the buffer of the request in service (the buffer is a ring)
+    started_s: Floats  # (n,) start of the service in progress; nan when idle
+    ends_s: Floats  # (n,) predicted end of the service in progress; nan when idle
+    # (n,) `ends_s` and the predicted services of the queue behind it; in the past when idle.
     free_s: Floats
-    """(n,) `ends_s` and the predicted services of the queue behind it; in the past when idle."""
-    arrived_s: Floats
-    """(n, B) arrival time by place in the buffer."""
-    rows: Ints
-    """(n, B) rows of each request by place in the buffer."""
-    expected_s: Floats
-    """(n, B) service time predicted at admission by place in the buffer, s."""
+    arrived_s: Floats  # (n, B) arrival time by place in the buffer
+    rows: Ints  # (n, B) rows of each request by place in the buffer
+    expected_s: Floats  # (n, B) service time predicted at admission by place in the buffer, s
+    # (n, S) predicted service time of one row by the request's size (see `size_class`), s: the
+    # profile's, or the running median of what was measured.
     row_s: Floats
-    """(n, S) predicted service time of one row by the request's size (see `size_class`), s: the
-    profile's, or the running median of what was measured."""
-    slow_s: Floats
-    """(n, S) the same, its running 0.95 quantile."""
-    measured: Ints
-    """(n, S) services measured; all 0 where the world does not measure."""
+    slow_s: Floats  # (n, S) the same, its running 0.95 quantile
+    measured: Ints  # (n, S) services measured; all 0 where the world does not measure
+    # (n,) rows of one run at most; a request of more is served in several, one after the other.
     most_rows: Ints
-    """(n,) rows of one run at most; a request of more is served in several, one after the other."""
-    healthy: Flags
-    """(n,) whether the server takes requests."""
-    open: Flags
-    """(n,) healthy and with room in its buffer."""
+    healthy: Flags  # (n,) whether the server takes requests
+    open: Flags  # (n,) healthy and with room in its buffer
     # Which servers are idle.
-    idle: Ints
-    """(K,) healthy idle servers."""
-    busy: Ints
-    """(K,) servers with a request in service."""
+    idle: Ints  # (K,) healthy idle servers
+    busy: Ints  # (K,) servers with a request in service
+    # (n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
+    # others of the class stand behind them.
     idle_server: Indices
-    """(n,) ``idle_server[first[k] : first[k] + idle[k]]`` are the idle servers of class k; the
-    others of the class stand behind them."""
-    idle_place: Indices
-    """(n,) where a server stands in `idle_server`."""
-    idle_classes: Ints
-    """(1,) bit k is set when class k has an idle server."""
-    busy_classes: Ints
-    """(1,) bit k is set when class k has a busy server."""
+    idle_place: Indices  # (n,) where a server stands in `idle_server`
+    idle_classes: Ints  # (1,) bit k is set when class k has an idle server
+    busy_classes: Ints  # (1,) bit k is set when class k has a busy server
     # The site.
-    clock_s: Floats
-    """(1,) time of the present event."""
-    target: Floats
-    """(1,) accuracy target; 0 where none is set."""
-    balance: Floats
-    """(1,) running sum of (accuracy - target) over dispatched answers."""
-    held: Ints
-    """(1,) requests in the central queue."""
+    clock_s: Floats  # (1,) time of the present event
+    target: Floats  # (1,) accuracy target; 0 where none is set
+    balance: Floats  # (1,) running sum of (accuracy - target) over dispatched answers
+    held: Ints  # (1,) requests in the central queue
 
 
 class Request(NamedTuple):
     """One request, as a policy sees it."""
 
-    entered_s: float
-    """When it entered the site."""
-    deadline_s: float
-    """Absolute; inf where there is none."""
-    floor: float
-    """Least accuracy that it accepts; 0 where it does not say."""
-    priority: int
-    """1 is the highest; 0 where it does not say."""
-    rows: int
-    """Answers that it asks for."""
-    classes: int
-    """Bit mask of classes that may answer, by pin and accuracy floor."""
+    entered_s: float  # When it entered the site
+    deadline_s: float  # Absolute; inf where there is none
+    floor: float  # Least accuracy that it accepts; 0 where it does not say
+    priority: int  # 1 is the highest; 0 where it does not say
+    rows: int  # Answers that it asks for
+    classes: int  # Bit mask of classes that may answer, by pin and accuracy floor
+    # (n,) servers that may take it: healthy, with room, of an allowed class, in time.
     allowed: Flags
-    """(n,) servers that may take it: healthy, with room, of an allowed class, in time."""
-    narrowed: bool
-    """Whether `allowed` says more than `site.open`."""
+    narrowed: bool  # Whether `allowed` says more than `site.open`
 
 
 class Event(NamedTuple):
     """What `learn` is told."""
 
-    kind: int
-    """DISPATCHED, COMPLETED or WITHDRAWN."""
+    kind: int  # DISPATCHED, COMPLETED or WITHDRAWN
     server: int
     rows: int
-    counted: bool
-    """Whether the accuracy balance moved with it (pinned requests do not move it)."""
-    wait_s: float
-    """Time in the queue: predicted when dispatched, actual when completed."""
-    service_s: float
-    """Service time: predicted when dispatched, actual when completed."""
+    counted: bool  # Whether the accuracy balance moved with it (pinned requests do not move it)
+    wait_s: float  # Time in the queue: predicted when dispatched, actual when completed
+    service_s: float  # Service time: predicted when dispatched, actual when completed
 
 
 def empty_site(fleet: Fleet, target: float | None, places: int) -> Site:

@@ -1,18 +1,18 @@
 """The twin: the same policies on a simulated site."""
 
 from inferway.twin.replication import ConservationError
-from inferway.twin.result import Estimate, Result, TaskResult
+from inferway.twin.result import MeanEstimate, TaskResult, TwinResult
 from inferway.twin.scenario import Failures, Scenario, SetOutage, scenario_of
 from inferway.twin.simulation import run, simulate
 
 __all__ = [
     "ConservationError",
-    "Estimate",
     "Failures",
-    "Result",
+    "MeanEstimate",
     "Scenario",
     "SetOutage",
     "TaskResult",
+    "TwinResult",
     "run",
     "scenario_of",
     "simulate",

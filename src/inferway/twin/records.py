@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -12,10 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from inferway.site.fleet import Fleet
-from inferway.twin.kernel.state import Records
+from inferway.twin.kernel.state import Records, empty_records
 
-OUTCOMES = ("answered", "late", "dropped", "rejected")
-"""By their numbers in `inferway.twin.kernel.state`."""
+OUTCOMES = ("answered", "late", "dropped", "rejected")  # By numbers of `twin.kernel.state`
 
 
 class RecordFile:
@@ -28,11 +26,12 @@ class RecordFile:
     """
 
     def __init__(self, file: Path, fleet: Fleet) -> None:
-        self._class_of = np.repeat(np.arange(len(fleet.variants)), fleet.count)
+        self._class_of = np.repeat(np.arange(len(fleet.variants), dtype=np.int32), fleet.count)
         self._variants = pa.array(fleet.variants)
         self._lock = threading.Lock()
         file.parent.mkdir(parents=True, exist_ok=True)
-        self._writer = pq.ParquetWriter(file, self._table(0, None).schema, compression="zstd")
+        empty = self._table(0, empty_records(0))
+        self._writer = pq.ParquetWriter(file, empty.schema, compression="zstd")
 
     def write(self, replication: int, rows: Records) -> None:
         """Append the rows of a replication."""
@@ -40,14 +39,12 @@ class RecordFile:
         with self._lock:
             self._writer.write_table(table)
 
-    def _table(self, replication: int, rows: Records | None) -> pa.Table:
-        size = 0 if rows is None else int(rows.size[0])
-        columns: dict[str, Any] = {
-            name: np.empty(0) if rows is None else getattr(rows, name)[:size]
-            for name in Records._fields[:-1]
-        }
-        server, outcome = columns["server"].astype(np.int32), columns["outcome"].astype(np.int32)
-        variant = np.where(server >= 0, self._class_of[np.maximum(server, 0)], 0).astype(np.int32)
+    def _table(self, replication: int, rows: Records) -> pa.Table:
+        size = int(rows.size[0])
+        columns = {name: getattr(rows, name)[:size] for name in Records._fields[:-1]}
+        server, outcome = (columns[name].astype(np.int32) for name in ("server", "outcome"))
+        variant = np.where(server >= 0, self._class_of[np.maximum(server, 0)], 0)
+        named = pa.DictionaryArray.from_arrays
         return pa.table(
             {
                 "replication": np.full(size, replication, np.int32),
@@ -55,10 +52,8 @@ class RecordFile:
                 "started_s": pa.array(columns["started_s"], from_pandas=True),
                 "left_s": columns["left_s"],
                 "server": pa.array(server, mask=server < 0),
-                "variant": pa.DictionaryArray.from_arrays(
-                    pa.array(variant, mask=server < 0), self._variants
-                ),
-                "outcome": pa.DictionaryArray.from_arrays(pa.array(outcome), pa.array(OUTCOMES)),
+                "variant": named(pa.array(variant, mask=server < 0), self._variants),
+                "outcome": named(pa.array(outcome), pa.array(OUTCOMES)),
                 "phase": columns["phase"].astype(np.int32),
             }
         )
@@ -66,10 +61,5 @@ class RecordFile:
     def __enter__(self) -> RecordFile:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self._writer.close()

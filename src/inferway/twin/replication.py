@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
@@ -12,20 +12,22 @@ from typing import Any
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals, TraceArrivals
+from inferway.site.fleet import Fleet
 from inferway.site.view import Floats, Ints
-from inferway.twin.engine import CrowdedError, Engine, Kind, engine_of
-from inferway.twin.kernel.counters import Tally
+from inferway.twin.engine import CrowdedError, GeneralEngine, Kind, MarkovEngine, engine_of
+from inferway.twin.kernel.counters import Tally, quantiles
 from inferway.twin.kernel.state import Records
+from inferway.twin.result import ClassResult, MeanEstimate, PhaseResult, Series, TaskResult
 from inferway.twin.scenario import Scenario
+from inferway.workload import phases_of
 
+Engine = GeneralEngine | MarkovEngine
 BLOCKS = 64
+# Queries between two looks at the clock and at Ctrl-C: some hundredths of a second.
 _LARGEST_BLOCK = 1 << 18
-"""Queries between two looks at the clock and at Ctrl-C: some hundredths of a second."""
-_PILOT = 16
-"""Blocks of a pilot."""
+_PILOT = 16  # Blocks of a pilot
 _DOUBLINGS = 6
-_RELAXATIONS = 4.0
-"""Longest mean service times that a pilot's block lasts at first."""
+_RELAXATIONS = 4.0  # Longest mean service times that a pilot's block lasts at first
 
 
 class ConservationError(RuntimeError):
@@ -38,8 +40,7 @@ class Samples:
 
     time_s: list[float] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
-    sent: list[Ints] = field(default_factory=list)
-    """(K,) dispatches since the start, by class."""
+    sent: list[Ints] = field(default_factory=list)  # (K,) dispatches since the start, by class
 
 
 @dataclass
@@ -47,27 +48,19 @@ class Replicated:
     """What one replication gave."""
 
     tally: Tally
-    queries: int
-    """Requests that arrived and count."""
-    warmup: int
-    """Requests that arrived before them."""
-    span_s: float
-    """Simulated time from the first to the last of them."""
-    area: float
-    """Integral of the number in the system over that time."""
-    blocks: Floats
-    """(m, 3) by block: answers, sum of their response times, sum of their accuracies."""
-    growth: float
-    """How many more requests were in the system at the end than at the start."""
+    queries: int  # Requests that arrived and count
+    warmup: int  # Requests that arrived before them
+    span_s: float  # Simulated time from the first to the last of them
+    area: float  # Integral of the number in the system over that time
+    blocks: Floats  # (m, 3) by block: answers, sum of their response times, sum of their accuracies
+    growth: float  # How many more requests were in the system at the end than at the start
     balance: float
     cpu_s: float
-    crowded: str
-    """Why it ended early; empty if it did not."""
+    crowded: str  # Why it ended early; empty if it did not
     complete: bool
     kind: Kind
     series: Samples
-    lengths: Floats
-    """(K, L) share of server time by queue length."""
+    lengths: Floats  # (K, L) share of server time by queue length
 
 
 def replicate(
@@ -112,16 +105,13 @@ def replicate(
         engine.cpu_s = 0.0
         block = max(1, min(_LARGEST_BLOCK, math.ceil(queries / BLOCKS)))
         before = _sums(engine, scenario)
-        while done < queries and not stop.is_set():
-            arrived = clock.advance(min(block, queries - done))
+        for arrived in clock.until(queries, block, stop):
             done += arrived
             after = _sums(engine, scenario)
             blocks.append(tuple(after - before))
             before = after
             if progress is not None:
                 progress(arrived)
-            if arrived == 0:
-                break
     except CrowdedError as error:
         crowded = str(error)
     area, present, now_s = float(engine.tally.area[0]), engine.present, engine.now_s
@@ -153,6 +143,20 @@ def replicate(
     )
 
 
+@dataclass
+class _Due:
+    """What is done at equal distances of time."""
+
+    every_s: float
+    act: Callable[[], None]
+    times: int = 0
+
+    @property
+    def next_s(self) -> float:
+        """When it is due again."""
+        return (self.times + 1) * self.every_s
+
+
 class _Clock:
     """Moves an engine on, and stops it where something is due.
 
@@ -160,60 +164,56 @@ class _Clock:
     """
 
     def __init__(self, engine: Engine, scenario: Scenario, sample_s: float | None) -> None:
-        self.engine = engine
+        self.engine, self._scenario = engine, scenario
         self.series = Samples()
-        self._scenario = scenario
-        self._sample_s = sample_s
-        self._window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
-        self._slot_s = None if engine.controller is None else engine.controller.slot_s
-        self._samples, self._windows, self._slots = 0, 0, 0
+        window_s = scenario.window_s if hasattr(engine.policy, "retune") else None
+        slot_s = None if engine.controller is None else engine.controller.slot_s
+        self._due = [
+            _Due(every_s, act)
+            for every_s, act in (
+                (sample_s, self._sample),
+                (window_s, self._retune),
+                (slot_s, engine.reroute),
+            )
+            if every_s is not None
+        ]
         self._in_window = 0
         engine.reroute()
 
     def advance(self, arrivals: int) -> int:
         done = 0
         while done < arrivals:
-            until_s = min(
-                self._next(self._sample_s, self._samples),
-                self._end_of_window(),
-                self._next(self._slot_s, self._slots),
-            )
-            if until_s == np.inf:
-                return done + self.engine.advance(arrivals - done)
+            until_s = min((due.next_s for due in self._due), default=np.inf)
             arrived = self.engine.advance(arrivals - done, until_s)
             done += arrived
             self._in_window += arrived
             if self.engine.now_s < until_s:
                 break
-            if self.engine.now_s >= self._next(self._sample_s, self._samples):
-                self._sample()
-            if self.engine.now_s >= self._end_of_window():
-                self._retune()
-            if self.engine.now_s >= self._next(self._slot_s, self._slots):
-                self._slots += 1
-                self.engine.reroute()
+            for due in self._due:
+                if self.engine.now_s >= due.next_s:
+                    due.times += 1
+                    due.act()
         return done
 
-    def _end_of_window(self) -> float:
-        return self._next(self._window_s, self._windows)
-
-    def _next(self, every_s: float | None, count: int) -> float:
-        return np.inf if every_s is None else (count + 1) * every_s
+    def until(self, arrivals: int, block: int, stop: Event) -> Iterator[int]:
+        """Advance block by block; how many arrived in each."""
+        left, arrived = arrivals, 1
+        while left > 0 and arrived and not stop.is_set():
+            arrived = self.advance(min(block, left))
+            left -= arrived
+            yield arrived
 
     def _sample(self) -> None:
-        self._samples += 1
         self.series.time_s.append(self.engine.now_s)
         self.series.present.append(self.engine.present)
         self.series.sent.append(self.engine.tally.sent.sum(axis=0))
 
     def _retune(self) -> None:
-        self._windows += 1
-        assert self._window_s is not None
-        rate_per_s, self._in_window = self._in_window / self._window_s, 0
+        scenario = self._scenario
+        assert scenario.window_s is not None
+        rate_per_s, self._in_window = self._in_window / scenario.window_s, 0
         if rate_per_s > 0:
-            self.engine.policy.retune(
-                self._scenario.fleet, target=self._scenario.target, rate_per_s=rate_per_s
-            )
+            self.engine.policy.retune(scenario.fleet, target=scenario.target, rate_per_s=rate_per_s)
 
 
 def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event) -> int:
@@ -227,13 +227,7 @@ def _warm_up(clock: _Clock, scenario: Scenario, warmup: int | None, stop: Event)
     if warmup is None and isinstance(scenario.arrivals, PhasedArrivals | TraceArrivals):
         return 0
     if warmup is not None:
-        done = 0
-        while done < warmup and not stop.is_set():
-            arrived = clock.advance(min(_LARGEST_BLOCK, warmup - done))
-            done += arrived
-            if arrived == 0:
-                break
-        return done
+        return sum(clock.until(warmup, _LARGEST_BLOCK, stop))
     block = max(1, math.ceil(_RELAXATIONS * scenario.rate_per_s / float(scenario.fleet.rate.min())))
     done = 0
     means: list[float] = []
@@ -287,3 +281,181 @@ def _check(engine: Engine) -> None:
     answered = tally.answered.sum(axis=0)
     if (tally.sent.sum(axis=0) < answered).any():
         raise ConservationError("more requests were answered than dispatched")
+
+
+_BATCHES = 32  # Batch means per replication; the blocks are joined to as many
+_ENOUGH = 8  # Replications from which on their own spread gives the error
+# Growth, in square roots of the arrivals, that no stable site shows; and how much longer the
+# second half of a run takes to answer where a growth of one such root is none of chance.
+_DRIFT, _RISE = 6.0, 1.5
+
+
+def summarize(scenario: Scenario, outcomes: Sequence[Replicated]) -> TaskResult:
+    """Put the replications of a scenario together."""
+    tally = Tally._make(
+        np.sum(one, axis=0) for one in zip(*(each.tally for each in outcomes), strict=True)
+    )
+    fleet, accuracy, answered = scenario.fleet, scenario.fleet.accuracy, tally.answered
+    late = tally.late.sum(axis=1)
+    counts = {
+        "rejected": tally.rejected,
+        "dropped": tally.dropped,
+        "late": late,
+        "goodput": (answered - tally.late) @ accuracy,
+        "violation_ratio": tally.rejected + tally.dropped + late,
+    }
+    phases = []
+    for p, span in enumerate(phases_of(scenario.arrivals, scenario.capacity_per_s)):
+        own = span.accuracy_target
+        phases.append(
+            PhaseResult(
+                accuracy_target=scenario.target if own is None else own,
+                rate_per_s=span.rate_per_s,
+                response_time_s=_ratio(tally.response_s[p].sum(), answered[p].sum()),
+                accuracy=_ratio(answered[p] @ accuracy, answered[p].sum()),
+                **_served(fleet, tally, counts, slice(p, p + 1)),
+            )
+        )
+    span_s = sum(outcome.span_s for outcome in outcomes)
+    whole = _served(fleet, tally, counts, slice(None))
+    stable, notes = _verdict(scenario, outcomes)
+    return TaskResult(
+        response_time_s=_estimate(outcomes, 1),
+        accuracy=_estimate(outcomes, 2),
+        accuracy_target=scenario.target,
+        balance=float(np.mean([outcome.balance for outcome in outcomes])),
+        classes=_classes(fleet, outcomes, tally),
+        in_system=_ratio(sum(outcome.area for outcome in outcomes), span_s),
+        rate_per_s=_ratio(whole["queries"], span_s),
+        queries_per_cpu_s=_ratio(whole["queries"], sum(outcome.cpu_s for outcome in outcomes)),
+        phases=tuple(phases),
+        stable=stable,
+        notes=notes,
+        engine=outcomes[0].kind,
+        replications=len(outcomes),
+        warmup=sum(outcome.warmup for outcome in outcomes),
+        simulated_s=span_s,
+        complete=all(outcome.complete for outcome in outcomes),
+        series=_series(accuracy, outcomes),
+        **whole,
+    )
+
+
+def _served(fleet: Fleet, tally: Tally, counts: dict[str, Any], phases: slice) -> dict[str, Any]:
+    """What the results of a run and of its phases have in common."""
+    queries = int(tally.arrived[phases].sum())
+    answered = tally.answered[phases].sum(axis=0)
+    return {
+        **_percentiles(tally.histogram[phases].sum(axis=(0, 1))),
+        "shares": _over(fleet, answered, answered.sum()),
+        "dispatched": _over(fleet, tally.sent[phases].sum(axis=0), queries),
+        "queries": queries,
+        **{name: _ratio(count[phases].sum(), queries) for name, count in counts.items()},
+    }
+
+
+def _percentiles(histogram: Any) -> dict[str, float]:
+    return dict(
+        zip(("p50_s", "p95_s", "p99_s"), quantiles(histogram, (0.5, 0.95, 0.99)), strict=True)
+    )
+
+
+def _ratio(part: float, whole: float) -> float:
+    return float(part) / float(whole) if whole > 0 else math.nan
+
+
+def _over(fleet: Fleet, counts: Any, total: float) -> dict[str, float]:
+    return {name: _ratio(one, total) for name, one in zip(fleet.variants, counts, strict=True)}
+
+
+def _estimate(outcomes: Sequence[Replicated], column: int) -> MeanEstimate:
+    """A mean over answers, with an error by replications or, where they are few, by batch means.
+
+    Both are ratios of sums over batches of unequal numbers of answers.
+    """
+    if len(outcomes) >= _ENOUGH:
+        batches = np.array([outcome.blocks.sum(axis=0) for outcome in outcomes])
+    else:
+        batches = np.array(
+            [
+                part.sum(axis=0)
+                for one in outcomes
+                for part in np.array_split(one.blocks, min(_BATCHES, max(1, len(one.blocks))))
+            ]
+        )
+    answers, total = batches[:, 0].sum(), batches[:, column].sum()
+    if answers == 0:
+        return MeanEstimate(math.nan, math.nan)
+    mean = total / answers
+    if len(batches) < 2:
+        return MeanEstimate(float(mean), math.nan)
+    residuals = batches[:, column] - mean * batches[:, 0]
+    spread = math.sqrt(float((residuals**2).sum()) * len(batches) / (len(batches) - 1))
+    return MeanEstimate(float(mean), float(spread / answers))
+
+
+def _classes(fleet: Fleet, outcomes: Sequence[Replicated], tally: Tally) -> dict[str, ClassResult]:
+    answered, response_s = tally.answered.sum(axis=0), tally.response_s.sum(axis=0)
+    weights = [max(outcome.span_s, 1e-300) for outcome in outcomes]
+    lengths = np.average([outcome.lengths for outcome in outcomes], axis=0, weights=weights)
+    return {
+        name: ClassResult(
+            share=_ratio(answered[k], answered.sum()),
+            utilization=float(lengths[k, 1:].sum()),
+            response_time_s=_ratio(response_s[k], answered[k]),
+            queue_lengths=lengths[k],
+            **_percentiles(tally.histogram[:, k].sum(axis=0)),
+        )
+        for k, name in enumerate(fleet.variants)
+    }
+
+
+def _verdict(scenario: Scenario, outcomes: Sequence[Replicated]) -> tuple[bool, tuple[str, ...]]:
+    """Whether the site was stable, and what a reader should know."""
+    notes = []
+    crowded = [outcome.crowded for outcome in outcomes if outcome.crowded]
+    growth = sum(outcome.growth for outcome in outcomes)
+    arrivals, runs = sum(outcome.queries for outcome in outcomes), len(outcomes)
+    phased = isinstance(scenario.arrivals, PhasedArrivals)
+    steady = not phased or len(phases_of(scenario.arrivals, scenario.capacity_per_s)) == 1
+    roots = (growth - scenario.fleet.servers) / math.sqrt(max(arrivals, 1))
+    grows = steady and (roots > _DRIFT or (roots > 1.0 and _rise(outcomes) > _RISE))
+    if crowded:
+        notes.append(f"unstable: {crowded[0]}, so it was ended there")
+    elif grows:
+        # A reader compares with one workload, or with one recording.
+        among = f"in the mean of {runs} replications, " if runs > 1 else ""
+        notes.append(
+            f"unstable: {among}{growth / runs:,.0f} more requests were in the system at the end "
+            f"than at the start, {growth / arrivals:.2%} of the arrivals; its means depend on how "
+            "long it ran"
+        )
+    if not all(outcome.complete for outcome in outcomes) and not crowded:
+        notes.append(f"ended early: {arrivals:,} requests counted")
+    return not (crowded or grows), tuple(notes)
+
+
+def _rise(outcomes: Sequence[Replicated]) -> float:
+    """Mean response time of the second halves of the runs over that of the first halves."""
+    halves = np.zeros((2, 2))
+    for outcome in outcomes:
+        middle = len(outcome.blocks) // 2
+        halves[0] += outcome.blocks[:middle, :2].sum(axis=0)
+        halves[1] += outcome.blocks[middle:, :2].sum(axis=0)
+    (first, first_s), (second, second_s) = halves
+    return _ratio(second_s * first, first_s * second)
+
+
+def _series(accuracy: Floats, outcomes: Sequence[Replicated]) -> Series | None:
+    samples = min(len(outcome.series.time_s) for outcome in outcomes)
+    if samples == 0:
+        return None
+    sent = np.array([outcome.series.sent[:samples] for outcome in outcomes], np.float64)
+    since = np.diff(sent, axis=1, prepend=np.zeros((len(outcomes), 1, len(accuracy))))
+    with np.errstate(invalid="ignore"):
+        return Series(
+            time_s=np.array(outcomes[0].series.time_s[:samples]),
+            in_system=np.array([one.series.present[:samples] for one in outcomes], np.float64),
+            accuracy=since @ accuracy / since.sum(axis=2),
+            running_accuracy=sent @ accuracy / sent.sum(axis=2),
+        )

@@ -15,9 +15,37 @@ from inferway.site.view import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
+Float = NDArray[np.float64]
+
+
+def finite(value: float) -> float | None:
+    """A number that JSON can hold, or None."""
+    return float(value) if np.isfinite(value) else None
+
+
+def as_json(value: Any) -> Any:
+    """A result's value as JSON can hold it."""
+    if isinstance(value, float):
+        return finite(value)
+    if isinstance(value, Mapping):
+        return {name: as_json(one) for name, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [as_json(one) for one in value]
+    return value.to_json() if hasattr(value, "to_json") else value
+
+
+def values(result: Any, names: str) -> dict[str, Any]:
+    """Attributes of a result, as JSON can hold them; names with blanks between."""
+    return {name: as_json(getattr(result, name)) for name in names.split()}
+
+
+def percentiles(result: Any) -> dict[str, float | None]:
+    """Percentiles of the response time that a result has, s."""
+    return {name: finite(getattr(result, f"{name}_s")) for name in ("p50", "p95", "p99")}
+
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanEstimate:
     """A mean and its standard error; nan where nothing was counted."""
 
     mean: float
@@ -25,34 +53,30 @@ class Estimate:
 
     def to_json(self) -> dict[str, float | None]:
         """Both by name."""
-        return finite_values(vars(self))
+        return values(self, "mean stderr")
 
 
 @dataclass(frozen=True)
 class ClassResult:
     """One server class."""
 
-    share: float
-    """Of the answers."""
-    utilization: float
-    """Share of its servers' time with a request there."""
+    share: float  # Of the answers
+    utilization: float  # Share of its servers' time with a request there
     response_time_s: float
     p50_s: float
     p95_s: float
     p99_s: float
+    # (L,) share of its servers' time with so many requests at a server, the last of them with as
+    # many or more.
     queue_lengths: Floats
-    """(L,) share of its servers' time with so many requests at a server, the last of them with
-    as many or more."""
 
     def to_json(self) -> dict[str, Any]:
         """By name; queue lengths up to the last that was seen."""
         seen = np.flatnonzero(self.queue_lengths > 0)
         lengths = self.queue_lengths[: seen[-1] + 1] if len(seen) else self.queue_lengths[:1]
-        return {
-            **finites(self, "share utilization response_time_s"),
-            **percentiles(self),
-            "queue_lengths": [float(f"{share:.6g}") for share in lengths],
-        }
+        rounded = [float(f"{share:.6g}") for share in lengths]
+        named = values(self, "share utilization response_time_s")
+        return named | percentiles(self) | {"queue_lengths": rounded}
 
 
 @dataclass(frozen=True)
@@ -73,20 +97,17 @@ class PhaseResult:
     goodput: float
     violation_ratio: float
     queries: int
+    # Over the arrivals, by variant: those dispatched to it, less those withdrawn.
     dispatched: dict[str, float] = field(default_factory=dict)
-    """Over the arrivals, by variant: those dispatched to it, less those withdrawn."""
 
     def to_json(self) -> dict[str, Any]:
         """As the whole run, without errors."""
+        mean = {"mean": finite(self.response_time_s)}
+        counts = "rejected dropped late goodput violation_ratio queries"
         return {
-            "accuracy_target": self.accuracy_target,
-            "rate_per_s": self.rate_per_s,
-            "response_time_s": {"mean": finite(self.response_time_s)} | percentiles(self),
-            "accuracy": finite(self.accuracy),
-            "shares": finite_values(self.shares),
-            "dispatched": finite_values(self.dispatched),
-            **finites(self, "rejected dropped late goodput violation_ratio"),
-            "queries": self.queries,
+            **values(self, "accuracy_target rate_per_s"),
+            "response_time_s": mean | percentiles(self),
+            **values(self, f"accuracy shares dispatched {counts}"),
         }
 
 
@@ -94,59 +115,50 @@ class PhaseResult:
 class Series:
     """The site over time, (replications, samples) each but for the times."""
 
-    time_s: Floats
-    """(samples,)"""
-    in_system: Floats
-    """Requests in the system."""
-    accuracy: Floats
-    """Mean accuracy of what was dispatched since the sample before."""
-    running_accuracy: Floats
-    """The same since the start."""
+    time_s: Floats  # (samples,)
+    in_system: Floats  # Requests in the system
+    accuracy: Floats  # Mean accuracy of what was dispatched since the sample before
+    running_accuracy: Floats  # The same since the start
 
 
 @dataclass(frozen=True)
 class Numbers:
     """What is compared: of the live server, or of a simulation."""
 
-    mean_s: float
-    """Response time of the answers."""
+    mean_s: float  # Response time of the answers
     p50_s: float
     p95_s: float
     p99_s: float
-    accuracy: float
-    """Of the answers, by the profiles of their variants."""
-    rejected: float
-    """Refused at once, over requests."""
-    dropped: float
-    """Left without an answer later, over requests."""
-    shares: dict[str, float]
-    """Of the answers, by variant."""
+    accuracy: float  # Of the answers, by the profiles of their variants
+    rejected: float  # Refused at once, over requests
+    dropped: float  # Left without an answer later, over requests
+    shares: dict[str, float]  # Of the answers, by variant
     queries: int
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        return {
-            "response_time_s": {"mean": finite(self.mean_s)} | percentiles(self),
-            **finites(self, "accuracy rejected dropped"),
-            "shares": finite_values(self.shares),
-            "queries": self.queries,
-        }
+        response = {"mean": finite(self.mean_s)} | percentiles(self)
+        named = values(self, "accuracy rejected dropped shares queries")
+        return {"response_time_s": response} | named
 
 
 @dataclass(frozen=True)
 class Error:
     """How far a simulation is from the live server."""
 
-    mean: float
-    """Relative: 0.1 is a mean that is a tenth too long."""
-    p95: float
-    """Relative."""
-    accuracy: float
-    """Difference; 0.005 is half a point."""
+    mean: float  # Relative: 0.1 is a mean that is a tenth too long
+    p95: float  # Relative
+    accuracy: float  # Difference; 0.005 is half a point
 
-    def to_json(self) -> dict[str, Any]:
+    @classmethod
+    def of(cls, simulated: Numbers, live: Numbers) -> Error:
+        """How far `simulated` is from `live`."""
+        mean, p95 = simulated.mean_s / live.mean_s, simulated.p95_s / live.p95_s
+        return cls(mean - 1.0, p95 - 1.0, simulated.accuracy - live.accuracy)
+
+    def to_json(self) -> dict[str, float | None]:
         """By name."""
-        return finite_values(vars(self))
+        return values(self, "mean p95 accuracy")
 
 
 @dataclass(frozen=True)
@@ -173,78 +185,54 @@ class Comparison:
     @property
     def error(self) -> Error:
         """Of the twin."""
-        return error(self.twin, self.live)
+        return Error.of(self.twin, self.live)
 
     @property
     def profiled_error(self) -> Error:
         """Of the twin by profiles."""
-        return error(self.profiled, self.live)
+        return Error.of(self.profiled, self.live)
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --trace DIR --json` prints it under ``tasks.NAME.trace``."""
-        return {
-            "live": self.live.to_json(),
-            "twin": self.twin.to_json(),
-            "profiled": self.profiled.to_json(),
-            "error": {**self.error.to_json(), "profiled": self.profiled_error.to_json()},
-            "notes": list(self.notes),
-        }
-
-
-def error(simulated: Numbers, live: Numbers) -> Error:
-    """How far `simulated` is from `live`."""
-    return Error(
-        mean=simulated.mean_s / live.mean_s - 1.0,
-        p95=simulated.p95_s / live.p95_s - 1.0,
-        accuracy=simulated.accuracy - live.accuracy,
-    )
+        error = self.error.to_json() | {"profiled": self.profiled_error.to_json()}
+        numbers = values(self, "live twin profiled")
+        return numbers | {"error": error, "notes": list(self.notes)}
 
 
 @dataclass(frozen=True)
 class TaskResult:
     """One task's simulation."""
 
-    response_time_s: Estimate
+    response_time_s: MeanEstimate
     p50_s: float
     p95_s: float
     p99_s: float
-    accuracy: Estimate
-    """Of the answers."""
+    accuracy: MeanEstimate  # Of the answers
     accuracy_target: float | None
-    balance: float
-    """The accuracy balance at the end, mean over replications."""
-    shares: dict[str, float]
-    """Of the answers, by variant."""
+    balance: float  # The accuracy balance at the end, mean over replications
+    shares: dict[str, float]  # Of the answers, by variant
     classes: dict[str, ClassResult]
     rejected: float
     dropped: float
     late: float
-    goodput: float
-    """Accuracy of the answers within the deadline, summed, over arrivals."""
+    goodput: float  # Accuracy of the answers within the deadline, summed, over arrivals
     violation_ratio: float
-    in_system: float
-    """Mean number of requests in the system."""
-    rate_per_s: float
-    """Arrivals over simulated time."""
-    queries: int
-    """Arrivals that count, in all replications."""
+    in_system: float  # Mean number of requests in the system
+    rate_per_s: float  # Arrivals over simulated time
+    queries: int  # Arrivals that count, in all replications
     queries_per_cpu_s: float
     phases: tuple[PhaseResult, ...]
     stable: bool
-    notes: tuple[str, ...]
-    """What a reader should know: instability, an early end."""
+    notes: tuple[str, ...]  # What a reader should know: instability, an early end
     engine: str
     replications: int
-    warmup: int
-    """Arrivals before those that count, in all replications."""
+    warmup: int  # Arrivals before those that count, in all replications
     simulated_s: float
-    complete: bool
-    """Whether the run was as long as asked."""
+    complete: bool  # Whether the run was as long as asked
     series: Series | None = None
-    trace: Comparison | None = None
-    """Live against twin, where a recording was simulated."""
+    trace: Comparison | None = None  # Live against twin, where a recording was simulated
+    # Over the arrivals, by variant: those dispatched to it, less those withdrawn.
     dispatched: dict[str, float] = field(default_factory=dict)
-    """Over the arrivals, by variant: those dispatched to it, less those withdrawn."""
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -253,73 +241,45 @@ class TaskResult:
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it under ``tasks.NAME``."""
-        found = {
-            "response_time_s": self.response_time_s.to_json() | percentiles(self),
-            "accuracy": self.accuracy.to_json(),
-            "accuracy_target": self.accuracy_target,
-            "balance": self.balance,
-            "shares": finite_values(self.shares),
-            "dispatched": finite_values(self.dispatched),
-            **finites(self, "rejected dropped late goodput violation_ratio"),
-            "queries": self.queries,
-            "queries_per_cpu_s": finite(self.queries_per_cpu_s),
-            "phases": [phase.to_json() for phase in self.phases],
-            "classes": {name: one.to_json() for name, one in self.classes.items()},
-            **finites(self, "in_system rate_per_s"),
-            "stable": self.stable,
-            "complete": self.complete,
-            "notes": list(self.notes),
-            "engine": self.engine,
-            "replications": self.replications,
-            "warmup": self.warmup,
-            "simulated_s": self.simulated_s,
-        }
-        return found if self.trace is None else found | {"trace": self.trace.to_json()}
-
-
-Float = NDArray[np.float64]
+        shares = "accuracy accuracy_target balance shares dispatched"
+        counts = "rejected dropped late goodput violation_ratio queries queries_per_cpu_s"
+        about = "in_system rate_per_s stable complete notes engine replications warmup simulated_s"
+        response = self.response_time_s.to_json() | percentiles(self)
+        trace = {} if self.trace is None else {"trace": self.trace.to_json()}
+        named = values(self, f"{shares} {counts} phases classes {about}")
+        return {"response_time_s": response} | named | trace
 
 
 @dataclass(frozen=True)
 class PartResult:
     """What one tier served, or what the requests for one task got."""
 
-    share: float
-    """Of all requests."""
-    latency_s: float
-    """Mean round trip and inference delay of a request."""
-    inaccuracy: float
-    """Mean, 0..1."""
-    ntag_ms: float | None
-    """Gain per request; None for tiers, which have none of their own."""
-    mu_bytes_per_slot: float
-    """Bytes of models fetched per slot."""
+    share: float  # Of all requests
+    latency_s: float  # Mean round trip and inference delay of a request
+    inaccuracy: float  # Mean, 0..1
+    ntag_ms: float | None  # Gain per request; None for tiers, which have none of their own
+    mu_bytes_per_slot: float  # Bytes of models fetched per slot
+    # Mean share of the budgets in use; None for tasks, and where there is no budget.
     used: float | None
-    """Mean share of the budgets in use; None for tasks, and where there is no budget."""
 
     def to_json(self) -> dict[str, float | None]:
         """By name, without what does not apply."""
-        return finite_values({name: of for name, of in vars(self).items() if of is not None})
+        return {name: finite(one) for name, one in vars(self).items() if one is not None}
 
 
 @dataclass(frozen=True)
 class Regret:
     """How far a run stayed behind the best static allocation, in cost times requests."""
 
-    best: Float
-    """(T,) gain per slot of the best static allocation that was found."""
-    discounted: float
-    """(1 - 1/e) of its total gain less the run's: what Theorem V.1 bounds."""
-    plain: float
-    """Its total gain less the run's."""
-    bound: float
-    """A sqrt(T)."""
-    gap: float
-    """Proven gap of the best static allocation, as a share."""
+    best: Float  # (T,) gain per slot of the best static allocation that was found
+    discounted: float  # (1 - 1/e) of its total gain less the run's: what Theorem V.1 bounds
+    plain: float  # Its total gain less the run's
+    bound: float  # A sqrt(T)
+    gap: float  # Proven gap of the best static allocation, as a share
 
     def to_json(self) -> dict[str, float | None]:
         """By name."""
-        return finites(self, "plain discounted bound") | {"optimality_gap": finite(self.gap)}
+        return values(self, "plain discounted bound") | {"optimality_gap": finite(self.gap)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,18 +340,9 @@ class NetworkResult:
 
     def to_json(self) -> dict[str, Any]:
         """By name, as `inferway simulate FILE --json` prints it."""
-        found: dict[str, Any] = {
-            "policy": self.policy,
-            **finites(self, "ntag_ms mu_bytes_per_slot latency_s inaccuracy"),
-            "slots": self.slots,
-            "slot_s": self.slot_s,
-            "cpu_s_per_slot": finite(self.cpu_s_per_slot),
-            "tiers": {name: part.to_json() for name, part in self.tiers.items()},
-            "tasks": {name: part.to_json() for name, part in self.tasks.items()},
-        }
-        if self.regret is not None:
-            found["regret"] = self.regret.to_json()
-        return found
+        means = "ntag_ms mu_bytes_per_slot latency_s inaccuracy"
+        regret = {} if self.regret is None else {"regret": self.regret.to_json()}
+        return values(self, f"policy {means} slots slot_s cpu_s_per_slot tiers tasks") | regret
 
     def to_frame(self) -> pd.DataFrame:
         """One row per slot: requests, gain per request, bytes fetched."""
@@ -409,23 +360,22 @@ class NetworkResult:
 
 
 @dataclass(frozen=True)
-class Result:
+class TwinResult:
     """What `inferway.simulate` gives."""
 
     tasks: dict[str, TaskResult]
+    # Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an
+    # `inferway.twin.network.result.EventResult`.
     network: NetworkResult | None = None
-    """Of a file with `network`; `tasks` is empty then. With ``events=True`` it is an
-    `inferway.twin.network.result.EventResult`."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway simulate FILE --json` prints it."""
-        if self.network is not None:
-            found = self.network.to_json()
-            tasks, policy, slot_s = (found.pop(key) for key in ("tasks", "policy", "slot_s"))
-            about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}
-            return {"schema": 1, **about, "tasks": tasks, "network": found}
-        tasks = {name: task.to_json() for name, task in self.tasks.items()}
-        return {"schema": 1, "tasks": tasks, "network": None}
+        if self.network is None:
+            return {"schema": 1, "tasks": as_json(self.tasks), "network": None}
+        whole = self.network.to_json()
+        tasks, policy, slot_s = (whole.pop(key) for key in ("tasks", "policy", "slot_s"))
+        about = {"policy": policy, "slot_s": slot_s, "notes": list(self.network.notes)}
+        return {"schema": 1, **about, "tasks": tasks, "network": whole}
 
     def to_frame(self) -> pd.DataFrame:
         """One row per task, or per slot of a network.
@@ -441,23 +391,3 @@ class Result:
             flat = pd.json_normalize(task.to_json()).iloc[0].to_dict()
             rows.append({"task": name} | {k: v for k, v in flat.items() if not isinstance(v, list)})
         return pd.DataFrame(rows)
-
-
-def finite(value: float) -> float | None:
-    """A number that JSON can hold, or None."""
-    return float(value) if np.isfinite(value) else None
-
-
-def finite_values(numbers: Mapping[str, float]) -> dict[str, float | None]:
-    """Numbers by name, as JSON can hold them."""
-    return {name: finite(number) for name, number in numbers.items()}
-
-
-def finites(result: Any, names: str) -> dict[str, float | None]:
-    """Attributes of a result, as JSON can hold them; names with blanks between."""
-    return {name: finite(getattr(result, name)) for name in names.split()}
-
-
-def percentiles(result: Any) -> dict[str, float | None]:
-    """Percentiles of the response time that a result has, s."""
-    return {name: finite(getattr(result, f"{name}_s")) for name in ("p50", "p95", "p99")}

@@ -53,33 +53,29 @@ class Scenario:
     """
 
     fleet: Fleet
-    service: tuple[ServiceTime, ...]
-    """By class, in the fleet's order."""
+    service: tuple[ServiceTime, ...]  # By class, in the fleet's order
+    # Where it gives a ``load``, that is relative to `max_rate` of the fleet at the target.
     arrivals: Arrivals
-    """Where it gives a ``load``, that is relative to `max_rate` of the fleet at the target."""
     policy: str = "tad-op"
+    # The policy's own, and `rate` (what it is told, 1/s) or `window` (over how many seconds it
+    # is estimated, again and again).
     options: Mapping[str, Any] = field(default_factory=dict)
-    """The policy's own, and `rate` (what it is told, 1/s) or `window` (over how many seconds it
-    is estimated, again and again)."""
     target: float | None = None
     energy_budget: float | None = None
     deadline_s: float | None = None
     late: Literal["drop", "serve"] = "drop"
     queue: Literal["per-server", "central"] = "per-server"
-    batches: tuple[Batch | None, ...] = ()
-    """By class; empty where no class serves batches."""
-    failures: Mapping[str, Failures] = field(default_factory=dict)
-    """By variant."""
+    batches: tuple[Batch | None, ...] = ()  # By class; empty where no class serves batches
+    failures: Mapping[str, Failures] = field(default_factory=dict)  # By variant
     outages: tuple[SetOutage, ...] = ()
+    # What sets the routing of `policy`, slot by slot; see `scheduled`.
     scheduling: PolicySpec | None = None
-    """What sets the routing of `policy`, slot by slot; see `scheduled`."""
-    folder: Path | None = None
-    """Where relative policy files start."""
+    folder: Path | None = None  # Where relative policy files start
+    # By variant and size of batch, median and 95th percentile of the service times that its live
+    # servers measured; 1 is one of the sizes. The site predicts by these, as the live one does, and
+    # `service` and `batches` then say for how long a server is busy, handing over included; the
+    # policy is built on the fleet as it is.
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
-    """By variant and size of batch, median and 95th percentile of the service times that its live
-    servers measured; 1 is one of the sizes. The site predicts by these, as the live one does, and
-    `service` and `batches` then say for how long a server is busy, handing over included; the
-    policy is built on the fleet as it is."""
 
     def __post_init__(self) -> None:
         classes = len(self.fleet.rate)

@@ -15,27 +15,30 @@ from typing import TYPE_CHECKING, Any
 from inferway.dispatch.deployed import dispatcher_of
 from inferway.site.compiled import Compilation, watched
 from inferway.twin.engine import Kind, engine_of
-from inferway.twin.replication import Replicated, replicate
-from inferway.twin.result import Comparison, Result, TaskResult
+from inferway.twin.replication import Replicated, replicate, summarize
+from inferway.twin.result import Comparison, TaskResult, TwinResult
 from inferway.twin.scenario import Scenario, scenario_of
-from inferway.twin.summary import summarize
-from inferway.twin.trace import Trace, calibrated, departures, measured, replayed, simulated, traces
+from inferway.twin.trace import (
+    calibrated,
+    departures,
+    measured,
+    replayed,
+    simulated,
+    traces,
+)
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
-    from inferway.twin.records import RecordFile
     from inferway.twin.result import NetworkResult
 
 
 QUERIES = 1_000_000
-_OF_A_TRACE = 16
-"""Replications of a trace."""
+_OF_A_TRACE = 16  # Replications of a trace
+# The note of a result that Ctrl-C ended.
 INTERRUPTED = "interrupted: this is what was known by then"
-"""The note of a result that Ctrl-C ended."""
-_SLOTS, _SLOTS_OF_EVENTS = 240, 20
-"""Of a network, and of one that is simulated request by request."""
+_SLOTS, _SLOTS_OF_EVENTS = 240, 20  # Of a network, and of one that is simulated request by request
+# How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing.
 _POLL_S = 0.1
-"""How soon Ctrl-C is noticed: a thread that waits for a lock without a limit hears nothing."""
 
 
 def simulate(
@@ -65,7 +68,7 @@ def simulate(
     fetch_rate: float | None = None,
     start_s: float | None = None,
     progress: Callable[[str, int], None] | None = None,
-) -> Result:
+) -> TwinResult:
     """Simulate the site of a deployment file, each of its tasks with the policy that it names.
 
     A file with `network` is simulated slot by slot under its placement policy instead; of the
@@ -117,7 +120,7 @@ def simulate(
 
     Returns
     -------
-    Result
+    TwinResult
         By task, or of the network. After Ctrl-C, what had been counted until then, marked as
         incomplete.
 
@@ -128,10 +131,15 @@ def simulate(
         recording that can be simulated.
     """
     moved = None
-    if deployment.network is not None and isinstance(policy, str) and _places(policy):
-        policy, moved = None, policy
-    if deployment.network is not None and isinstance(placement, str):
-        placement, moved = None, placement
+    if deployment.network is not None:
+        # Imported here: a site needs neither networks nor placement.
+        from inferway.placement.table import POLICIES
+        from inferway.placement.written import WRITTEN
+
+        if isinstance(policy, str) and (policy in POLICIES or policy == WRITTEN):
+            policy, moved = None, policy
+        if isinstance(placement, str):
+            placement, moved = None, placement
     deployment = deployment.with_(
         policy=policy,
         scheduling=scheduling,
@@ -143,109 +151,84 @@ def simulate(
         instances=instances,
         node=node,
     )
+    told = partial(partial, progress) if progress is not None else (lambda name: None)
     if deployment.network is not None:
         apart = {"node": node, "tasks": tasks, "replications": replications, "warmup": warmup}
-        _whole_network_only(**apart, records=records, trace=trace)
-        return _networked(
-            deployment,
-            slots=slots if slots is not None else _SLOTS_OF_EVENTS if events else _SLOTS,
-            regret=regret,
-            events=events,
-            moves={"fetch_rate": fetch_rate, "start_s": start_s},
-            policy=moved,
-            seed=seed,
-            stop=stop or threading.Event(),
-            progress=progress,
-        )
+        for name, value in (apart | {"records": records, "trace": trace}).items():
+            if value is not None:
+                raise ValueError(
+                    f"`{name}` is of one site's queues; this file has a `network`, which is "
+                    "simulated as a whole, slot by slot"
+                )
+        moves = {"fetch_rate": fetch_rate, "start_s": start_s}
+        settings: dict[str, Any] = {
+            "policy": moved,
+            "seed": seed,
+            "stop": stop or threading.Event(),
+        }
+        return _networked(deployment, slots, regret, events, moves, told, **settings)
     if slots is not None or placement is not None or regret or events:
         raise ValueError("the file has no `network`, so there are no slots and no placement")
-    seed = deployment.seed if seed is None else seed
+    settings = {
+        "seed": deployment.seed if seed is None else seed,
+        "workers": workers,
+        "stop": stop,
+    }
     if trace is not None:
-        return _traced(
-            deployment,
-            trace,
-            node=node,
-            tasks=tasks,
-            replications=_OF_A_TRACE if replications is None else replications,
-            seed=seed,
-            workers=workers,
-            records=records,
-            stop=stop,
-            progress=progress,
-        )
+        settings["replications"] = _OF_A_TRACE if replications is None else replications
+        return _traced(deployment, trace, node, tasks, records, told, **settings)
     names = tasks or tuple(deployment.workload)
     if not names:
         raise ValueError("the file has no `workload`, so there is nothing to simulate")
     found = {}
     for name in names:
-        told = None if progress is None else (lambda done, name=name: progress(name, done))
         found[name] = run(
             scenario_of(deployment, name, node),
             queries=queries,
             replications=1 if replications is None else replications,
-            seed=seed,
             warmup=warmup,
-            workers=workers,
-            stop=stop,
-            progress=told,
+            progress=told(name),
             records=None if records is None else records / f"{name}.parquet",
+            **settings,
         )
         if INTERRUPTED in found[name].notes:
             break
-    return Result(found)
-
-
-def _places(policy: str) -> bool:
-    from inferway.placement.table import POLICIES
-    from inferway.placement.written import WRITTEN
-
-    return policy in POLICIES or policy == WRITTEN
-
-
-def _whole_network_only(**given: Any) -> None:
-    for name, value in given.items():
-        if value is not None:
-            raise ValueError(
-                f"`{name}` is of one site's queues; this file has a `network`, which is simulated "
-                "as a whole, slot by slot"
-            )
+    return TwinResult(found)
 
 
 def _networked(
     deployment: Deployment,
-    *,
-    slots: int,
+    slots: int | None,
     regret: bool,
     events: bool,
     moves: dict[str, float | None],
-    stop: threading.Event,
-    progress: Callable[[str, int], None] | None,
+    told: Callable[[str], Any],
     **settings: Any,
-) -> Result:
+) -> TwinResult:
     """Run in a thread, so that Ctrl-C ends it where all sums are whole."""
-    # Imported here: a site needs neither networks nor placement.
     from inferway.placement.table import policy_of
 
-    name = policy_of(deployment, settings["policy"])
+    progress = told(policy_of(deployment, settings["policy"]))
     given = {key: value for key, value in moves.items() if value is not None}
+    slots = slots if slots is not None else _SLOTS_OF_EVENTS if events else _SLOTS
     run: Callable[..., NetworkResult]
     if events:
         from inferway.twin.network.events import simulate_events as run
 
         if regret:
             raise ValueError("`regret` is of whole slots; leave `events` out to compare by it")
-        settings |= given
-        settings["progress"] = None if progress is None else partial(progress, name)
+        settings |= {"progress": progress, **given}
     else:
         from inferway.twin.slots import simulate_slots as run
 
         if given:
             raise ValueError(f"`{next(iter(given))}` needs `events`: slots take no time to move")
         settings["regret"] = regret
-        settings["progress"] = None if progress is None else (lambda _: progress(name, 1))
+        settings["progress"] = progress and (lambda _: progress(1))
+    stop = settings["stop"]
     pool = ThreadPoolExecutor(max_workers=1)
     try:
-        running = pool.submit(run, deployment, slots=slots, stop=stop, **settings)
+        running = pool.submit(run, deployment, slots=slots, **settings)
         while not running.done():
             try:
                 wait([running], timeout=_POLL_S)
@@ -258,19 +241,19 @@ def _networked(
         pool.shutdown(wait=False)
     if found.slots < slots or not getattr(found, "complete", True):
         found = replace(found, notes=(*found.notes, INTERRUPTED))
-    return Result({}, found)
+    return TwinResult({}, found)
 
 
 def _traced(
     deployment: Deployment,
     folder: Path,
-    *,
     node: str | None,
     tasks: tuple[str, ...] | None,
     records: Path | None,
-    progress: Callable[[str, int], None] | None,
+    told: Callable[[str], Any],
     **settings: Any,
-) -> Result:
+) -> TwinResult:
+    """Simulate recorded requests, by measured service times and by the file's."""
     found = {}
     for name, trace in traces(folder).items():
         if tasks is not None and name not in tasks:
@@ -281,22 +264,17 @@ def _traced(
                 f"{', '.join(map(repr, deployment.tasks))}"
             )
         live = measured(trace)
-        told = None if progress is None else (lambda done, name=name: progress(name, done))
+        # One kind of engine for both: each kind is compiled by itself.
+        simulation: Callable[..., TaskResult] = partial(
+            run, queries=len(trace.arrived_s), engine="general", progress=told(name), **settings
+        )
         with replayed(deployment, trace, node) as scenario:
-
-            def simulation(of: Scenario, told: Any = told, trace: Trace = trace) -> Any:
-                # One kind of engine for both: each kind is compiled by itself.
-                queries = len(trace.arrived_s)
-                return partial(
-                    run, of, queries=queries, engine="general", progress=told, **settings
-                )
-
             own = None if records is None else records / f"{name}.parquet"
-            twin = simulation(calibrated(scenario, trace))(records=own)
+            twin = simulation(calibrated(scenario, trace), records=own)
             if INTERRUPTED in twin.notes:
                 found[name] = twin
                 break
-            profiled = simulation(scenario)()
+            profiled = simulation(scenario)
             notes = departures(scenario, trace)
         comparison = Comparison(live, simulated(twin), simulated(profiled), tuple(notes))
         found[name] = replace(twin, trace=comparison)
@@ -305,7 +283,7 @@ def _traced(
             break
     if not found:
         raise ValueError(f"{folder} holds no recording of {', '.join(map(repr, tasks or ()))}")
-    return Result(found)
+    return TwinResult(found)
 
 
 def run(
@@ -366,19 +344,14 @@ def run(
     first.advance(0)
     first.drain()
     stop = stop or threading.Event()
-    settings: dict[str, Any] = {
-        "queries": queries,
-        "seed": seed,
-        "warmup": warmup,
-        "kind": first.kind,
-        "sample_s": sample_s,
-        "stop": stop,
-        "progress": progress,
-    }
+    settings: dict[str, Any] = {"queries": queries, "seed": seed, "warmup": warmup}
+    settings |= {"kind": first.kind, "sample_s": sample_s, "stop": stop, "progress": progress}
     with ExitStack() as stack:
         if records is not None:
-            file = stack.enter_context(_record_file(records, scenario))
-            settings["sink"] = file.write
+            # Imported here: most runs record nothing, and pyarrow takes a while.
+            from inferway.twin.records import RecordFile
+
+            settings["sink"] = stack.enter_context(RecordFile(records, scenario.fleet)).write
         pool = stack.enter_context(ThreadPoolExecutor(max_workers=workers or os.cpu_count()))
         pending = [
             pool.submit(replicate, scenario, replication=i, **settings) for i in range(replications)
@@ -391,9 +364,7 @@ def run(
     if not counted and interrupted:
         raise KeyboardInterrupt
     result = summarize(scenario, counted or outcomes)
-    if interrupted:
-        result = replace(result, notes=(*result.notes, INTERRUPTED))
-    return result
+    return replace(result, notes=(*result.notes, INTERRUPTED)) if interrupted else result
 
 
 def _wait(pending: list[Future[Replicated]], stop: threading.Event) -> bool:
@@ -408,13 +379,6 @@ def _wait(pending: list[Future[Replicated]], stop: threading.Event) -> bool:
         stop.set()
         return False
     return True
-
-
-def _record_file(file: Path, scenario: Scenario) -> RecordFile:
-    # Imported here: most runs record nothing, and pyarrow takes a while.
-    from inferway.twin.records import RecordFile
-
-    return RecordFile(file, scenario.fleet)
 
 
 def compile_beforehand(deployment: Deployment) -> list[Compilation]:

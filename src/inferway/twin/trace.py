@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ import numpy as np
 from inferway.deployment import ServiceTime
 from inferway.deployment.workloads import TraceArrivals, Workload
 from inferway.dispatch.batching import rule_of
-from inferway.dispatch.recording import ARRIVE, BEGIN, FINISH, MARK, WITHDRAW
+from inferway.dispatch.recording import ARRIVE, BEGIN, EVENT, FINISH, MARK, WITHDRAW
 from inferway.dispatch.replay import MOST_PLACES, events, header, recordings
 from inferway.site.view import ALL_CLASSES, HOLD, Floats, Ints
 from inferway.twin.result import Numbers, TaskResult
@@ -30,60 +31,43 @@ from inferway.twin.scenario import Scenario, scenario_of
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-MOST_SAMPLES = 1 << 16
-"""Measured times kept per class; of more, every so manieth is."""
-_FEW = 50
-"""Answers of a variant in half a recording below which nothing is said of its drift."""
-_STEADY = 0.2
-"""Change of a mean from half to half that is not worth a word."""
+MOST_SAMPLES = 1 << 16  # Measured times kept per class; of more, every so manieth is
+_FEW = 50  # Answers of a variant in half a recording below which nothing is said of its drift
+_STEADY = 0.2  # Change of a mean from half to half that is not worth a word
+# A deadline counts from the receipt of a request, which is this much before its arrival at most:
+# reading it takes so long.
 _SAME_DEADLINE_S = 1e-3
-"""A deadline counts from the receipt of a request, which is this much before its arrival at most:
-reading it takes so long."""
 
 
 @dataclass(frozen=True)
-class Trace:
+class RecordedTrace:
     """What a recording says of its n requests, in the order in which they arrived."""
 
     task: str
     policy: str
-    told_rate_per_s: float | None
-    """The arrival rate that the policy was told, 1/s."""
-    variants: tuple[str, ...]
-    """K server classes, in the order of the recorded fleet."""
-    count: Ints
-    """(K,) servers of each."""
-    accuracy: Floats
-    """(K,) by their profiles."""
-    arrived_s: Floats
-    """(n,) when each was dispatched for the first time, s from the first of them."""
-    taken_by: Ints
-    """(n,) class that it went to; -1 where it was refused."""
-    left_s: Floats
-    """(n,) when its answer was ready to be sent; nan where there was none."""
+    told_rate_per_s: float | None  # The arrival rate that the policy was told, 1/s
+    variants: tuple[str, ...]  # K server classes, in the order of the recorded fleet
+    count: Ints  # (K,) servers of each
+    accuracy: Floats  # (K,) by their profiles
+    arrived_s: Floats  # (n,) when each was dispatched for the first time, s from the first of them
+    taken_by: Ints  # (n,) class that it went to; -1 where it was refused
+    left_s: Floats  # (n,) when its answer was ready to be sent; nan where there was none
+    # (n,) for how long its server was its own: from its arrival, or the end of the one before it
+    # there if that was later, to its own end. Of a batch the first request has the time from its
+    # beginning to its last answer; nan for the others, and where there was no answer.
     occupied_s: Floats
-    """(n,) for how long its server was its own: from its arrival, or the end of the one before it
-    there if that was later, to its own end. Of a batch the first request has the time from its
-    beginning to its last answer; nan for the others, and where there was no answer."""
+    # (n,) for how long the model ran, as the server measured it; nan where it was not answered.
     model_s: Floats
-    """(n,) for how long the model ran, as the server measured it; nan where it was not answered."""
+    # (n,) requests that were run at once with it, itself included: 1 where it was alone; of a
+    # batch the first has the number and the others 0, as have those that were not answered.
     together: Ints
-    """(n,) requests that were run at once with it, itself included: 1 where it was alone; of a
-    batch the first has the number and the others 0, as have those that were not answered."""
-    rows: Ints
-    """(n,)"""
-    deadline_s: Floats
-    """(n,) from its arrival; inf where it had none."""
-    floors: int
-    """Requests with an accuracy floor of their own."""
-    pins: int
-    """Requests pinned to a variant."""
-    urgent: int
-    """Requests with a priority."""
-    marks: int
-    """How often a server fell sick or returned."""
-    begun: int
-    """Requests that were at servers when the recording began."""
+    rows: Ints  # (n,)
+    deadline_s: Floats  # (n,) from its arrival; inf where it had none
+    floors: int  # Requests with an accuracy floor of their own
+    pins: int  # Requests pinned to a variant
+    urgent: int  # Requests with a priority
+    marks: int  # How often a server fell sick or returned
+    begun: int  # Requests that were at servers when the recording began
 
     @property
     def answered(self) -> Any:
@@ -91,7 +75,7 @@ class Trace:
         return np.isfinite(self.left_s)
 
 
-def read(folder: Path) -> Trace:
+def read(folder: Path) -> RecordedTrace:
     """Read one recording, of `inferway serve --record`.
 
     ValueError where it cannot be read, holds no request, or holds some that waited in a central
@@ -105,60 +89,111 @@ def read(folder: Path) -> Trace:
         raise ValueError(f"{folder} is damaged: {why}") from wrong
 
 
-def _read(folder: Path, head: dict[str, Any]) -> Trace:
-    count = np.array(head["fleet"]["count"], np.int64)
+def _read(folder: Path, head: dict[str, Any]) -> RecordedTrace:
+    fleet = head["fleet"]
+    count = np.array(fleet["count"], np.int64)
     if not 0 < int(count.sum()) <= MOST_PLACES:
         raise ValueError(f"{folder} is damaged: it has {int(count.sum())} servers")
-    class_of = np.repeat(np.arange(len(count)), count).tolist()
-    found = _Reading(class_of)
-    for state, rows in events(folder):
-        found.begin(state["site.queue"].tolist())
-        for row in rows.tolist():
-            found.take(row)
-    if found.held:
+    files = list(events(folder))
+    queue = files[0][0]["site.queue"].tolist() if files else []
+    begun = sum(queue)
+    if not 0 <= begun <= MOST_PLACES:
+        raise IndexError(f"{begun} requests were at its servers")
+    parts = [rows for _, rows in files]
+    rows = np.concatenate([np.empty(0, EVENT), *parts])
+    came = rows[rows["kind"] == ARRIVE]
+    held = int((came["server"] == HOLD).sum())
+    if held:
         raise ValueError(
-            f"{folder}: {found.held} times a request waited in the central queue, and when those "
+            f"{folder}: {held} times a request waited in the central queue, and when those "
             "arrived is not recorded; record a node with `queue: per-server`"
         )
-    if not found.arrived_s:
+    if not len(came):
         raise ValueError(f"{folder} holds no request")
-    arrived_s = np.array(found.arrived_s)
-    return Trace(
-        task=head["fleet"]["task"],
+    first_s = came["time_s"][0]
+    class_of = np.repeat(np.arange(len(count)), count)
+    left_s, occupied_s, model_s, together = _services(parts, came["time_s"].tolist(), queue)
+    return RecordedTrace(
+        task=fleet["task"],
         policy=head["policy"],
         told_rate_per_s=head["rate_per_s"],
-        variants=tuple(head["fleet"]["variants"]),
+        variants=tuple(fleet["variants"]),
         count=count,
-        accuracy=np.array(head["fleet"]["accuracy"]),
-        arrived_s=arrived_s - arrived_s[0],
-        taken_by=np.array(found.taken_by, np.int64),
-        left_s=np.array(found.left_s) - arrived_s[0],
-        occupied_s=np.array(found.occupied_s),
-        model_s=np.array(found.model_s),
-        together=np.array(found.together, np.int64),
-        rows=np.array(found.rows, np.int64),
-        deadline_s=np.array(found.deadline_s) - arrived_s,
-        floors=found.floors,
-        pins=found.pins,
-        urgent=found.urgent,
-        marks=found.marks,
-        begun=found.begun or 0,
+        accuracy=np.array(fleet["accuracy"]),
+        arrived_s=came["time_s"] - first_s,
+        taken_by=np.where(came["server"] >= 0, class_of[np.maximum(came["server"], 0)], -1),
+        left_s=left_s - first_s,
+        occupied_s=occupied_s,
+        model_s=model_s,
+        together=together,
+        rows=came["rows"].astype(np.int64),
+        deadline_s=came["value"] - came["time_s"],
+        floors=int((came["floor"] > 0.0).sum()),
+        pins=int(((came["flag"] == 0) | (came["classes"] != ALL_CLASSES)).sum()),
+        urgent=int((came["priority"] > 0).sum()),
+        marks=int((rows["kind"] == MARK).sum()),
+        begun=begun,
     )
 
 
-def traces(folder: Path) -> dict[str, Trace]:
+def _services(
+    parts: Sequence[Any], arrived_s: list[float], waiting: Sequence[int]
+) -> tuple[Floats, Floats, Floats, Ints]:
+    """Follow each server's queue through the events, first come, first served.
+
+    For each request when it left, its server's and its model's time, and who was served along; -1
+    stands for each of those that were waiting at the servers when the first file began.
+    """
+    left_s, occupied_s, model_s = np.full((3, len(arrived_s)), np.nan)
+    together = np.zeros(len(arrived_s), np.int64)
+    queues = [deque([-1] * length) for length in waiting]
+    free_s = [-np.inf] * len(queues)
+    # Of the batch in service: its size, 0 where there is none; its beginning; its first.
+    size, began_s, lead = [0] * len(queues), [np.nan] * len(queues), [-1] * len(queues)
+    arrivals = 0
+    for kind, _, _, number, server, _, time_s, _, value, _ in chain.from_iterable(
+        part.tolist() for part in parts
+    ):
+        if kind == ARRIVE:
+            if server >= 0:
+                queues[server].append(arrivals)
+            arrivals += 1
+        elif kind == BEGIN:
+            size[server], began_s[server], lead[server] = number, time_s, -1
+        elif kind == WITHDRAW:
+            del queues[server][number]
+            if number == 0:
+                free_s[server] = time_s
+        elif kind == FINISH:
+            request = queues[server].popleft()
+            if request >= 0:
+                left_s[request], model_s[request] = time_s, value
+                if lead[server] < 0:
+                    together[request] = max(1, size[server])
+                    lead[server] = request
+            first = lead[server]
+            if first >= 0:
+                alone_s = max(arrived_s[first], free_s[server])
+                occupied_s[first] = time_s - (began_s[server] if size[server] else alone_s)
+            if size[server] == 0:
+                lead[server] = -1
+            free_s[server] = time_s
+    return left_s, occupied_s, model_s, together
+
+
+def traces(folder: Path) -> dict[str, RecordedTrace]:
     """Read the recordings at a folder, by task; ValueError as `read`, and where there is none.
 
     Where a task has several, since another file was applied to the server, the longest counts.
     """
-    found: dict[str, Trace] = {}
+    found: dict[str, RecordedTrace] = {}
     for one in map(read, recordings(folder)):
         if one.task not in found or len(one.arrived_s) > len(found[one.task].arrived_s):
             found[one.task] = one
     return found
 
 
-def measured(trace: Trace) -> Numbers:
+def measured(trace: RecordedTrace) -> Numbers:
     """What the live server did; ValueError where it answered nothing."""
     answered, taken_by = trace.answered, trace.taken_by
     if not answered.any():
@@ -183,21 +218,18 @@ def measured(trace: Trace) -> Numbers:
 
 def simulated(result: TaskResult) -> Numbers:
     """The same of a simulation."""
+    same = ["p50_s", "p95_s", "p99_s", "rejected", "dropped", "shares", "queries"]
     return Numbers(
         mean_s=result.response_time_s.mean,
-        p50_s=result.p50_s,
-        p95_s=result.p95_s,
-        p99_s=result.p99_s,
         accuracy=result.accuracy.mean,
-        rejected=result.rejected,
-        dropped=result.dropped,
-        shares=result.shares,
-        queries=result.queries,
+        **{name: getattr(result, name) for name in same},
     )
 
 
 @contextmanager
-def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> Iterator[Scenario]:
+def replayed(
+    deployment: Deployment, trace: RecordedTrace, node: str | None = None
+) -> Iterator[Scenario]:
     """The file's fleet and policy under the requests of a trace, while the block runs.
 
     Their times go through a file of their own, as any trace's do. ValueError as `scenario_of`.
@@ -215,7 +247,7 @@ def replayed(deployment: Deployment, trace: Trace, node: str | None = None) -> I
         yield replace(scenario, options=options)
 
 
-def calibrated(scenario: Scenario, trace: Trace) -> Scenario:
+def calibrated(scenario: Scenario, trace: RecordedTrace) -> Scenario:
     """The scenario with service times as the requests of a trace had them.
 
     A server is busy for as long as the live one was, handing over included, and predicts by how
@@ -256,7 +288,7 @@ def calibrated(scenario: Scenario, trace: Trace) -> Scenario:
     return replace(scenario, service=tuple(service), batches=tuple(batches), measured_s=measured_s)
 
 
-def departures(scenario: Scenario, trace: Trace) -> list[str]:
+def departures(scenario: Scenario, trace: RecordedTrace) -> list[str]:
     """What of a trace the twin cannot follow, a sentence each, with the number of requests."""
     own = np.isfinite(trace.deadline_s)
     if scenario.deadline_s is not None:
@@ -291,7 +323,7 @@ def departures(scenario: Scenario, trace: Trace) -> list[str]:
     return notes
 
 
-def _drift(trace: Trace) -> list[str]:
+def _drift(trace: RecordedTrace) -> list[str]:
     """Variants that took another time in the second half of the recording than in the first."""
     half = len(trace.arrived_s) // 2
     changes = []
@@ -315,7 +347,7 @@ def _drift(trace: Trace) -> list[str]:
     ]
 
 
-def _runs(trace: Trace, variant: str) -> Ints:
+def _runs(trace: RecordedTrace, variant: str) -> Ints:
     """Which requests a variant ran alone, or as the first of a batch."""
     if variant not in trace.variants:
         return np.empty(0, np.int64)
@@ -325,80 +357,3 @@ def _runs(trace: Trace, variant: str) -> Ints:
 
 def _written(count: dict[str, int]) -> str:
     return " + ".join(f"{number} {variant}" for variant, number in count.items())
-
-
-class _Reading:
-    """Follows each server's queue through the events: first come, first served."""
-
-    def __init__(self, class_of: Sequence[int]) -> None:
-        self._class_of = class_of
-        self._queues: list[deque[int]] = [deque() for _ in class_of]
-        self._free_s = [-np.inf] * len(class_of)
-        # Of the batch in service: its size, 0 where there is none; its beginning; its first.
-        self._size = [0] * len(class_of)
-        self._began_s = [np.nan] * len(class_of)
-        self._lead = [-1] * len(class_of)
-        self.begun: int | None = None
-        self.arrived_s: list[float] = []
-        self.taken_by: list[int] = []
-        self.left_s: list[float] = []
-        self.occupied_s: list[float] = []
-        self.model_s: list[float] = []
-        self.together: list[int] = []
-        self.rows: list[int] = []
-        self.deadline_s: list[float] = []
-        self.floors = self.pins = self.urgent = self.marks = self.held = 0
-
-    def begin(self, queue: Sequence[int]) -> None:
-        """Take what was at the servers when the first file began: -1 stands for each."""
-        if self.begun is None:
-            self.begun = sum(queue)
-            if not 0 <= self.begun <= MOST_PLACES:
-                raise IndexError(f"{self.begun} requests were at its servers")
-            for server, length in enumerate(queue):
-                self._queues[server].extend([-1] * length)
-
-    def take(self, row: tuple[Any, ...]) -> None:
-        """Follow one event."""
-        kind, flag, priority, rows, server, floor, time_s, _, value, classes = row
-        if kind == ARRIVE:
-            if server == HOLD:
-                self.held += 1
-                return
-            if server >= 0:
-                self._queues[server].append(len(self.arrived_s))
-            self.arrived_s.append(time_s)
-            self.taken_by.append(self._class_of[server] if server >= 0 else -1)
-            for column in (self.left_s, self.occupied_s, self.model_s):
-                column.append(np.nan)
-            self.together.append(0)
-            self.rows.append(rows)
-            self.deadline_s.append(value)
-            self.floors += floor > 0.0
-            self.pins += not flag or classes != ALL_CLASSES
-            self.urgent += priority > 0
-        elif kind == BEGIN:
-            self._size[server], self._began_s[server], self._lead[server] = rows, time_s, -1
-        elif kind == FINISH:
-            self._finish(server, time_s, value)
-        elif kind == WITHDRAW:
-            del self._queues[server][rows]
-            if rows == 0:
-                self._free_s[server] = time_s
-        elif kind == MARK:
-            self.marks += 1
-
-    def _finish(self, server: int, time_s: float, model_s: float) -> None:
-        request, size = self._queues[server].popleft(), self._size[server]
-        if request >= 0:
-            self.left_s[request], self.model_s[request] = time_s, model_s
-            if self._lead[server] < 0:
-                self.together[request] = max(1, size)
-                self._lead[server] = request
-        first = self._lead[server]
-        if first >= 0:
-            alone_s = max(self.arrived_s[first], self._free_s[server])
-            self.occupied_s[first] = time_s - (self._began_s[server] if size else alone_s)
-        if size == 0:
-            self._lead[server] = -1
-        self._free_s[server] = time_s

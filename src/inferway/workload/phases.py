@@ -90,8 +90,7 @@ class Moment(NamedTuple):
     """The workload's phase, and how long it has been in it."""
 
     phase: int
-    since_s: float
-    """nan where there are no phases."""
+    since_s: float  # nan where there are no phases
 
 
 class PhaseCourse:

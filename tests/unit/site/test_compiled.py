@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 import inferway
-from inferway.site import cache, sources
+from inferway.site import cache
 
 PACKAGE = Path(inferway.__file__).parent
 ENTRIES = {
-    "dispatcher": ("inferway.dispatch.entries", "inferway.dispatch.tad_op"),
+    "dispatcher": ("inferway.dispatch.steps", "inferway.dispatch.tad_op"),
     "twin": ("inferway.twin.kernel.general", "inferway.dispatch.priced"),
     "sites": ("inferway.learning.arrays", "inferway.learning.routed"),
     "placement": ("inferway.placement.infida", "inferway.placement.serving"),
@@ -40,7 +40,7 @@ def ran(script: str, *arguments: str, **environment: str) -> str:
 EDITED = """
 import ast, json, sys
 from pathlib import Path
-from inferway.site import sources
+from inferway.site import cache
 
 def edited(text):
     for node in ast.walk(ast.parse(text)):
@@ -59,14 +59,14 @@ def prosaic(text):
 
 rows = []
 for roots in json.loads(sys.argv[1]):
-    before = sources.digest_of(roots)
-    for module in sources.reachable(roots):
-        file = Path(sources._file(module))
+    before = cache.digest_of(roots)
+    for module in cache.reachable(roots):
+        file = Path(cache._file(module))
         text = file.read_text()
         file.write_text(edited(text))
-        constant = sources.digest_of(roots)
+        constant = cache.digest_of(roots)
         file.write_text(prosaic(text))
-        words = sources.digest_of(roots)
+        words = cache.digest_of(roots)
         file.write_text(text)
         rows.append([module, constant != before, words == before])
 print(json.dumps(rows))
@@ -85,7 +85,7 @@ def test_a_constant_in_every_inlined_file_counts_and_prose_does_not(tmp_path: Pa
 
 
 def test_a_policy_is_of_the_entries_that_it_is_used_with_alone() -> None:
-    tad = sources.reachable(ENTRIES["dispatcher"])
+    tad = cache.reachable(ENTRIES["dispatcher"])
     assert "inferway.dispatch.tad_op" in tad
     assert "inferway.dispatch.priced" not in tad
     assert "inferway.site.selection" in tad
@@ -148,10 +148,8 @@ def test_what_was_not_used_for_longest_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "_MOST_BYTES", 3 * (1000 + 32))
-    old = tmp_path / "0123456789abcdef" / "entries_12"
-    old.mkdir(parents=True)
     for number in range(5):
-        file = tmp_path / f"arrive-{number}.nbc" if number else old / "arrive.nbc"
+        file = tmp_path / f"arrive-{number}.nbc"
         cache.write(file, bytes(1000))
         os.utime(file, (number, number))
     os.utime(tmp_path / "arrive-1.nbc", (9, 9))
@@ -161,9 +159,6 @@ def test_what_was_not_used_for_longest_goes(
         "arrive-3.nbc",
         "arrive-4.nbc",
     ]
-    cache.prune(tmp_path)  # folders of earlier versions, once they are empty
-    cache.prune(tmp_path)
-    assert not old.parent.exists()
 
 
 def test_a_file_used_again_is_as_good_as_new(tmp_path: Path) -> None:
@@ -176,9 +171,9 @@ def test_a_file_used_again_is_as_good_as_new(tmp_path: Path) -> None:
 
 def test_the_digest_is_of_the_tree() -> None:
     text = "def f(x: int) -> int:\n    'Doubled.'\n    return 2 * x  # twice\n"
-    assert sources.code_digest(text.encode()) == sources.code_digest(
+    assert cache.code_digest(text.encode()) == cache.code_digest(
         ast.unparse(ast.parse("def f(x):\n    return 2 * x")).encode()
     )
-    assert sources.code_digest(text.encode()) != sources.code_digest(
+    assert cache.code_digest(text.encode()) != cache.code_digest(
         text.replace("2 *", "2.0 *").encode()
     )

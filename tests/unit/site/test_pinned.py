@@ -11,7 +11,7 @@ from numba.core.errors import TypingError
 from numba.core.types import int64
 
 from inferway.site.compiled import call_of, entry
-from inferway.site.pinned import pin
+from inferway.site.handle import pin
 
 
 class Inner(NamedTuple):

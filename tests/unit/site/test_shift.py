@@ -13,8 +13,7 @@ from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.dispatch.replay import replay
 from inferway.site import Fleet, Site, predicted_service, predicted_wait
-from inferway.site.batch import begin
-from inferway.site.transitions import admit, measure, release, shift_services
+from inferway.site.transitions import admit, begin_batch, measure, release, shift_services
 from inferway.site.view import SIZES, empty_site
 
 FLEET = Fleet(
@@ -108,7 +107,7 @@ def test_a_batch_moves_once_and_one_that_waits_too() -> None:
         site = site_of([0.02] * 6)
         for _ in range(3):
             admit(site, 1, 1)
-        begin(site, 1, taken)
+        begin_batch(site, 1, taken)
         before_s = predicted_wait(site, 1)
         shift_services(site, 1, 2, 0.3, LEAST_S)
         assert np.isnan(site.started_s[1]) == (not started)

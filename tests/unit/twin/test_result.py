@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from inferway.deployment.workloads import PoissonArrivals
-from inferway.twin import Result, Scenario, run
+from inferway.twin import Scenario, TwinResult, run
 
 
 def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
     result = run(scenario, queries=2000, replications=2, seed=1)
-    found = json.loads(json.dumps(Result({"words": result}).to_json(), allow_nan=False))
+    found = json.loads(json.dumps(TwinResult({"words": result}).to_json(), allow_nan=False))
     assert found["schema"] == 1
     task = found["tasks"]["words"]
     assert task["response_time_s"].keys() == {"mean", "stderr", "p50", "p95", "p99"}
@@ -35,7 +35,7 @@ def test_json_holds_all_that_is_promised(scenario: Scenario) -> None:
 
 def test_a_frame_has_a_row_for_each_task(scenario: Scenario) -> None:
     result = run(scenario, queries=500, warmup=0)
-    frame = Result({"words": result, "images": result}).to_frame()
+    frame = TwinResult({"words": result, "images": result}).to_frame()
     assert frame["task"].tolist() == ["words", "images"]
     assert frame["response_time_s.mean"].tolist() == [result.response_time_s.mean] * 2
     assert frame["shares.good"].iloc[0] == result.shares["good"]

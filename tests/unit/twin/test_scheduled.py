@@ -104,7 +104,7 @@ def test_the_phase_is_that_of_the_slots_start(probe: Any) -> None:
     phases = np.array([seen[1].phase for seen in controller.seen])
     since_s = np.array([seen[1].since_s for seen in controller.seen])
     # Drawn once more: the phase at a time is that since the last switch before it.
-    from inferway.twin.kernel.rng import streams
+    from inferway.site.draw import streams
 
     chunk = next(stream(scenario.arrivals, seed=int(streams(7, 0, 4)[3])))
     whole = times_s <= chunk.times_s[-1]

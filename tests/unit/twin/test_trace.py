@@ -12,7 +12,7 @@ import inferway
 from inferway.dispatch import Dispatcher
 from inferway.dispatch.recording import Recording
 from inferway.site import Fleet
-from inferway.twin.result import Numbers, error
+from inferway.twin.result import Error, Numbers
 from inferway.twin.trace import calibrated, departures, measured, read, replayed, traces
 from inferway.workload import times
 
@@ -252,7 +252,7 @@ def test_requests_without_a_time_are_refused(recording: Recording, tmp_path: Pat
 def test_errors_are_relative_and_in_accuracy_absolute() -> None:
     live = Numbers(0.10, 0.1, 0.2, 0.3, 0.930, 0.0, 0.0, {}, 10)
     twin = Numbers(0.11, 0.1, 0.18, 0.3, 0.935, 0.0, 0.0, {}, 10)
-    found = error(twin, live)
+    found = Error.of(twin, live)
     assert found.mean == pytest.approx(0.1)
     assert found.p95 == pytest.approx(-0.1)
     assert found.accuracy == pytest.approx(0.005)

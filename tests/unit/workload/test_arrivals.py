@@ -14,7 +14,7 @@ from scipy import stats
 
 from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
 from inferway.workload import mean_rate, peak_rate, phase_of, stream, times
-from inferway.workload.markovian import CHUNK, Clock
+from inferway.workload.arrivals import CHUNK, Clock
 
 ARRIVALS: TypeAdapter[Arrivals] = TypeAdapter(Arrivals)
 

@@ -22,8 +22,7 @@ from inferway.workload import (
     stream,
     times,
 )
-from inferway.workload.arrivals import MOST_PHASES
-from inferway.workload.markovian import CHUNK, markovian
+from inferway.workload.arrivals import CHUNK, MOST_PHASES, markovian
 
 Matrix = NDArray[np.float64]
 

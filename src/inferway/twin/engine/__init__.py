@@ -9,14 +9,21 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from inferway.twin.engine.engine import CrowdedError, Engine
+from inferway.twin.engine.engine import KINDS, CrowdedError, Kind, kinds_of
 from inferway.twin.engine.general import GeneralEngine
-from inferway.twin.engine.kind import KINDS, Kind, kinds_of
 from inferway.twin.engine.markov import MarkovEngine
 from inferway.twin.kernel.state import Records
 from inferway.twin.scenario import Scenario
 
-__all__ = ["KINDS", "CrowdedError", "Engine", "GeneralEngine", "Kind", "engine_of", "kinds_of"]
+__all__ = [
+    "KINDS",
+    "CrowdedError",
+    "GeneralEngine",
+    "Kind",
+    "MarkovEngine",
+    "engine_of",
+    "kinds_of",
+]
 
 
 def engine_of(
@@ -27,8 +34,8 @@ def engine_of(
     kind: Kind | None = None,
     records: bool = False,
     sink: Callable[[Records], None] | None = None,
-) -> Engine:
-    """An engine at time 0. Nothing counts before `Engine.count_anew`.
+) -> GeneralEngine | MarkovEngine:
+    """An engine at time 0. Nothing counts before `count_anew`.
 
     Another kind than the first of `kinds_of` may be asked for. Requests are recorded where somebody
     wants it or there is a sink, which is given the records of requests that have left, when there

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from inferway.deployment import Batch
 from inferway.dispatch.steps import Binding
 from inferway.scheduling import UNKNOWN, Signal, steer
-from inferway.site.view import Site
-from inferway.twin.engine.engine import Engine
-from inferway.twin.engine.kind import Kind
+from inferway.twin.engine.engine import Kind, SiteEngine
 from inferway.twin.kernel import event_list, general
 from inferway.twin.kernel.service_times import laws
 from inferway.twin.kernel.state import (
-    BROKEN,
     DEEP,
     FULL,
     PRESENT,
@@ -32,22 +28,19 @@ from inferway.twin.kernel.state import (
     Rules,
     Times,
     World,
+    deeper,
     empty_records,
     empty_serving,
     empty_waiting,
-    enlarged,
 )
-from inferway.twin.kernel.upkeep import deeper
 from inferway.twin.scenario import Scenario
 from inferway.workload import PhaseCourse, stream
 
-_ROWS = 1 << 16
-"""Records of requests that are handed over together."""
-_PLACES = 64
-"""Places of the view at a server without a buffer limit, to begin with."""
+_ROWS = 1 << 16  # Records of requests that are handed over together
+_PLACES = 64  # Places of the view at a server without a buffer limit, to begin with
 
 
-class GeneralEngine(Engine):
+class GeneralEngine(SiteEngine):
     """See `inferway.twin.kernel.general`."""
 
     def __init__(
@@ -64,8 +57,12 @@ class GeneralEngine(Engine):
         self._sink = sink
         fleet, rules = scenario.fleet, self._rules(records)
         batches = scenario.batches or (None,) * len(fleet.rate)
-        if not rules.pulls:
-            _check_filled(fleet.variants, batches, rules.places)
+        for variant, batch in zip(fleet.variants, batches, strict=True):
+            if not rules.pulls and batch is not None and batch.min > rules.places:
+                raise ValueError(
+                    f"{variant} waits for {batch.min} requests to form a batch, and a server holds "
+                    f"{rules.places} at most; lower its `min` or give servers more places"
+                )
         servers = fleet.servers
         limited = rules.places < UNLIMITED
         places = (rules.places if limited else _PLACES) if self.reads_times else 1
@@ -122,6 +119,7 @@ class GeneralEngine(Engine):
             deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,
             drops=drops,
             records=records,
+            grows=self.reads_times and not central and self.places == UNLIMITED,
             tells=self.controller is not None and self.controller.on_rejection,
         )
 
@@ -139,11 +137,6 @@ class GeneralEngine(Engine):
         self.world.counts[REROUTED] = 1
 
     @property
-    def site(self) -> Site:
-        """The view that the policy sees."""
-        return cast("Site", self.world.bound.site)
-
-    @property
     def present(self) -> int:
         """Requests in the system."""
         return int(self.world.counts[PRESENT])
@@ -154,7 +147,10 @@ class GeneralEngine(Engine):
         return int(self.world.counts[UNCOUNTED])
 
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
-        """Run on; see `Engine.advance`."""
+        """Run until so many more requests have arrived, or until a time; how many have arrived.
+
+        Fewer than asked, before that time, where the workload has ended.
+        """
         left = arrivals
         while left > 0 and self.now_s < until_s:
             if self._at == len(self._times_s) and not self._fetch():
@@ -180,8 +176,7 @@ class GeneralEngine(Engine):
 
     def count_anew(self) -> None:
         """Forget what was counted."""
-        self.tally = self.fresh_tally()
-        self.world = self.world._replace(tally=self.tally)
+        super().count_anew()
         self.world.since_s[0] = self.now_s
         self.world.counts[UNCOUNTED] = self.present
 
@@ -192,16 +187,14 @@ class GeneralEngine(Engine):
         self.world.records.size[0] = 0
 
     def _step(self, times_s: Any, phases: Any, at: int, until_s: float) -> int:
-        while True:
+        again = True
+        while again:
             began_s = self.now_s
             ended, at = self.call(general.run, self.world, times_s, phases, at, until_s)
-            self.charge(began_s)
+            again = self.go_on(ended, began_s)
             if ended == ROOM:
-                self.check_room(len(self.world.waiting.next))
-                self.world = self.world._replace(
-                    waiting=enlarged(self.world.waiting),
-                    future=event_list.larger(self.world.future),
-                )
+                future = event_list.larger(self.world.future)
+                self.world = self.world._replace(future=future)
                 if self.world.rules.records:
                     self._enlarge_records()
             elif ended == FULL:
@@ -210,13 +203,10 @@ class GeneralEngine(Engine):
             elif ended == DEEP:
                 bound = self.world.bound
                 self.world = self.world._replace(bound=bound._replace(site=deeper(bound.site)))
-            elif ended == BROKEN:
-                raise self.no_server()
             elif ended == REFUSED:
                 self.reroute()
-            else:
-                return int(at)
             self.world.counts[TROUBLE] = 0
+        return int(at)
 
     def _enlarge_records(self) -> None:
         least = 2 * len(self.world.waiting.next)
@@ -225,42 +215,31 @@ class GeneralEngine(Engine):
             self.world = self.world._replace(records=empty_records(least))
 
 
-def _check_filled(variants: Sequence[str], batches: Sequence[Batch | None], places: int) -> None:
-    """Refuse batches that would never fill."""
-    for variant, batch in zip(variants, batches, strict=True):
-        if batch is not None and batch.min > places:
-            raise ValueError(
-                f"{variant} waits for {batch.min} requests to form a batch, and a server holds "
-                f"{places} at most; lower its `min` or give servers more places"
-            )
-
-
-def outages_of(scenario: Scenario) -> tuple[Outages, list[tuple[float, int]]]:
-    """Failures by server, and the set changes as (time, index)."""
+def outages_of(scenario: Scenario) -> tuple[Outages, list[float]]:
+    """Failures by server, and the times of the set changes."""
     fleet = scenario.fleet
-    every_s, for_s = np.full(fleet.servers, np.inf), np.full(fleet.servers, np.inf)
+    first = dict(zip(fleet.variants, fleet.first.tolist(), strict=False))
+    every_s, for_s = np.full((2, fleet.servers), np.inf)
     for variant, failure in scenario.failures.items():
-        k = fleet.variants.index(variant)
-        every_s[fleet.first[k] : fleet.first[k + 1]] = failure.every_s
-        for_s[fleet.first[k] : fleet.first[k + 1]] = failure.for_s
-    server, change, times = [], [], []
-    for outage in scenario.outages:
-        first = int(fleet.first[fleet.variants.index(outage.variant)])
-        for one in range(first, first + outage.count):
-            for sign, at_s in ((1, outage.at_s), (-1, outage.at_s + outage.for_s)):
-                server.append(one)
-                change.append(sign)
-                times.append(at_s)
-    outages = Outages(every_s, for_s, np.array(server, np.int64), np.array(change, np.int64))
-    return outages, [(at_s, index) for index, at_s in enumerate(times)]
+        own = slice(first[variant], first[variant] + fleet.count[fleet.variants.index(variant)])
+        every_s[own], for_s[own] = failure.every_s, failure.for_s
+    changes = [
+        (first[outage.variant] + one, sign, at_s)
+        for outage in scenario.outages
+        for one in range(outage.count)
+        for sign, at_s in ((1, outage.at_s), (-1, outage.at_s + outage.for_s))
+    ]
+    servers, signs, times_s = zip(*changes, strict=True) if changes else ((), (), ())
+    outages = Outages(every_s, for_s, np.array(servers, np.int64), np.array(signs, np.int64))
+    return outages, list(times_s)
 
 
-def schedule(world: World, changes: list[tuple[float, int]]) -> None:
+def schedule(world: World, changes_s: list[float]) -> None:
     """Put the first random failure of each server, and the set changes, into the future."""
-    servers = len(world.outages.every_s)
+    every_s, servers = world.outages.every_s, len(world.outages.every_s)
     random = np.random.default_rng(int(world.states[2]))
-    for server in np.flatnonzero(np.isfinite(world.outages.every_s)):
-        at_s = float(random.exponential(world.outages.every_s[server]))
-        event_list.put_in_heap(world.future, 0, servers + int(server), at_s)
-    for at_s, index in changes:
+    for server in np.flatnonzero(np.isfinite(every_s)).tolist():
+        at_s = float(random.exponential(every_s[server]))
+        event_list.put_in_heap(world.future, 0, servers + server, at_s)
+    for index, at_s in enumerate(changes_s):
         event_list.put_in_heap(world.future, 0, 2 * servers + index, at_s)

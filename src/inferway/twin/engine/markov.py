@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from inferway.deployment.workloads import PhasedArrivals
-from inferway.site.view import Site
-from inferway.twin.engine.engine import Engine
-from inferway.twin.engine.kind import Kind
+from inferway.twin.engine.engine import Kind, SiteEngine
 from inferway.twin.kernel import markov
 from inferway.twin.kernel.markov import Chain
-from inferway.twin.kernel.state import BROKEN, ROOM, empty_serving, empty_waiting, enlarged
+from inferway.twin.kernel.state import empty_serving, empty_waiting
 from inferway.twin.scenario import Scenario
 from inferway.workload.phases import spans
 
 
-class MarkovEngine(Engine):
+class MarkovEngine(SiteEngine):
     """See `inferway.twin.kernel.markov`."""
 
     kind: Kind = "markov"
@@ -26,7 +22,7 @@ class MarkovEngine(Engine):
         super().__init__(scenario, seed, replication)
         fleet = scenario.fleet
         site = scenario.site(self.targets[0], 1)
-        self._chain = Chain(
+        self.world = Chain(
             self.policy,
             site,
             empty_serving(fleet.servers),
@@ -35,20 +31,13 @@ class MarkovEngine(Engine):
             self.states,
             1.0 / site.rate,
         )
-        self._spans = self._segments()
+        self._spans = (
+            spans(scenario.arrivals, horizon_s=np.inf, capacity_per_s=scenario.capacity_per_s)
+            if isinstance(scenario.arrivals, PhasedArrivals)
+            else iter(self.phases)
+        )
         self._span = next(self._spans)
         self._counted_s = np.inf
-
-    def _segments(self) -> Any:
-        arrivals = self.scenario.arrivals
-        if isinstance(arrivals, PhasedArrivals):
-            return spans(arrivals, horizon_s=np.inf, capacity_per_s=self.scenario.capacity_per_s)
-        return iter(self.phases)
-
-    @property
-    def site(self) -> Site:
-        """The view that the policy sees."""
-        return self._chain.site
 
     @property
     def present(self) -> int:
@@ -58,7 +47,7 @@ class MarkovEngine(Engine):
     @property
     def uncounted(self) -> int:
         """Those of them that do not count."""
-        serving, waiting = self._chain.serving, self._chain.waiting
+        serving, waiting = self.world.serving, self.world.waiting
         phases = []
         for server in np.flatnonzero(self.site.queue):
             phases.append(serving.phase[server])
@@ -69,7 +58,7 @@ class MarkovEngine(Engine):
         return sum(int(phase < 0) for phase in phases)
 
     def advance(self, arrivals: int, until_s: float = np.inf) -> int:
-        """Run on; see `Engine.advance`."""
+        """Run until so many more requests have arrived, or until a time; how many have arrived."""
         left = arrivals
         while left > 0 and self.now_s < until_s:
             span = self._span
@@ -88,28 +77,14 @@ class MarkovEngine(Engine):
 
     def count_anew(self) -> None:
         """Forget what was counted."""
-        self.tally = self.fresh_tally()
-        self._chain = self._chain._replace(tally=self.tally)
+        super().count_anew()
         self._counted_s = self.now_s
 
     def _step(self, rate_per_s: float, phase: int, until_s: float, arrivals: int) -> int:
-        while True:
+        again = True
+        while again:
             began_s = self.now_s
-            ended, arrivals = self.call(
-                markov.run,
-                self._chain,
-                rate_per_s,
-                phase,
-                until_s,
-                arrivals,
-                self.places,
-                self._counted_s,
-            )
-            self.charge(began_s)
-            if ended == BROKEN:
-                raise self.no_server()
-            if ended != ROOM:
-                return int(arrivals)
-            waiting = self._chain.waiting
-            self.check_room(len(waiting.next))
-            self._chain = self._chain._replace(waiting=enlarged(waiting))
+            arguments = phase, until_s, arrivals, self.places, self._counted_s
+            ended, arrivals = self.call(markov.run, self.world, rate_per_s, *arguments)
+            again = self.go_on(ended, began_s)
+        return int(arrivals)

@@ -14,40 +14,29 @@ import numpy as np
 from inferway.site.compiled import jit
 from inferway.site.view import Floats, Ints
 
-LENGTHS = 256
-"""Queue lengths told apart; the last stands for all beyond."""
+LENGTHS = 256  # Queue lengths told apart; the last stands for all beyond
 _OCTAVES = 80
-_SHIFT = 45
-"""Bits of a response time that its bucket leaves out: 128 buckets to the octave."""
+_SHIFT = 45  # Bits of a response time that its bucket leaves out: 128 buckets to the octave
+# The bucket of 2^-40 s, a picosecond; all that is shorter falls into it.
 _LEAST = (1023 - 40) << (52 - _SHIFT)
-"""The bucket of 2^-40 s, a picosecond; all that is shorter falls into it."""
 BUCKETS = _OCTAVES << (52 - _SHIFT)
 
 
 class Tally(NamedTuple):
     """Counts and sums since the warm-up."""
 
-    arrived: Ints
-    """(P,) requests that entered."""
-    rejected: Ints
-    """(P,) refused at once."""
-    sent: Ints
-    """(P, K) dispatched to a server of the class, less those withdrawn."""
-    answered: Ints
-    """(P, K) answered, in time or late."""
-    late: Ints
-    """(P, K) answered after the deadline."""
-    dropped: Ints
-    """(P,) dropped when the deadline had passed."""
-    response_s: Floats
-    """(P, K) sum of response times, s."""
-    histogram: Ints
-    """(P, K, BUCKETS) response times by `bucket`."""
-    lengths: Floats
-    """(K, LENGTHS) server-seconds spent with so many requests at a server."""
+    arrived: Ints  # (P,) requests that entered
+    rejected: Ints  # (P,) refused at once
+    sent: Ints  # (P, K) dispatched to a server of the class, less those withdrawn
+    answered: Ints  # (P, K) answered, in time or late
+    late: Ints  # (P, K) answered after the deadline
+    dropped: Ints  # (P,) dropped when the deadline had passed
+    response_s: Floats  # (P, K) sum of response times, s
+    histogram: Ints  # (P, K, BUCKETS) response times by `bucket`
+    lengths: Floats  # (K, LENGTHS) server-seconds spent with so many requests at a server
+    # (2,) integral of the number in the system, request-seconds; and the same of those who left,
+    # summed one by one as they did.
     area: Floats
-    """(2,) integral of the number in the system, request-seconds; and the same of those who left,
-    summed one by one as they did."""
 
 
 def empty_tally(phases: int, classes: int) -> Tally:

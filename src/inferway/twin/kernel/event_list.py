@@ -10,44 +10,32 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba.extending import overload
 
-from inferway.site.compiled import jit
+from inferway.site.compiled import either, jit
 from inferway.site.fleet import Fleet
-from inferway.site.handle import made_of
-from inferway.site.parts import INLINE
 from inferway.site.view import Floats, Ints
 
+# Children of a place in the heap: four share a cache line, and the tree is half as deep.
 _BRANCHES = 4
-"""Children of a place in the heap: four share a cache line, and the tree is half as deep."""
 
 
 class Rings(NamedTuple):
     """Completions by class, in order: class k has places ``first[k] .. first[k + 1] - 1``."""
 
-    first: Ints
-    """(K + 1,)"""
-    at_s: Floats
-    """(n,) times."""
-    item: Ints
-    """(n,) servers."""
-    head: Ints
-    """(K,) place of a class's earliest, counted from `first`."""
-    size: Ints
-    """(K,) how many a class has."""
-    earliest: Floats
-    """(K,) time of a class's earliest; inf where it has none."""
+    first: Ints  # (K + 1,)
+    at_s: Floats  # (n,) times
+    item: Ints  # (n,) servers
+    head: Ints  # (K,) place of a class's earliest, counted from `first`
+    size: Ints  # (K,) how many a class has
+    earliest: Floats  # (K,) time of a class's earliest; inf where it has none
 
 
 class Heap(NamedTuple):
     """Events in a four-ary heap."""
 
-    at_s: Floats
-    """(M,) times."""
-    item: Ints
-    """(M,) servers, or other items."""
-    size: Ints
-    """(1,)"""
+    at_s: Floats  # (M,) times
+    item: Ints  # (M,) servers, or other items
+    size: Ints  # (1,)
 
 
 def rings(fleet: Fleet) -> Rings:
@@ -66,26 +54,6 @@ def rings(fleet: Fleet) -> Rings:
 def heap(entries: int) -> Heap:
     """An empty heap for so many events at once."""
     return Heap(np.zeros(entries), np.zeros(entries, np.int64), np.zeros(1, np.int64))
-
-
-def put(future: Any, k: int, item: int, at_s: float) -> None:
-    """Add an event; of class k, where it is a completion."""
-    (put_in_rings if isinstance(future, Rings) else put_in_heap)(future, k, item, at_s)
-
-
-def next_s(future: Any) -> float:
-    """Time of the earliest event; inf where there is none."""
-    return (next_of_rings if isinstance(future, Rings) else next_of_heap)(future)
-
-
-def take(future: Any) -> int:
-    """Remove the earliest event and say which it is."""
-    return (take_from_rings if isinstance(future, Rings) else take_from_heap)(future)
-
-
-def crowded(future: Any) -> bool:
-    """Whether there may be no place for the completions of one more event."""
-    return not isinstance(future, Rings) and heap_is_crowded(future)
 
 
 @jit
@@ -197,29 +165,14 @@ def _comes_first(future: Heap, place: int, at_s: float, item: int) -> bool:
     return earlier or (future.at_s[place] == at_s and future.item[place] < item)
 
 
-@overload(put, strict=False, jit_options=INLINE)
-def _put(future: Any, k: Any, item: Any, at_s: Any) -> Any:
-    chosen = put_in_rings if _is(future, Rings) else put_in_heap
-    return lambda future, k, item, at_s: chosen(future, k, item, at_s)
-
-
-@overload(next_s, strict=False, jit_options=INLINE)
-def _next_s(future: Any) -> Any:
-    chosen = next_of_rings if _is(future, Rings) else next_of_heap
-    return lambda future: chosen(future)
-
-
-@overload(take, strict=False, jit_options=INLINE)
-def _take(future: Any) -> Any:
-    chosen = take_from_rings if _is(future, Rings) else take_from_heap
-    return lambda future: chosen(future)
-
-
-@overload(crowded, strict=False, jit_options=INLINE)
-def _crowded(future: Any) -> Any:
-    if _is(future, Rings):
-        return lambda future: False
-    return lambda future: heap_is_crowded(future)
+# ``put(future, k, item, at_s)`` adds an event; of class k, where it is a completion.
+put = either(Rings, put_in_rings, put_in_heap)
+# ``next_s(future)``: the time of the earliest event; inf where there is none.
+next_s = either(Rings, next_of_rings, next_of_heap)
+# ``take(future)`` removes the earliest event and says which it is.
+take = either(Rings, take_from_rings, take_from_heap)
+# ``crowded(future)``: whether there may be no place for the completions of one more event.
+crowded = either(Rings, lambda future: False, heap_is_crowded)
 
 
 def larger(future: Any) -> Any:
@@ -231,7 +184,3 @@ def larger(future: Any) -> Any:
         np.concatenate([future.item, np.zeros_like(future.item)]),
         future.size,
     )
-
-
-def _is(kind: Any, of: type) -> bool:
-    return made_of(kind) is of

@@ -14,6 +14,7 @@ import numpy as np
 from inferway.dispatch.contract import learn, pull
 from inferway.dispatch.steps import NO_SERVER, decide
 from inferway.site.compiled import jit
+from inferway.site.draw import exponential, step, word
 from inferway.site.handle import handle
 from inferway.site.selection import predicted_service
 from inferway.site.transitions import set_health
@@ -28,7 +29,6 @@ from inferway.site.view import (
 )
 from inferway.twin.kernel.counters import LENGTHS, bucket
 from inferway.twin.kernel.event_list import crowded, next_s, put, take
-from inferway.twin.kernel.rng import exponential, step, word
 from inferway.twin.kernel.service_times import draw
 from inferway.twin.kernel.state import (
     ANSWERED,
@@ -46,10 +46,13 @@ from inferway.twin.kernel.state import (
     TROUBLE,
     UNCOUNTED,
     World,
+    begin,
+    enter,
+    exit_,
+    foreseen,
     pop,
     push,
 )
-from inferway.twin.kernel.upkeep import begin, depth, enter, exit_, foreseen
 
 
 def run(world: World, times_s: Any, phases: Any, at: int, until_s: float) -> tuple[int, int]:
@@ -179,7 +182,7 @@ def _join(world: World, server: int, arrived_s: float, phase: int, now_s: float)
     push(world.waiting, server, site.queue[server] == 0, arrived_s, phase)
     wait_s, service_s = foreseen(world.upkeep, site, server)
     k = enter(world.upkeep, site, server, world.rules.places)
-    if site.queue[server] > depth(world.upkeep, site, world.rules.places):
+    if world.rules.grows and site.queue[server] > site.arrived_s.shape[1] // 2:
         world.counts[TROUBLE] = DEEP
     _lengthen(world, server, k, now_s)
     site.balance[0] += site.accuracy[k] - world.targets[phase]

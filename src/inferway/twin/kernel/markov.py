@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from inferway.dispatch.contract import choose, learn
+from inferway.site.draw import exponential, step, unit, word
 from inferway.site.handle import handle
 from inferway.site.transitions import join, leave
 from inferway.site.view import (
@@ -25,7 +26,6 @@ from inferway.site.view import (
     Site,
 )
 from inferway.twin.kernel.counters import LENGTHS, Tally, bucket
-from inferway.twin.kernel.rng import exponential, step, unit, word
 from inferway.twin.kernel.state import BROKEN, DONE, ROOM, Serving, Waiting, pop, push
 
 
@@ -37,10 +37,8 @@ class Chain(NamedTuple):
     serving: Serving
     waiting: Waiting
     tally: Tally
-    states: np.ndarray
-    """(1,) or more streams; the first is the run's."""
-    mean_s: Floats
-    """(K,) service times, 1 over the site's rates."""
+    states: np.ndarray  # (1,) or more streams; the first is the run's
+    mean_s: Floats  # (K,) service times, 1 over the site's rates
 
 
 def run(

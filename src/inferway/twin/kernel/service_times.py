@@ -10,8 +10,8 @@ import numpy as np
 
 from inferway.dispatch.batching import rule_of
 from inferway.site.compiled import jit
+from inferway.site.draw import exponential, step, unit
 from inferway.site.view import Floats, Ints
-from inferway.twin.kernel.rng import exponential, step, unit
 
 if TYPE_CHECKING:
     from inferway.deployment import Batch, ServiceTime
@@ -23,20 +23,16 @@ _DETERMINISTIC, _EXPONENTIAL, _LOGNORMAL, _ERLANG, _HYPEREXPONENTIAL, _EMPIRICAL
 class Laws(NamedTuple):
     """Distributions of K classes; a batch's mean is given, and every kind spreads around it."""
 
-    kind: Ints
-    """(K,) place in `KINDS`."""
+    kind: Ints  # (K,) place in `KINDS`
+    # (K,) lognormal: standard deviation of the logarithm; Erlang: stages; hyperexponential:
+    # probability of the shorter branch, where both branches have the same expected load.
     shape: Floats
-    """(K,) lognormal: standard deviation of the logarithm; Erlang: stages; hyperexponential:
-    probability of the shorter branch, where both branches have the same expected load."""
-    samples: Floats
-    """Measured times over their mean, the classes' one behind the other."""
-    first: Ints
-    """(K + 1,) first sample of each class."""
+    samples: Floats  # Measured times over their mean, the classes' one behind the other
+    first: Ints  # (K + 1,) first sample of each class
+    # (K, B + 1) the batch that is served where so many requests are taken, the largest offered; or
+    # where so many wait, by the file's rule.
     size: Ints
-    """(K, B + 1) the batch that is served where so many requests are taken, the largest offered; or
-    where so many wait, by the file's rule."""
-    batch_s: Floats
-    """(K, B + 1) mean service time of a batch of a size that is offered, s."""
+    batch_s: Floats  # (K, B + 1) mean service time of a batch of a size that is offered, s
 
 
 def laws(

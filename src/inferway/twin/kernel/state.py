@@ -2,94 +2,77 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
-from inferway.site.compiled import jit
-from inferway.site.view import Floats, Indices, Ints
+from inferway.site.compiled import either, jit
+from inferway.site.selection import predicted_service, predicted_wait
+from inferway.site.transitions import admit, begin_batch, join, leave, ready, release
+from inferway.site.view import Floats, Indices, Ints, Site
 
+# Why a call of an engine ended: what was asked is done; the pool of requests or the future is
+# full; the records are full; a queue is nearly as long as the view has places; the policy decided
+# for a server that there is not; a request was rejected, of which a scheduler wants to hear.
 DONE, ROOM, FULL, DEEP, BROKEN, REFUSED = range(6)
-"""Why a call of an engine ended: what was asked is done; the pool of requests or the future is
-full; the records are full; a queue is nearly as long as the view has places; the policy decided
-for a server that there is not; a request was rejected, of which a scheduler wants to hear."""
-PRESENT, TROUBLE, UNCOUNTED, REROUTED = 0, 1, 2, 3
-"""Places in `World.counts`."""
+PRESENT, TROUBLE, UNCOUNTED, REROUTED = 0, 1, 2, 3  # Places in `World.counts`
 
-UNLIMITED = 2**62
-"""Places at a server without a buffer limit."""
-ANSWERED, LATE, DROPPED, REJECTED = range(4)
-"""What became of a request; late ones were answered."""
+UNLIMITED = 2**62  # Places at a server without a buffer limit
+ANSWERED, LATE, DROPPED, REJECTED = range(4)  # What became of a request; late ones were answered
 
 
 class Serving(NamedTuple):
     """What n servers do."""
 
+    # (n,) when the request in service entered the site (the engine of one request at a time).
     since_s: Floats
-    """(n,) when the request in service entered the site (the engine of one request at a time)."""
-    phase: Indices
-    """(n,) the workload's phase at that time."""
-    batch: Ints
-    """(n,) requests in service, the first of the server's queue; 0 when there are none."""
-    started_s: Floats
-    """(n,) start of the service."""
+    phase: Indices  # (n,) the workload's phase at that time
+    batch: Ints  # (n,) requests in service, the first of the server's queue; 0 when there are none
+    started_s: Floats  # (n,) start of the service
+    # (n,) its end; inf where it has been broken off. Of a server that waits for a larger batch by
+    # the file's rule, when the deadline of its first has passed, if it is dropped then.
     ends_s: Floats
-    """(n,) its end; inf where it has been broken off. Of a server that waits for a larger batch by
-    the file's rule, when the deadline of its first has passed, if it is dropped then."""
-    down: Ints
-    """(n,) reasons why the server is away."""
+    down: Ints  # (n,) reasons why the server is away
 
 
 class Rules(NamedTuple):
     """What holds for the whole run."""
 
-    places: int
-    """Places at a server, the one in service included."""
-    central: int
-    """Places in the central queue."""
+    places: int  # Places at a server, the one in service included
+    central: int  # Places in the central queue
+    # Whether requests wait in the central queue, first come, first served: a newcomer while
+    # others do, and one that the policy rejects while a busy server would be in time, once free.
     holds: bool
-    """Whether requests wait in the central queue, first come, first served: a newcomer while
-    others do, and one that the policy rejects while a busy server would be in time, once free."""
+    # Whether the policy says what a free server takes; else the file's rule for batches does.
     pulls: bool
-    """Whether the policy says what a free server takes; else the file's rule for batches does."""
+    # Whether those who wait for a batch by that rule are dropped when their deadlines pass.
     expires: bool
-    """Whether those who wait for a batch by that rule are dropped when their deadlines pass."""
-    deadline_s: float
-    """From arrival; inf where there is none."""
-    drops: bool
-    """Whether a request is dropped that its server would start after its deadline."""
-    records: bool
-    """Whether every request is recorded."""
-    tells: bool
-    """Whether a call ends after a rejection."""
+    deadline_s: float  # From arrival; inf where there is none
+    drops: bool  # Whether a request is dropped that its server would start after its deadline
+    records: bool  # Whether every request is recorded
+    grows: bool  # Whether the view gets more places where a queue outgrows them
+    tells: bool  # Whether a call ends after a rejection
 
 
 class Outages(NamedTuple):
     """When servers fail and return: at random, or at set times."""
 
-    every_s: Floats
-    """(n,) mean time to the next failure; inf where a server never fails at random."""
-    for_s: Floats
-    """(n,) mean time until it returns."""
-    server: Ints
-    """(M,) the server of each set change."""
-    change: Ints
-    """(M,) 1 where it goes, -1 where it returns."""
+    every_s: Floats  # (n,) mean time to the next failure; inf where a server never fails at random
+    for_s: Floats  # (n,) mean time until it returns
+    server: Ints  # (M,) the server of each set change
+    change: Ints  # (M,) 1 where it goes, -1 where it returns
 
 
 class Records(NamedTuple):
     """One row per request that has left, R at most before they are taken away."""
 
     arrived_s: Floats
-    started_s: Floats
-    """nan where it was never served."""
+    started_s: Floats  # nan where it was never served
     left_s: Floats
-    server: Ints
-    """-1 where it was never dispatched."""
+    server: Ints  # -1 where it was never dispatched
     outcome: Ints
     phase: Ints
-    size: Ints
-    """(1,) rows so far."""
+    size: Ints  # (1,) rows so far
 
 
 def empty_serving(servers: int) -> Serving:
@@ -120,18 +103,13 @@ def empty_records(rows: int) -> Records:
 class Waiting(NamedTuple):
     """Queues of n servers and the central one, number n, as linked lists in one pool."""
 
+    # (n + 1,) entry of the first in a queue; what it says counts if the queue is not empty.
     first: Ints
-    """(n + 1,) entry of the first in a queue; what it says counts if the queue is not empty."""
-    last: Ints
-    """(n + 1,) entry of the last."""
-    next: Ints
-    """(M,) the entry behind this one, in its queue or among the free."""
-    arrived_s: Floats
-    """(M,) when the request entered the site."""
-    phase: Ints
-    """(M,) the workload's phase at that time."""
-    free: Ints
-    """(2,) first free entry and how many are free."""
+    last: Ints  # (n + 1,) entry of the last
+    next: Ints  # (M,) the entry behind this one, in its queue or among the free
+    arrived_s: Floats  # (M,) when the request entered the site
+    phase: Ints  # (M,) the workload's phase at that time
+    free: Ints  # (2,) first free entry and how many are free
 
 
 def empty_waiting(servers: int, entries: int) -> Waiting:
@@ -191,10 +169,8 @@ def pop(waiting: Waiting, queue: int) -> int:
 class World(NamedTuple):
     """Everything that the general engine's kernels share."""
 
-    bound: Any
-    """`inferway.dispatch.steps.Binding`."""
-    upkeep: Any
-    """What of the site is kept up: `Lengths` or `Times`."""
+    bound: Any  # `inferway.dispatch.steps.Binding`
+    upkeep: Any  # What of the site is kept up: `Lengths` or `Times`
     future: Any
     laws: Any
     serving: Serving
@@ -203,16 +179,19 @@ class World(NamedTuple):
     records: Records
     outages: Outages
     rules: Rules
-    targets: Floats
-    """(P,) accuracy target by phase."""
-    states: np.ndarray
-    """(3,) streams: of decisions, of service times, of failures."""
+    targets: Floats  # (P,) accuracy target by phase
+    states: np.ndarray  # (3,) streams: of decisions, of service times, of failures
+    # (4,) requests in the system; why the call must end after this event; those in the system
+    # that do not count, since they arrived during the warm-up; whether routing has changed, so that
+    # free servers where requests wait for a larger batch are asked again.
     counts: Ints
-    """(4,) requests in the system; why the call must end after this event; those in the system
-    that do not count, since they arrived during the warm-up; whether routing has changed, so that
-    free servers where requests wait for a larger batch are asked again."""
+    # (2,) from when on requests count, s, inf during the warm-up; start of the present call, s.
     since_s: Floats
-    """(2,) from when on requests count, s, inf during the warm-up; start of the present call, s."""
+
+    @property
+    def site(self) -> Site:
+        """The view that the policy sees."""
+        return cast("Site", self.bound.site)
 
 
 class Lengths(NamedTuple):
@@ -225,3 +204,55 @@ class Times(NamedTuple):
     """Also every time and prediction of the view."""
 
     nothing: int
+
+
+def _enter_times(upkeep: Any, site: Site, server: int, places: int) -> int:
+    ready(site, server)
+    admit(site, server, 1)
+    return site.server_class[server]
+
+
+def _enter_lengths(upkeep: Any, site: Site, server: int, places: int) -> int:
+    return join(site, server, places)
+
+
+def _exit_times(upkeep: Any, site: Site, server: int, k: int) -> None:
+    ready(site, server)
+    release(site, server)
+
+
+def _exit_lengths(upkeep: Any, site: Site, server: int, k: int) -> None:
+    leave(site, server, k)
+
+
+def _begin_times(upkeep: Any, site: Site, server: int, taken: int) -> None:
+    ready(site, server)
+    begin_batch(site, server, taken)
+
+
+def _foreseen_times(upkeep: Any, site: Site, server: int) -> tuple[float, float]:
+    return predicted_wait(site, server), predicted_service(site, server, 1)
+
+
+# ``enter(upkeep, site, server, places)``: a request joins the server; its class.
+enter = either(Times, _enter_times, _enter_lengths)
+# ``exit_(upkeep, site, server, k)``: the first request of the server, of class k, leaves it.
+exit_ = either(Times, _exit_times, _exit_lengths)
+# ``begin(upkeep, site, server, taken)``: the server starts a batch of so many, or waits with 0.
+begin = either(Times, _begin_times, lambda upkeep, site, server, taken: None)
+# ``foreseen(upkeep, site, server)``: predicted wait and service time of who joins now, s.
+foreseen = either(Times, _foreseen_times, lambda upkeep, site, server: (np.nan, np.nan))
+
+
+def deeper(site: Site) -> Site:
+    """The same view with twice the places at each server."""
+    places = site.arrived_s.shape[1]
+    turn = (site.head[:, None] + np.arange(places)) % places
+    grown = {}
+    for name in ("arrived_s", "rows", "expected_s"):
+        ring = getattr(site, name)
+        straight = np.take_along_axis(ring, turn, axis=1)
+        grown[name] = np.concatenate([straight, np.zeros_like(straight)], axis=1)
+    site.head[:] = 0
+    site.open[:] = site.healthy
+    return site._replace(**grown)

@@ -10,10 +10,10 @@ import numpy as np
 from inferway.placement.contract import Float
 from inferway.placement.crossing import NodeData, data_of
 from inferway.placement.local import loads_of, variants_of
-from inferway.twin.ledger import SlotSums
 from inferway.twin.network.pools import NetworkRequest
 from inferway.twin.network.result import EventResult
 from inferway.twin.network.terrain import Terrain
+from inferway.twin.slots import SlotSums
 
 
 class Quantiles:

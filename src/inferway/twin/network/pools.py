@@ -19,8 +19,8 @@ from inferway.dispatch.service_times import carry_over
 from inferway.network.node import Capability, FleetTerms, NodeFleet, TaskFleets, offered
 from inferway.placement.contract import Allocation
 from inferway.site.compiled import entry
+from inferway.site.draw import streams
 from inferway.site.view import Floats
-from inferway.twin.kernel.rng import streams
 from inferway.twin.kernel.service_times import Laws, draw, laws
 from inferway.twin.network.terrain import Terrain
 
