@@ -166,11 +166,13 @@ class _Search:
         """Lower bound of g at a price, s, and the line of the policy that is best there."""
         system, target = self.system, self.target
         low, high = iterate(
-            system, self.values, self.decision, price_s, target, relaxed, self.tolerance_s, _SWEEPS
+            *(system, self.values, self.decision, price_s, target),
+            *(relaxed, True, self.tolerance_s),
         )
         tolerance = _ACCURACY * (float(np.ptp(system.accuracy)) or 1.0)
-        least, most = mean_accuracy(
-            system, self.accuracies, self.decision, target, tolerance, _SWEEPS
+        least, most = iterate(
+            *(system, self.accuracies, self.decision, price_s, target),
+            *(relaxed, False, tolerance),
         )
         if high - low > self.tolerance_s or most - least > tolerance:
             raise ValueError(
@@ -251,25 +253,28 @@ def iterate(
     price_s: float,
     target: float,
     relaxed: bool,
-    tolerance_s: float,
-    sweeps: int,
+    improves: bool,
+    tolerance: float,
 ) -> tuple[float, float]:
     """Relative value iteration from `values` on, which are left as they are at the end.
 
     Time is cut into steps at the rate of all events. In a step the requests present cost their
     time, an arrival what its decision says; the mean cost of an arrival is the response time less
     the price of accuracy. `decision` becomes the (states, 2) next state and class of an arrival,
-    class -1 where all servers are full.
+    class -1 where all servers are full. Where it does not improve, decisions stay as they are, and
+    an arrival gains the accuracy of its class.
 
     Returns
     -------
-    Bounds of g, s: of the best policy, and of the one in `decision`.
+    Bounds of g, s: of the best policy, and of the one in `decision`; or of its mean accuracy.
     """
-    classes, lam, pace = system.sizes.size, system.arrivals_per_s, _pace(system)
+    classes, lam, pace = system.sizes.size, system.arrivals_per_s, system.arrivals_per_s
+    for k in range(classes):  # rate of all events: the services of idle servers, too
+        pace += system.servers[k] * system.rate[k]
     digit = np.zeros(classes, np.int64)
     new = np.empty_like(values)
     low, high = -np.inf, np.inf
-    for _ in range(sweeps):
+    for _ in range(_SWEEPS):
         low, high = np.inf, -np.inf
         digit[:] = 0
         for s in range(values.size):
@@ -283,7 +288,7 @@ def iterate(
                 for j in range(system.servers[k]):
                     after += mu * values[base + system.leave[k, m, j] * stride]
                     up = system.join[k, m, j]
-                    if up < 0 or (up == m and not relaxed):
+                    if not improves or up < 0 or (up == m and not relaxed):
                         continue
                     to = base + up * stride
                     cost = values[to] - credit
@@ -291,62 +296,22 @@ def iterate(
                         cost += (system.places + 1) / mu
                     if class_best < 0 or cost < best:
                         best, to_best, class_best = cost, to, k
-            new[s] = (present + lam * best + after) / pace
-            decision[s, 0], decision[s, 1] = to_best, class_best
+            if improves:
+                decision[s, 0], decision[s, 1] = to_best, class_best
+                new[s] = (present + lam * best + after) / pace
+            else:
+                k = decision[s, 1]
+                gained = target if k < 0 else system.accuracy[k]
+                new[s] = (lam * (gained + values[decision[s, 0]]) + after) / pace
             change = new[s] - values[s]
             low, high = min(low, change), max(high, change)
             _advance(digit, system.sizes)
         # Values relative to the empty system, or they grow for ever.
         values[:] = new - new[0]
         low, high = low * pace / lam, high * pace / lam
-        if high - low <= tolerance_s:
-            break
-    return low, high
-
-
-@entry
-def mean_accuracy(
-    system: _System,
-    values: NDArray[np.float64],
-    decision: NDArray[np.int32],
-    target: float,
-    tolerance: float,
-    sweeps: int,
-) -> tuple[float, float]:
-    """Bounds of the mean accuracy of the policy in `decision`, by the same iteration."""
-    classes, lam, pace = system.sizes.size, system.arrivals_per_s, _pace(system)
-    digit = np.zeros(classes, np.int64)
-    new = np.empty_like(values)
-    low, high = -np.inf, np.inf
-    for _ in range(sweeps):
-        low, high = np.inf, -np.inf
-        digit[:] = 0
-        for s in range(values.size):
-            after = 0.0
-            for k in range(classes):
-                m, stride, mu = digit[k], system.strides[k], system.rate[k]
-                for j in range(system.servers[k]):
-                    after += mu * values[s + (system.leave[k, m, j] - m) * stride]
-            k = decision[s, 1]
-            gained = target if k < 0 else system.accuracy[k]
-            new[s] = (lam * (gained + values[decision[s, 0]]) + after) / pace
-            change = new[s] - values[s]
-            low, high = min(low, change), max(high, change)
-            _advance(digit, system.sizes)
-        values[:] = new - new[0]
-        low, high = low * pace / lam, high * pace / lam
         if high - low <= tolerance:
             break
     return low, high
-
-
-@jit
-def _pace(system: _System) -> float:
-    """Rate of all events, 1/s: arrivals and the services of all servers, idle ones too."""
-    pace = system.arrivals_per_s
-    for k in range(system.sizes.size):
-        pace += system.servers[k] * system.rate[k]
-    return pace
 
 
 @jit

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import namedtuple
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import msgspec
 import numpy as np
@@ -195,21 +196,8 @@ def replay(
     )
 
 
-class EventRow(NamedTuple):
-    """One row of `EVENT`, whose comments say what else its numbers mean."""
-
-    kind: int
-    flag: int
-    priority: int
-    rows: int
-    server: int
-    floor: float
-    time_s: float
-    word: int
-    value: float
-    classes: int
-
-
+# One row of `EVENT`, whose comments say what else its numbers mean.
+EventRow = namedtuple("EventRow", "kind flag priority rows server floor time_s word value classes")
 # Events that are only repeated: what decides nothing.
 _REPEATED: Final[dict[int, Callable[[Dispatcher, EventRow], None]]] = {
     FINISH: lambda to, row: to.finish(row.server, row.time_s, row.value, row.rows),
@@ -446,29 +434,23 @@ def _number(digits: str) -> int | float:
 _Finite = Annotated[float, msgspec.Meta(ge=-1e300, le=1e300)]
 
 
-class _Fleet(msgspec.Struct):
-    task: str
-    node: str
-    variants: tuple[str, ...]
-    rate: list[float]
-    accuracy: list[float]
-    count: list[int]
-    price: list[float]
-    energy: list[float]
-    buffer: int | None
-
-
-class _Head(msgspec.Struct):
-    fleet: _Fleet
-    policy: str
-    options: dict[str, Any]
-    folder: str | None
-    target: _Finite | None
-    rate_per_s: _Finite | None
-    measure: bool
-    narrow: bool
-    max_wait_s: _Finite | None
-    lasting: int
+_Numbers = list[float]
+_FLEET = msgspec.defstruct(
+    "_FLEET",
+    [
+        *(("task", str), ("node", str), ("variants", tuple[str, ...]), ("buffer", int | None)),
+        *(("rate", _Numbers), ("accuracy", _Numbers), ("count", list[int])),
+        *(("price", _Numbers), ("energy", _Numbers)),
+    ],
+)
+_HEAD = msgspec.defstruct(
+    "_HEAD",
+    [
+        *(("fleet", _FLEET), ("policy", str), ("options", dict[str, Any]), ("folder", str | None)),
+        *(("target", _Finite | None), ("rate_per_s", _Finite | None), ("measure", bool)),
+        *(("narrow", bool), ("max_wait_s", _Finite | None), ("lasting", int)),
+    ],
+)
 
 
 def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
@@ -477,7 +459,7 @@ def _dispatcher(folder: Path, head: dict[str, Any]) -> Dispatcher:
     ValueError where it says it of none, or of one that is too large.
     """
     try:
-        of = msgspec.convert(head, _Head)
+        of: Any = msgspec.convert(head, _HEAD)
         fleet = msgspec.structs.asdict(of.fleet)
         places = sum(of.fleet.count) * (of.fleet.buffer or 1)
         if not 0 < places <= MOST_PLACES:

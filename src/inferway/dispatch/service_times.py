@@ -14,8 +14,9 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import numpy as np
 
 from inferway.dispatch.dispatcher import Dispatcher
@@ -24,10 +25,27 @@ from inferway.site.view import SIZES
 from inferway.unreadable import UNREADABLE
 
 SCHEMA = 2
-_READ = (1, 2)  # Schemas that are read; the first had no memory
 _WRITING = Lock()  # Several sites of a process may keep their times at the same moment
-# A remembered quantile counts as so many measurements: a changed machine is soon believed.
-_FORGET = 50
+_FORGET = 50  # A remembered quantile counts as so many measurements: a changed machine is believed
+
+_Sizes = msgspec.Meta(min_length=SIZES, max_length=SIZES)
+_Rows = list[Annotated[list[Annotated[float, msgspec.Meta(ge=0, le=1e300)]], _Sizes]]
+_Times = list[Annotated[list[Annotated[float, msgspec.Meta(gt=0, le=1e300)]], _Sizes]]
+
+
+class _Services(msgspec.Struct):
+    """What the instances of a variant measured, a row each."""
+
+    row_s: _Times
+    slow_s: _Times
+    measured: _Rows
+    at: float  # When the last was written, s since 1970
+
+
+class _File(msgspec.Struct):
+    schema: int = 0
+    services: dict[str, Any] = {}
+    memory: dict[str, Any] = {}
 
 
 def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> None:
@@ -38,15 +56,19 @@ def remember(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> Non
     that a reader never sees half of it.
     """
     with _WRITING:
-        services = _read(file) | _rows(dispatcher, keys)
-        _write(file, services, _section(file, "memory"))
+        kept = _read(file)
+        services = {key: row for key, row in kept.services.items() if _sound(row)}
+        of = _measured(dispatcher, keys)
+        new = {key: msgspec.to_builtins(row) for key, row in of.items()}
+        _write(file, services | new, kept.memory)
 
 
 def remember_growth(file: Path, key: str, growth: Growth) -> None:
     """Write what runs of a model take to the file of `remember`, if that can be written."""
     entry = {"runtime": _runtime(), "peaks": growth.peaks}
     with _WRITING, suppress(OSError):
-        _write(file, _section(file, "services"), _section(file, "memory") | {key: entry})
+        kept = _read(file)
+        _write(file, kept.services, kept.memory | {key: entry})
 
 
 def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
@@ -54,7 +76,7 @@ def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
 
     Runs of a quarter of the largest number of rows at least must have been tried.
     """
-    entry = _section(file, "memory").get(key)
+    entry = _read(file).memory.get(key)
     if not isinstance(entry, dict) or entry.get("runtime") != _runtime():
         return None
     try:
@@ -64,36 +86,6 @@ def recall_growth(file: Path, key: str, largest: int) -> Growth | None:
     return growth if 4 * growth.peaks[-1][0] >= largest else None
 
 
-def _runtime() -> str:
-    return f"onnxruntime {version('onnxruntime')}"
-
-
-def _rows(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, Any]:
-    held: dict[str, Any] = {}
-    site, first = dispatcher.site, dispatcher.fleet.first
-    for k, variant in enumerate(dispatcher.fleet.variants):
-        servers = slice(int(first[k]), int(first[k + 1]))
-        counts = site.measured[servers]
-        if variant not in keys or not counts.any():
-            continue
-        held[keys[variant]] = {
-            "row_s": site.row_s[servers].tolist(),
-            "slow_s": site.slow_s[servers].tolist(),
-            "measured": counts.tolist(),
-            "at": int(time.time()),
-        }
-    return held
-
-
-def _write(file: Path, services: dict[str, Any], memory: dict[str, Any]) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    beside = file.with_suffix(f".{os.getpid()}.tmp")
-    content = {"schema": SCHEMA, "services": services, "memory": memory}
-    text = json.dumps(content, indent=1)
-    beside.write_text(text, encoding="utf-8")
-    beside.replace(file)
-
-
 def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[str]:
     """Start a dispatcher from the service times that a file remembers; of which variants it does.
 
@@ -101,20 +93,18 @@ def recall(dispatcher: Dispatcher, keys: Mapping[str, str], file: Path) -> list[
     nothing begins with the mean of the others, weighted by how much they had measured. A file that
     is missing or damaged remembers none: the profiles stand.
     """
-    return _begin(dispatcher, keys, _read(file))
+    rows = {key: _sound(row) for key, row in _read(file).services.items()}
+    return _begin(dispatcher, keys, {key: row for key, row in rows.items() if row is not None})
 
 
 def measured_at(keys: Iterable[str], file: Path) -> float:
     """When the last of some service times was measured that a file remembers, seconds since 1970.
 
-    Earlier versions did not write that down: the file's own time stands for it then.
+    The file's own time stands for it where it remembers none of them.
     """
-    held = _section(file, "services")
-    times_s = [
-        row.get("at") for key in keys if isinstance(row := held.get(key), dict) and _sound(row)
-    ]
-    known = [one for one in times_s if isinstance(one, int | float)]
-    return max(known) if known else file.stat().st_mtime
+    services = _read(file).services
+    rows = [row for key in keys if (row := _sound(services.get(key))) is not None]
+    return max((row.at for row in rows), default=file.stat().st_mtime)
 
 
 def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> list[str]:
@@ -123,56 +113,70 @@ def carry_over(new: Dispatcher, old: Dispatcher, variants: Iterable[str]) -> lis
     Their fleets may differ; service times are still true of these variants.
     """
     keys = {variant: variant for variant in variants}
-    return _begin(new, keys, _rows(old, keys))
+    return _begin(new, keys, _measured(old, keys))
 
 
-def _begin(dispatcher: Dispatcher, keys: Mapping[str, str], held: dict[str, Any]) -> list[str]:
-    site, first = dispatcher.site, dispatcher.fleet.first
-    found = []
+def _measured(dispatcher: Dispatcher, keys: Mapping[str, str]) -> dict[str, _Services]:
+    site, first, now_s = dispatcher.site, dispatcher.fleet.first, int(time.time())
+    rows = {}
     for k, variant in enumerate(dispatcher.fleet.variants):
-        row = held.get(keys.get(variant, ""))
+        own = slice(int(first[k]), int(first[k + 1]))
+        if variant in keys and site.measured[own].any():
+            rows[keys[variant]] = _Services(
+                *(site.row_s[own].tolist(), site.slow_s[own].tolist(), site.measured[own].tolist()),
+                at=now_s,
+            )
+    return rows
+
+
+def _begin(
+    dispatcher: Dispatcher, keys: Mapping[str, str], rows: Mapping[str, _Services]
+) -> list[str]:
+    site, first = dispatcher.site, dispatcher.fleet.first
+    begun = []
+    for k, variant in enumerate(dispatcher.fleet.variants):
+        row = rows.get(keys.get(variant, ""))
         if row is None:
             continue
-        # A row per instance; earlier versions kept one for all.
-        row_s, slow_s, counts = (
-            np.atleast_2d(row[name]).astype(float) for name in ("row_s", "slow_s", "measured")
-        )
+        counts = np.array(row.measured)
         servers = np.arange(int(first[k]), int(first[k + 1]))
         known = np.flatnonzero(counts[: len(servers)].any(axis=1))
-        weights = np.maximum(counts, 1e-9)
-        for times_s, held_s in ((site.row_s, row_s), (site.slow_s, slow_s)):
-            times_s[servers] = np.average(held_s, axis=0, weights=weights)
-            times_s[servers[known]] = held_s[known]
+        for times_s, of in ((site.row_s, np.array(row.row_s)), (site.slow_s, np.array(row.slow_s))):
+            times_s[servers] = np.average(of, axis=0, weights=np.maximum(counts, 1e-9))
+            times_s[servers[known]] = of[known]
         site.measured[servers] = np.minimum(counts.max(axis=0), _FORGET)
         site.measured[servers[known]] = np.minimum(counts[known], _FORGET)
         if counts[:, 0].any():
             site.rate[k] = 1.0 / float(np.mean(site.row_s[servers, 0]))
-        found.append(variant)
-    return found
+        begun.append(variant)
+    return begun
 
 
-def _read(file: Path) -> dict[str, Any]:
-    return {key: row for key, row in _section(file, "services").items() if _sound(row)}
+def _runtime() -> str:
+    return f"onnxruntime {version('onnxruntime')}"
 
 
-def _section(file: Path, name: str) -> dict[str, Any]:
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, *UNREADABLE):
-        return {}
-    if not isinstance(content, dict) or content.get("schema") not in _READ:
-        return {}
-    section = content.get(name, {})
-    return section if isinstance(section, dict) else {}
+def _read(file: Path) -> _File:
+    """What a file holds; nothing where it is missing, damaged or of another schema."""
+    with suppress(OSError, *UNREADABLE):
+        kept = msgspec.json.decode(file.read_bytes(), type=_File)
+        if kept.schema == SCHEMA:
+            return kept
+    return _File()
 
 
-def _sound(row: Any) -> bool:
-    try:
-        columns = [
-            np.atleast_2d(np.asarray(row[name], float)) for name in ("row_s", "slow_s", "measured")
-        ]
-    except (KeyError, TypeError, ValueError):
-        return False
-    shape = columns[0].shape
-    whole = all(column.shape == shape and np.isfinite(column).all() for column in columns)
-    return whole and len(shape) == 2 and shape[1] == SIZES and bool((columns[0] > 0).all())
+def _write(file: Path, services: dict[str, Any], memory: dict[str, Any]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beside = file.with_suffix(f".{os.getpid()}.tmp")
+    content = {"schema": SCHEMA, "services": services, "memory": memory}
+    beside.write_text(json.dumps(content, indent=1), encoding="utf-8")
+    beside.replace(file)
+
+
+def _sound(row: Any) -> _Services | None:
+    """A row as it is kept; None where it is none."""
+    with suppress(msgspec.ValidationError):
+        kept = msgspec.convert(row, _Services)
+        if len(kept.row_s) == len(kept.slow_s) == len(kept.measured) > 0:
+            return kept
+    return None

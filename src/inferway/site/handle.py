@@ -178,7 +178,7 @@ class _Layout(NamedTuple):
 @cache
 def _layout(kind: Any) -> _Layout:
     """Where LLVM puts the parts of a tuple: each at the next multiple of its alignment."""
-    if not isinstance(kind, types.BaseTuple):  # type: ignore[attr-defined]
+    if not isinstance(kind, types.BaseTuple):
         size, alignment = _size(kind)
         return _Layout(size, alignment, ((0, kind),))
     at, widest = 0, 1

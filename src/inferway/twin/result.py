@@ -39,9 +39,49 @@ def values(result: Any, names: str) -> dict[str, Any]:
     return {name: as_json(getattr(result, name)) for name in names.split()}
 
 
-def percentiles(result: Any) -> dict[str, float | None]:
-    """Percentiles of the response time that a result has, s."""
-    return {name: finite(getattr(result, f"{name}_s")) for name in ("p50", "p95", "p99")}
+@dataclass(frozen=True, kw_only=True)
+class Percentiles:
+    """Percentiles of the response time, s."""
+
+    p50_s: float
+    p95_s: float
+    p99_s: float
+
+    def percentiles(self) -> dict[str, float | None]:
+        """By name, as JSON has them beside the mean."""
+        return {name: finite(getattr(self, f"{name}_s")) for name in ("p50", "p95", "p99")}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Served(Percentiles):
+    """What a whole run and a phase of it have in common, over the arrivals where nothing is said.
+
+    Attributes
+    ----------
+    accuracy_target
+        Least mean accuracy that was asked for.
+    shares
+        Of the answers, by variant.
+    rejected, dropped, late, violation_ratio
+        Requests refused at once, left without an answer later, answered after the deadline, and
+        all of these.
+    goodput
+        Accuracy of the answers within the deadline, summed.
+    queries
+        Arrivals that count, in all replications.
+    dispatched
+        By variant: those dispatched to it, less those withdrawn.
+    """
+
+    accuracy_target: float | None
+    shares: dict[str, float]
+    rejected: float
+    dropped: float
+    late: float
+    goodput: float
+    violation_ratio: float
+    queries: int
+    dispatched: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -56,16 +96,13 @@ class MeanEstimate:
         return values(self, "mean stderr")
 
 
-@dataclass(frozen=True)
-class ClassResult:
+@dataclass(frozen=True, kw_only=True)
+class ClassResult(Percentiles):
     """One server class."""
 
     share: float  # Of the answers
     utilization: float  # Share of its servers' time with a request there
     response_time_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
     # (L,) share of its servers' time with so many requests at a server, the last of them with as
     # many or more.
     queue_lengths: Floats
@@ -76,29 +113,16 @@ class ClassResult:
         lengths = self.queue_lengths[: seen[-1] + 1] if len(seen) else self.queue_lengths[:1]
         rounded = [float(f"{share:.6g}") for share in lengths]
         named = values(self, "share utilization response_time_s")
-        return named | percentiles(self) | {"queue_lengths": rounded}
+        return named | self.percentiles() | {"queue_lengths": rounded}
 
 
-@dataclass(frozen=True)
-class PhaseResult:
+@dataclass(frozen=True, kw_only=True)
+class PhaseResult(Served):
     """The requests that arrived in one phase of the workload."""
 
-    accuracy_target: float | None
     rate_per_s: float | None
     response_time_s: float
-    p50_s: float
-    p95_s: float
-    p99_s: float
     accuracy: float
-    shares: dict[str, float]
-    rejected: float
-    dropped: float
-    late: float
-    goodput: float
-    violation_ratio: float
-    queries: int
-    # Over the arrivals, by variant: those dispatched to it, less those withdrawn.
-    dispatched: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """As the whole run, without errors."""
@@ -106,7 +130,7 @@ class PhaseResult:
         counts = "rejected dropped late goodput violation_ratio queries"
         return {
             **values(self, "accuracy_target rate_per_s"),
-            "response_time_s": mean | percentiles(self),
+            "response_time_s": mean | self.percentiles(),
             **values(self, f"accuracy shares dispatched {counts}"),
         }
 
@@ -121,14 +145,11 @@ class Series:
     running_accuracy: Floats  # The same since the start
 
 
-@dataclass(frozen=True)
-class Numbers:
+@dataclass(frozen=True, kw_only=True)
+class Numbers(Percentiles):
     """What is compared: of the live server, or of a simulation."""
 
     mean_s: float  # Response time of the answers
-    p50_s: float
-    p95_s: float
-    p99_s: float
     accuracy: float  # Of the answers, by the profiles of their variants
     rejected: float  # Refused at once, over requests
     dropped: float  # Left without an answer later, over requests
@@ -137,7 +158,7 @@ class Numbers:
 
     def to_json(self) -> dict[str, Any]:
         """By name."""
-        response = {"mean": finite(self.mean_s)} | percentiles(self)
+        response = {"mean": finite(self.mean_s)} | self.percentiles()
         named = values(self, "accuracy rejected dropped shares queries")
         return {"response_time_s": response} | named
 
@@ -199,27 +220,16 @@ class Comparison:
         return numbers | {"error": error, "notes": list(self.notes)}
 
 
-@dataclass(frozen=True)
-class TaskResult:
+@dataclass(frozen=True, kw_only=True)
+class TaskResult(Served):
     """One task's simulation."""
 
     response_time_s: MeanEstimate
-    p50_s: float
-    p95_s: float
-    p99_s: float
     accuracy: MeanEstimate  # Of the answers
-    accuracy_target: float | None
     balance: float  # The accuracy balance at the end, mean over replications
-    shares: dict[str, float]  # Of the answers, by variant
     classes: dict[str, ClassResult]
-    rejected: float
-    dropped: float
-    late: float
-    goodput: float  # Accuracy of the answers within the deadline, summed, over arrivals
-    violation_ratio: float
     in_system: float  # Mean number of requests in the system
     rate_per_s: float  # Arrivals over simulated time
-    queries: int  # Arrivals that count, in all replications
     queries_per_cpu_s: float
     phases: tuple[PhaseResult, ...]
     stable: bool
@@ -231,8 +241,6 @@ class TaskResult:
     complete: bool  # Whether the run was as long as asked
     series: Series | None = None
     trace: Comparison | None = None  # Live against twin, where a recording was simulated
-    # Over the arrivals, by variant: those dispatched to it, less those withdrawn.
-    dispatched: dict[str, float] = field(default_factory=dict)
 
     @property
     def utilization(self) -> dict[str, float]:
@@ -244,7 +252,7 @@ class TaskResult:
         shares = "accuracy accuracy_target balance shares dispatched"
         counts = "rejected dropped late goodput violation_ratio queries queries_per_cpu_s"
         about = "in_system rate_per_s stable complete notes engine replications warmup simulated_s"
-        response = self.response_time_s.to_json() | percentiles(self)
+        response = self.response_time_s.to_json() | self.percentiles()
         trace = {} if self.trace is None else {"trace": self.trace.to_json()}
         named = values(self, f"{shares} {counts} phases classes {about}")
         return {"response_time_s": response} | named | trace

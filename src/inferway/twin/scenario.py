@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -22,6 +22,9 @@ from inferway.workload import mean_rate, phases_of
 
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
+
+
+_RATES = ("rate", "window")  # Options that say which arrival rate the policy is told
 
 
 @dataclass(frozen=True)
@@ -78,52 +81,49 @@ class Scenario:
     measured_s: Mapping[str, Mapping[int, tuple[float, float]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        classes = len(self.fleet.rate)
+        if (wrong := next(self._faults(), None)) is not None:
+            raise ValueError(wrong)
+
+    def _faults(self) -> Iterator[str]:
+        """What does not fit, a sentence each."""
+        fleet, names, classes = self.fleet, self.fleet.variants, len(self.fleet.rate)
         if len(self.service) != classes:
-            raise ValueError(f"{len(self.service)} service times for {classes} classes")
-        for k, time in enumerate(self.service):
-            profiled = self.fleet.variants[k] not in self.measured_s
-            if profiled and not np.isclose(time.mean_s * self.fleet.rate[k], 1.0, rtol=1e-9):
-                raise ValueError(
-                    f"{self.fleet.variants[k]} has a mean service time of {time.mean_s:g} s and a "
-                    f"rate of {self.fleet.rate[k]:g}/s, which is not one over it"
+            yield f"{len(self.service)} service times for {classes} classes"
+        for name, time, rate in zip(names, self.service, fleet.rate, strict=False):
+            profiled = name not in self.measured_s
+            if profiled and not np.isclose(time.mean_s * rate, 1.0, rtol=1e-9):
+                yield (
+                    f"{name} has a mean service time of {time.mean_s:g} s and a rate of "
+                    f"{rate:g}/s, which is not one over it"
                 )
         if self.batches and len(self.batches) != classes:
-            raise ValueError(f"{len(self.batches)} batch rules for {classes} classes")
-        for variant, times_s in self.measured_s.items():
+            yield f"{len(self.batches)} batch rules for {classes} classes"
+        for name, times_s in self.measured_s.items():
             if 1 not in times_s:
-                raise ValueError(f"{variant} was measured at batches alone: give size 1 as well")
+                yield f"{name} was measured at batches alone: give size 1 as well"
         if self.deadline_s is not None and not self.deadline_s > 0:
-            raise ValueError(f"a deadline is above 0 s, not {self.deadline_s:g}")
+            yield f"a deadline is above 0 s, not {self.deadline_s:g}"
         if self.window_s is not None and not self.window_s > 0:
-            raise ValueError(f"a window is above 0 s, not {self.window_s:g}")
+            yield f"a window is above 0 s, not {self.window_s:g}"
         told = self.options.get("rate")
         if told is not None and not float(told) > 0:
-            raise ValueError(f"the rate that a policy is told is above 0/s, not {float(told):g}")
-        self._check_absences()
-
-    def _check_absences(self) -> None:
-        names = self.fleet.variants
-        listed = ", ".join(names)
-        for name, failure in self.failures.items():
+            yield f"the rate that a policy is told is above 0/s, not {float(told):g}"
+        absent = [("failures", name) for name in self.failures]
+        for kind, name in absent + [("an outage", outage.variant) for outage in self.outages]:
             if name not in names:
-                raise ValueError(f"failures of {name}, which is none of the classes {listed}")
+                yield f"{kind} of {name}, which is none of the classes {', '.join(names)}"
+        for name, failure in self.failures.items():
             if not (failure.every_s > 0 and failure.for_s > 0):
-                raise ValueError(
+                yield (
                     f"{name} fails every {failure.every_s:g} s for {failure.for_s:g} s; both are "
                     "above 0 s"
                 )
         for outage in self.outages:
-            name = outage.variant
-            if name not in names:
-                raise ValueError(f"an outage of {name}, which is none of the classes {listed}")
-            count = int(self.fleet.count[names.index(name)])
+            name, count = outage.variant, int(fleet.count[names.index(outage.variant)])
             if not 0 < outage.count <= count:
-                raise ValueError(
-                    f"an outage of {outage.count} servers of {name}, which has {count}"
-                )
+                yield f"an outage of {outage.count} servers of {name}, which has {count}"
             if not (outage.at_s >= 0 and outage.for_s > 0):
-                raise ValueError(
+                yield (
                     f"an outage of {name} at {outage.at_s:g} s for {outage.for_s:g} s; it begins "
                     "at 0 s or later and lasts for more than 0 s"
                 )
@@ -187,16 +187,13 @@ class Scenario:
 
     def build_options(self) -> dict[str, Any]:
         """What the policy's `build` is given besides fleet, target and rate."""
-        options = {
+        own = {k: v for k, v in self.options.items() if v is not None and k not in _RATES}
+        promised = {"energy_budget": self.energy_budget, "deadline_s": self.deadline_s}
+        return own | {
             name: value
-            for name, value in self.options.items()
-            if value is not None and name not in ("rate", "window")
+            for name, value in promised.items()
+            if value is not None and takes(self.policy, name, self.folder)
         }
-        if self.energy_budget is not None and takes(self.policy, "energy_budget", self.folder):
-            options["energy_budget"] = self.energy_budget
-        if self.deadline_s is not None and takes(self.policy, "deadline_s", self.folder):
-            options["deadline_s"] = self.deadline_s
-        return options
 
     @property
     def told_rate_per_s(self) -> float | None:

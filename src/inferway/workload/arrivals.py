@@ -58,19 +58,21 @@ Matrix = NDArray[np.float64]
 Walk = Callable[..., tuple[int, int, int, float]]
 
 
-class Course(NamedTuple):
-    """What happens in a stretch of time: m arrivals and s changes of the phase."""
+class Chunk(NamedTuple):
+    """Arrivals that follow one another, m of them."""
 
-    times_s: NDArray[np.float64]  # (m,) sorted arrival times, s
-    phase: NDArray[np.int64]  # (m,) the phase that each arrival ends: in which the request arrives
-    # (s,) when the phase becomes another; the first at time 0, when it becomes what it is.
-    switch_s: NDArray[np.float64]
-    switch_to: NDArray[np.int64]  # (s,) which one
+    times_s: Times  # (m,) sorted arrival times, s
+    # (m,) index of the workload's phase at each arrival; 0 where there are no phases.
+    phase: NDArray[np.int64]
+    # (s,) when the phase has become another since the chunk before, s, up to the end of this one;
+    # of Markovian arrivals alone, whose phases change at random. The first is at time 0.
+    switch_s: Times = np.empty(0)
+    switch_to: NDArray[np.int64] = np.empty(0, np.int64)  # (s,) which phase it has become
 
 
 def markovian(
     d0: Matrix, d1: Matrix, start: NDArray[np.float64], rng: np.random.Generator
-) -> Iterator[Course]:
+) -> Iterator[Chunk]:
     """Yield what happens from time 0 on, stretch by stretch, for ever.
 
     Parameters
@@ -104,7 +106,7 @@ def markovian(
             *(during, switch_s, switch_to, switched),
         )
         switches = switch_s[:switched] + clock.base
-        yield Course(
+        yield Chunk(
             clock.moved(gaps[:found], end), during[:found], switches, switch_to[:switched].copy()
         )
         switched = 0
@@ -163,18 +165,6 @@ def _walk_plain(
 MOST_PHASES = 32
 
 Times = NDArray[np.float64]
-
-
-class Chunk(NamedTuple):
-    """Arrivals that follow one another, m of them."""
-
-    times_s: Times  # (m,) sorted arrival times, s
-    # (m,) index of the workload's phase at each arrival; 0 where there are no phases.
-    phase: NDArray[np.int64]
-    # (s,) when the phase has become another since the chunk before, s, up to the end of this one;
-    # of Markovian arrivals alone, whose phases change at random. The first is at time 0.
-    switch_s: Times = np.empty(0)
-    switch_to: NDArray[np.int64] = np.empty(0, np.int64)  # (s,) which phase it has become
 
 
 def stream(
@@ -244,21 +234,20 @@ def times(
         raise ValueError("give either horizon_s or count")
     if (horizon_s is not None and not 0 <= horizon_s < np.inf) or (count is not None and count < 0):
         raise ValueError(f"cannot draw arrivals for horizon_s={horizon_s}, count={count}")
-    taken: list[Times] = []
-    total = 0
     if horizon_s == 0 or count == 0:
         return np.empty(0)
+    end_s, most = (np.inf if limit is None else limit for limit in (horizon_s, count))
+    taken: list[Times] = []
+    total = 0
     for chunk in stream(arrivals, capacity_per_s=capacity_per_s, seed=seed):
         taken.append(chunk.times_s)
         total += len(chunk.times_s)
-        if horizon_s is not None and chunk.times_s[-1] >= horizon_s:
+        if total >= most or chunk.times_s[-1] >= end_s:
             break
-        if count is not None and total >= count:
-            break
-    drawn = np.concatenate(taken) if taken else np.empty(0)
+    drawn = np.concatenate([*taken, np.empty(0)])
     if horizon_s is not None:
         return drawn[: np.searchsorted(drawn, horizon_s, side="left")]
-    if count is not None and len(drawn) < count:
+    if len(drawn) < most:
         raise ValueError(f"the trace holds {len(drawn)} arrivals, fewer than {count}")
     return drawn[:count]
 
@@ -337,16 +326,16 @@ def _unphased(times_s: Times) -> Chunk:
 
 def _markovian(arrivals: MapArrivals, rng: np.random.Generator) -> Iterator[Chunk]:
     d0, d1 = np.array(arrivals.d0), np.array(arrivals.d1)
-    courses = markovian(d0, d1, arrivals.stationary, rng)
+    chunks = markovian(d0, d1, arrivals.stationary, rng)
     if len(d0) > MOST_PHASES:
-        yield from (_unphased(course.times_s) for course in courses)
-    silent: list[Course] = []
-    for course in courses:
-        silent.append(course)
-        if len(course.times_s):
+        yield from (_unphased(chunk.times_s) for chunk in chunks)
+    silent: list[Chunk] = []
+    for chunk in chunks:
+        silent.append(chunk)
+        if len(chunk.times_s):
             switch_s = np.concatenate([one.switch_s for one in silent])
             switch_to = np.concatenate([one.switch_to for one in silent])
-            yield Chunk(course.times_s, course.phase, switch_s, switch_to)
+            yield chunk._replace(switch_s=switch_s, switch_to=switch_to)
             silent = []
 
 

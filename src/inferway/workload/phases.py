@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,27 +13,14 @@ from inferway.deployment.workloads import Arrivals, MapArrivals, PhasedArrivals
 from inferway.workload.arrivals import MOST_PHASES, Chunk, mean_rate
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
-    """One run through a phase.
+class Span(NamedTuple):
+    """One run through a phase."""
 
-    Attributes
-    ----------
-    phase
-        Index in the file's list.
-    start_s, end_s
-        From (included) and to (excluded), in seconds from the start of the workload.
-    rate_per_s
-        Arrival rate during it; None where the file gives a load and no capacity was passed.
-    accuracy_target
-        Its target, or None where the task's holds.
-    """
-
-    phase: int
-    start_s: float
-    end_s: float
-    rate_per_s: float | None
-    accuracy_target: float | None
+    phase: int  # Index in the file's list
+    start_s: float  # Included, in seconds from the start of the workload
+    end_s: float  # Excluded
+    rate_per_s: float | None  # None where the file gives a load and no capacity was passed
+    accuracy_target: float | None  # None where the task's holds
 
 
 def spans(
@@ -86,13 +72,6 @@ def _ends(arrivals: PhasedArrivals) -> list[float]:
     return [float(end) for end in np.cumsum([phase.for_ for phase in arrivals.phases])]
 
 
-class Moment(NamedTuple):
-    """The workload's phase, and how long it has been in it."""
-
-    phase: int
-    since_s: float  # nan where there are no phases
-
-
 class PhaseCourse:
     """The phase over time; asked at times that never fall.
 
@@ -103,9 +82,7 @@ class PhaseCourse:
     """
 
     def __init__(self, arrivals: Arrivals) -> None:
-        self._ends = np.zeros(0)
-        if isinstance(arrivals, PhasedArrivals):
-            self._ends = np.cumsum([phase.for_ for phase in arrivals.phases])
+        self._ends = np.array(_ends(arrivals) if isinstance(arrivals, PhasedArrivals) else [])
         self._markovian = isinstance(arrivals, MapArrivals) and len(arrivals.d0) <= MOST_PHASES
         self._coming: deque[tuple[float, int]] = deque()
         self._switched_s, self._phase = 0.0, 0
@@ -115,16 +92,19 @@ class PhaseCourse:
         if self._markovian:
             self._coming.extend(zip(chunk.switch_s.tolist(), chunk.switch_to.tolist(), strict=True))
 
-    def at(self, time_s: float) -> Moment:
-        """The phase at a time, s; at the very time of a switch, the new one."""
+    def at(self, time_s: float) -> tuple[int, float]:
+        """The phase at a time, s, and for how long; at the very time of a switch, the new one.
+
+        The time is nan where there are no phases.
+        """
         if len(self._ends):
             cycle = np.floor(time_s / self._ends[-1])
             within = time_s - cycle * self._ends[-1]
             phase = min(int(np.searchsorted(self._ends, within, side="right")), len(self._ends) - 1)
             begun = self._ends[phase - 1] if phase else 0.0
-            return Moment(phase, max(0.0, float(within - begun)))
+            return phase, max(0.0, float(within - begun))
         if not self._markovian:
-            return Moment(0, np.nan)
+            return 0, np.nan
         while self._coming and self._coming[0][0] <= time_s:
             self._switched_s, self._phase = self._coming.popleft()
-        return Moment(self._phase, time_s - self._switched_s)
+        return self._phase, time_s - self._switched_s

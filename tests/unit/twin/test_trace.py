@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,8 +251,9 @@ def test_requests_without_a_time_are_refused(recording: Recording, tmp_path: Pat
 
 
 def test_errors_are_relative_and_in_accuracy_absolute() -> None:
-    live = Numbers(0.10, 0.1, 0.2, 0.3, 0.930, 0.0, 0.0, {}, 10)
-    twin = Numbers(0.11, 0.1, 0.18, 0.3, 0.935, 0.0, 0.0, {}, 10)
+    same: Any = {"p50_s": 0.1, "p99_s": 0.3, "rejected": 0.0, "dropped": 0.0, "shares": {}}
+    live = Numbers(mean_s=0.10, p95_s=0.2, accuracy=0.930, queries=10, **same)
+    twin = Numbers(mean_s=0.11, p95_s=0.18, accuracy=0.935, queries=10, **same)
     found = Error.of(twin, live)
     assert found.mean == pytest.approx(0.1)
     assert found.p95 == pytest.approx(-0.1)
