@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from inferway.catalog import zoo
-from inferway.catalog.evaluation import Right, estimate, gain_of, minus, profiled, right_answers
+from inferway.catalog.evaluation import Right, gain_of, profiled, right_answers
 from inferway.catalog.measurement import ROUNDS, Progress, answers, machine
 from inferway.extras import installing
 from zoo.graph import Weights, model
@@ -124,7 +125,8 @@ def build(
         seed=seed,
         progress=lambda share, what: tell(0.94 + 0.06 * share, what),
     )
-    here = machine()
+    measured_on = machine()
+    versions = {name: version(name) for name in ("torch", "scikit-learn", "onnx")}
     built = zoo.Zoo(
         name="digits",
         origin="built",
@@ -134,14 +136,10 @@ def build(
         made={
             "seed": seed,
             "training": cost,
-            "sources": {
-                "train": len(parts.train),
-                "validation": len(parts.validation),
-                "test": len(parts.test),
-            },
+            "sources": {name: len(part) for name, part in parts._asdict().items()},
             "test_images": len(testset),
-            "built_on": here | _learning_versions(),
-            "measured_on": here,
+            "built_on": measured_on | versions,
+            "measured_on": measured_on,
         },
         folders=(out,),
     )
@@ -244,13 +242,13 @@ def _votes(
     path = out / "votes.onnx.part"
     path.write_bytes(model(members, whole.views, votes=True).SerializeToString())
 
-    def told(count: int) -> None:
+    def answered(count: int) -> None:
         nonlocal done
         done += count
         progress(done / len(testset), f"accuracy of {whole.name} and its parts")
 
     try:
-        return answers(path, testset.images, workers=workers, progress=told)
+        return answers(path, testset.images, workers=workers, progress=answered)
     finally:
         path.unlink()
 
@@ -287,21 +285,18 @@ def ablation(
         return answer
 
     all_right = right(members, views)
-    entries = []
     parts = [(members - 1, views), (members, views // 2), (members, 1), (1, views), (1, 1)]
-    for some_members, some_views in dict.fromkeys(parts):
-        some_right = right(some_members, some_views)
-        found = estimate(minus(all_right, some_right), testset.source, seed=seed)
-        entries.append(
-            {
-                "variant": whole.name,
-                "members": some_members,
-                "views": some_views,
-                "accuracy": float(some_right.mean()),
-                **gain_of(found),
-            }
-        )
-    return all_right, tuple(entries)
+    reduced = {part: right(*part) for part in parts}
+    return all_right, tuple(
+        {
+            "variant": whole.name,
+            "members": some_members,
+            "views": some_views,
+            "accuracy": float(some_right.mean()),
+            **gain_of(all_right, some_right, testset.source, seed=seed),
+        }
+        for (some_members, some_views), some_right in reduced.items()
+    )
 
 
 def _work(network: Network) -> float:
@@ -317,9 +312,3 @@ def _work(network: Network) -> float:
 
 def _parameters(members: Iterable[Weights]) -> int:
     return sum(weight.size + bias.size for weights in members for weight, bias in weights)
-
-
-def _learning_versions() -> dict[str, str]:
-    from importlib.metadata import version
-
-    return {name: version(name) for name in ("torch", "scikit-learn", "onnx")}

@@ -12,11 +12,12 @@ Everything is arrays over the images, so that 100,000 of them cost seconds.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+Image = NDArray[np.float32]
 SIDE: Final = 32
 """Pixels along a side of the canvas."""
 
@@ -41,12 +42,11 @@ class Originals:
         int64 of shape [sources].
     """
 
-    fine: NDArray[np.float32]
+    fine: Image
     labels: NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class Split:
+class Split(NamedTuple):
     """Which originals may be used for what: sorted indices, disjoint."""
 
     train: NDArray[np.int64]
@@ -109,14 +109,14 @@ def draw(
 
 
 def _draw(
-    fine: NDArray[np.float32],
+    fine: Image,
     source: NDArray[np.int64],
     pool: NDArray[np.int64],
     random: np.random.Generator,
 ) -> NDArray[np.uint8]:
     count = len(source)
 
-    def uniform(low: float, high: float) -> NDArray[np.float32]:
+    def uniform(low: float, high: float) -> Image:
         """One number per image, shaped to meet [N, 32, 32]."""
         return random.uniform(low, high, (count, 1, 1)).astype(np.float32)
 
@@ -185,16 +185,16 @@ def _draw(
 
 
 def _warp(
-    fine: NDArray[np.float32],
+    fine: Image,
     source: NDArray[np.int64],
-    x: NDArray[np.float32],
-    y: NDArray[np.float32],
+    x: Image,
+    y: Image,
     *,
-    angle: NDArray[np.float32],
-    shear: NDArray[np.float32],
-    wide: NDArray[np.float32],
-    high: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    angle: Image,
+    shear: Image,
+    wide: Image,
+    high: Image,
+) -> Image:
     """Look up originals on a whole canvas: [N, 32, 32] coordinates, [N, 1, 1] parameters."""
     cosine, sine = np.cos(angle), np.sin(angle)
     v = (y * cosine - x * sine) / high
@@ -203,16 +203,16 @@ def _warp(
 
 
 def _warp_points(
-    fine: NDArray[np.float32],
+    fine: Image,
     source: NDArray[np.int64],
     image: NDArray[np.int64],
-    x: NDArray[np.float32],
-    y: NDArray[np.float32],
+    x: Image,
+    y: Image,
     *,
-    offset: NDArray[np.float32],
-    angle: NDArray[np.float32],
-    size: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    offset: Image,
+    angle: Image,
+    size: Image,
+) -> Image:
     """Look up originals at some points, each of the image that `image` tells."""
     cosine, sine = (np.cos(angle) / size)[image], (np.sin(angle) / size)[image]
     u = x * cosine + y * sine + offset[0, image]
@@ -221,16 +221,16 @@ def _warp_points(
 
 
 def _look_up(
-    fine: NDArray[np.float32],
+    fine: Image,
     source: NDArray[np.int64],
-    u: NDArray[np.float32],
-    v: NDArray[np.float32],
-) -> NDArray[np.float32]:
+    u: Image,
+    v: Image,
+) -> Image:
     """Take the nearest point of the enlarged originals; -1..1 spans an original."""
     width = fine.shape[1]
     half = np.float32(_FINE / 2)
     column = np.clip(u * half + half, -_EDGE, _FINE + _EDGE - 1).astype(np.int32) + _EDGE
     row = np.clip(v * half + half, -_EDGE, _FINE + _EDGE - 1).astype(np.int32) + _EDGE
     flat = source.astype(np.int32) * (width * width) + row * width + column
-    found: NDArray[np.float32] = fine.ravel().take(flat)
+    found: Image = fine.ravel().take(flat)
     return found

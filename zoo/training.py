@@ -125,6 +125,7 @@ def folded(module: Any) -> Weights:
 
 def _moved(images: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
     """Look at each image in a random view: turned, enlarged and moved."""
+    from torch import from_numpy
     from torch.nn.functional import affine_grid, grid_sample
 
     count = len(images)
@@ -132,14 +133,8 @@ def _moved(images: torch.Tensor, random: np.random.Generator) -> torch.Tensor:
     cosine, sine = np.cos(angle) / zoom, np.sin(angle) / zoom
     right, down = random.uniform(-_SHIFT, _SHIFT, (2, count))
     maps = np.stack([cosine, sine, right, -sine, cosine, down], axis=1).reshape(count, 2, 3)
-    grid = affine_grid(_tensor(maps.astype(np.float32)), list(images.shape), align_corners=False)
+    grid = affine_grid(from_numpy(maps.astype(np.float32)), list(images.shape), align_corners=False)
     return grid_sample(images, grid, padding_mode="border", align_corners=False)
-
-
-def _tensor(values: NDArray[np.float32]) -> torch.Tensor:
-    import torch
-
-    return torch.from_numpy(values)
 
 
 def _module(channels: int, layer: Layer) -> torch.nn.Module:
@@ -153,9 +148,7 @@ def _module(channels: int, layer: Layer) -> torch.nn.Module:
     if layer.kind == "residual":
         inner = [*conv(channels, channels), nn.ReLU(), *conv(channels, channels)]
         return _beside(nn.Sequential(*inner))
-    if layer.kind == "pool":
-        return nn.MaxPool2d(2)
-    return nn.AdaptiveAvgPool2d(1)
+    return nn.MaxPool2d(2) if layer.kind == "pool" else nn.AdaptiveAvgPool2d(1)
 
 
 def _beside(inner: torch.nn.Module) -> torch.nn.Module:

@@ -90,23 +90,16 @@ def estimate(
     size = np.bincount(cluster).astype(np.float64)
     clusters = len(size)
     random = np.random.default_rng(seed)
-    means = np.concatenate(
-        [
-            # How often each source is drawn, [chunk, clusters]; then sums are two products.
-            (times @ total) / (times @ size)
-            for start in range(0, resamples, _CHUNK)
-            for times in [
-                random.multinomial(
-                    clusters,
-                    np.full(clusters, 1 / clusters),
-                    size=min(_CHUNK, resamples - start),
-                ).astype(np.float64)
-            ]
-        ]
-    )
-    low, high = np.quantile(means, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    means, even = [], np.full(clusters, 1 / clusters)
+    for start in range(0, resamples, _CHUNK):
+        # How often each source is drawn, [chunk, clusters]; then sums are two products.
+        some = min(_CHUNK, resamples - start)
+        times = random.multinomial(clusters, even, size=some).astype(np.float64)
+        means.append((times @ total) / (times @ size))
+    drawn = np.concatenate(means)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
     # A tie of resampled means at 0 up to rounding counts as "no gain".
-    p = (1 + np.count_nonzero(means <= 1e-12)) / (resamples + 1)
+    p = (1 + np.count_nonzero(drawn <= 1e-12)) / (resamples + 1)
     return ResampledMean(float(total.sum() / size.sum()), (float(low), float(high)), float(p))
 
 
@@ -193,14 +186,14 @@ def right_answers(
     right: dict[str, Right] = {}
     for name, path in paths.items():
 
-        def told(count: int, name: str = name) -> None:
+        def answered(count: int, name: str = name) -> None:
             nonlocal done
             done += count * weight[name]
             if progress:
                 progress(min(1.0, done / total), f"accuracy of {name}")
 
-        said = answers(path, testset.images, workers=workers, progress=told)
-        right[name] = said.argmax(axis=1) == testset.labels
+        output = answers(path, testset.images, workers=workers, progress=answered)
+        right[name] = output.argmax(axis=1) == testset.labels
     return right
 
 
@@ -231,23 +224,25 @@ def profiled(
         round_s=round_s,
         progress=progress,
     )
-    found = {}
+    profiles = []
     for (name, path), service in zip(paths.items(), served, strict=True):
         accuracy = estimate(right[name], testset.source, seed=seed)
         content = path.read_bytes()
-        found[name] = Profile(
-            name=name,
-            file=path.name,
-            digest=digest_of(content),
-            accuracy=accuracy.mean,
-            accuracy_interval=accuracy.interval,
-            size_bytes=len(content),
-            memory_bytes=resident_bytes(path),
-            parameters=parameters[name],
-            service=service,
-            peaks=growth_of(path, LARGEST_RUN, sys.maxsize).peaks,
+        profiles.append(
+            Profile(
+                name=name,
+                file=path.name,
+                digest=digest_of(content),
+                accuracy=accuracy.mean,
+                accuracy_interval=accuracy.interval,
+                size_bytes=len(content),
+                memory_bytes=resident_bytes(path),
+                parameters=parameters[name],
+                service=service,
+                peaks=growth_of(path, LARGEST_RUN, sys.maxsize).peaks,
+            )
         )
-    ordered = dict(sorted(found.items(), key=lambda item: item[1].mean_s))
+    ordered = {one.name: one for one in sorted(profiles, key=lambda one: one.mean_s)}
     return ordered, ladder_steps({name: right[name] for name in ordered}, testset.source, seed=seed)
 
 
@@ -255,25 +250,16 @@ def ladder_steps(
     right: Mapping[str, Right], source: NDArray[np.int64], *, seed: int
 ) -> tuple[dict[str, Any], ...]:
     """Estimate what each variant gains over the one before, paired, by source."""
-    names = list(right)
     return tuple(
-        {
-            "from": low,
-            "to": high,
-            **gain_of(estimate(minus(right[high], right[low]), source, seed=seed)),
-        }
-        for low, high in itertools.pairwise(names)
+        {"from": low, "to": high} | gain_of(right[high], right[low], source, seed=seed)
+        for low, high in itertools.pairwise(right)
     )
 
 
-def minus(high: Right, low: Right) -> NDArray[np.float64]:
-    """Subtract two sets of right answers, image by image."""
-    return high.astype(np.float64) - low
-
-
-def gain_of(found: ResampledMean) -> dict[str, Any]:
-    """Say a gain as profiles do: mean, interval and p-value."""
-    return {"gain": found.mean, "interval": list(found.interval), "p": found.p}
+def gain_of(high: Right, low: Right, source: NDArray[np.int64], *, seed: int) -> dict[str, Any]:
+    """Estimate what one set of right answers gains over another: mean, interval and p-value."""
+    gain = estimate(high.astype(np.float64) - low, source, seed=seed)
+    return {"gain": gain.mean, "interval": list(gain.interval), "p": gain.p}
 
 
 def _some(testset: zoo.TestSet, images: int | None, seed: int) -> zoo.TestSet:

@@ -7,13 +7,16 @@ thread's processor time beside it shows what a free core would have taken.
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
+import re
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,21 +68,17 @@ def service_times(
         For each model its service times at each of `BATCHES`.
     """
     runtimes = [OnnxRuntime(path) for path in paths]
-    best: dict[tuple[int, int], ServiceProfile] = {}
-    total = rounds * len(paths) * len(BATCHES)
-    for _ in range(rounds):
-        for number, runtime in enumerate(runtimes):
-            for batch in BATCHES:
-                found = _round(runtime, images, batch, round_s)
-                known = best.get((number, batch))
-                if known is None or found.mean_s < known.mean_s:
-                    best[number, batch] = found
-                if progress:
-                    total -= 1
-                    share = 1 - total / (rounds * len(paths) * len(BATCHES))
-                    progress(share, f"service time of {paths[number].stem} at batch {batch}")
+    measured: dict[tuple[int, int], list[ServiceProfile]] = {}
+    rounded = list(itertools.product(range(rounds), enumerate(runtimes), BATCHES))
+    for done, (_, (number, runtime), batch) in enumerate(rounded, 1):
+        profile = _round(runtime, images, batch, round_s)
+        measured.setdefault((number, batch), []).append(profile)
+        if progress:
+            stem = paths[number].stem
+            progress(done / len(rounded), f"service time of {stem} at batch {batch}")
     for runtime in runtimes:
         runtime.close()
+    best = {key: min(profiles, key=lambda one: one.mean_s) for key, profiles in measured.items()}
     return [tuple(best[number, batch] for batch in BATCHES) for number in range(len(paths))]
 
 
@@ -179,13 +178,10 @@ def machine() -> dict[str, Any]:
     from importlib.metadata import version
 
     processor = platform.processor() or platform.machine()
-    listing = Path("/proc/cpuinfo")
-    if listing.is_file():
-        for line in listing.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            if key.strip() == "model name":
-                processor = value.strip()
-                break
+    with suppress(OSError):
+        listing = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+        if model := re.search(r"^model name\s*:(.*)$", listing, re.MULTILINE):
+            processor = model[1].strip()
     return {
         "processor": processor,
         "cores": os.cpu_count(),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
@@ -144,9 +144,11 @@ def load(zoo: str = "digits") -> Zoo:
     # Measured here: holds only for the models that it was measured on. After an update of the
     # package with other models, the shipped profiles are right and the measured ones are stale.
     original = read(zoo, (shipped,), "shipped")
-    if _digests(built) != _digests(original):
-        return original
-    return read(zoo, (own, shipped), "measured")
+    digests, shipped_digests = (
+        {name: profile.digest for name, profile in one.profiles.items()}
+        for one in (built, original)
+    )
+    return replace(built, origin="measured") if digests == shipped_digests else original
 
 
 def kept_profiles(zoo: str = "digits") -> Path | None:
@@ -187,13 +189,13 @@ def resolve(uri: str) -> tuple[Path, Profile]:
     zoo, slash, variant = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or not slash or not zoo or not variant:
         raise CatalogError(f"{uri!r} is not of the form zoo://ZOO/VARIANT, as zoo://digits/tiny")
-    found = load(zoo)
-    profile = found.profiles.get(variant)
+    loaded = load(zoo)
+    profile = loaded.profiles.get(variant)
     if profile is None:
         raise CatalogError(
-            f"the zoo {zoo!r} has no variant {variant!r}; it has {', '.join(found.profiles)}"
+            f"the zoo {zoo!r} has no variant {variant!r}; it has {', '.join(loaded.profiles)}"
         )
-    return found.file(profile.file), profile
+    return loaded.file(profile.file), profile
 
 
 def testset(zoo: str = "digits") -> TestSet:  # noqa: PT028 - not a test
@@ -223,8 +225,8 @@ def read(zoo: str, folders: tuple[Path, ...], origin: str) -> Zoo:
     """
     path = folders[0] / PROFILES
     try:
-        found = path.stat()
-        return _read(zoo, folders, origin, found.st_mtime_ns, found.st_size)
+        status = path.stat()
+        return _read(zoo, folders, origin, status.st_mtime_ns, status.st_size)
     except OSError as error:
         raise CatalogError(f"{path}: cannot read the profiles: {error.strerror}") from error
 
@@ -237,11 +239,11 @@ def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, siz
         data = json.loads(path.read_text(encoding="utf-8"))
         if data["schema"] != SCHEMA:
             raise CatalogError(f"{path}: schema {data['schema']} is not {SCHEMA}; measure again")
-        known = [Profile.from_json(entry) for entry in data["profiles"]]
+        measured = [Profile.from_json(entry) for entry in data["profiles"]]
         return Zoo(
             name=zoo,
             origin=origin,
-            profiles={p.name: p for p in sorted(known, key=lambda p: p.mean_s)},
+            profiles={p.name: p for p in sorted(measured, key=lambda p: p.mean_s)},
             steps=tuple(data["steps"]),
             ablation=tuple(data["ablation"]),
             made=data["made"],
@@ -254,7 +256,3 @@ def _read(zoo: str, folders: tuple[Path, ...], origin: str, changed_ns: int, siz
             f"{path}: the profiles are malformed ({type(error).__name__}: {fault(error)}); "
             "remove the file or measure again"
         ) from error
-
-
-def _digests(zoo: Zoo) -> dict[str, str]:
-    return {name: profile.digest for name, profile in zoo.profiles.items()}

@@ -71,10 +71,7 @@ class About:
     @property
     def outputs(self) -> int:
         """How many numbers it says: one per server, then one per pair of batch sizes by class."""
-        pairs = (
-            0 if self.batch_sizes is None else sum(len(pairs_of(one)) for one in self.batch_sizes)
-        )
-        return sum(self.counts) + pairs
+        return sum(self.counts) + sum(len(pairs_of(one)) for one in self.batch_sizes or ())
 
 
 @dataclass(frozen=True)
@@ -116,24 +113,30 @@ def read(path: Path) -> NeuralPolicy:
     except Exception as error:  # whatever the parts of NumPy's reader raise
         raise ValueError(f"{path} is not a trained policy: {fault(error)}") from None
     wanted = {"about", *(f"{part}_{i}" for part in ("weight", "bias") for i in range(LAYERS))}
-    if not wanted <= arrays.keys():
-        missing = ", ".join(sorted(wanted - arrays.keys()))
+    if missing := ", ".join(sorted(wanted - arrays.keys())):
         raise ValueError(f"{path} is not a trained policy: it holds no {missing}")
     about = _about(path, arrays["about"])
     weights = tuple(_numbers(path, f"weight_{i}", arrays[f"weight_{i}"], 2) for i in range(LAYERS))
     biases = tuple(_numbers(path, f"bias_{i}", arrays[f"bias_{i}"], 1) for i in range(LAYERS))
-    _check_shapes(path, about, weights, biases)
+    sizes = [weight.shape[0] for weight in weights] + [weights[-1].shape[1]]
+    layers = zip(weights, biases, sizes[1:], strict=True)
+    if any(not weight.shape[1] == size == len(bias) for weight, bias, size in layers):
+        raise ValueError(f"{path} is not a trained policy: its layers do not fit each other")
+    if (sizes[0], sizes[-1]) != (about.layout.size, about.outputs):
+        raise ValueError(
+            f"{path} takes {sizes[0]} numbers and gives {sizes[-1]}; for what it was trained for, "
+            f"that would be {about.layout.size} and {about.outputs}"
+        )
     return NeuralPolicy(about, weights, biases, path)
 
 
 def _about(path: Path, text: NDArray[Any]) -> About:
     try:
-        said = json.loads(str(text[()]))
-        if said["schema"] != SCHEMA:
-            raise ValueError(f"its schema is {said['schema']}, and {SCHEMA} is what is read")
-        known = {one.name for one in fields(About)}
-        given = {name: _frozen(value) for name, value in said.items() if name in known}
-        about = About(**given)
+        written = json.loads(str(text[()]))
+        if written["schema"] != SCHEMA:
+            raise ValueError(f"its schema is {written['schema']}, and {SCHEMA} is what is read")
+        names = {one.name for one in fields(About)} & written.keys()
+        about = About(**{name: _frozen(written[name]) for name in names})
         sound = len(about.variants) == len(about.counts) == len(about.service_s)
         if not sound or min(about.counts) < 1 or not min(about.service_s) > 0:
             raise ValueError("its classes have no names, counts and service times alike")
@@ -155,21 +158,6 @@ def _numbers(path: Path, name: str, array: NDArray[Any], axes: int) -> NDArray[n
     return np.ascontiguousarray(array, np.float32)
 
 
-def _check_shapes(path: Path, about: About, weights: Any, biases: Any) -> None:
-    sizes = [weight.shape[0] for weight in weights] + [weights[-1].shape[1]]
-    fits = all(
-        weight.shape[1] == size == len(bias)
-        for weight, bias, size in zip(weights, biases, sizes[1:], strict=True)
-    )
-    if not fits:
-        raise ValueError(f"{path} is not a trained policy: its layers do not fit each other")
-    if (sizes[0], sizes[-1]) != (about.layout.size, about.outputs):
-        raise ValueError(
-            f"{path} takes {sizes[0]} numbers and gives {sizes[-1]}; for what it was trained for, "
-            f"that would be {about.layout.size} and {about.outputs}"
-        )
-
-
 def fits(
     network: NeuralPolicy, fleet: Fleet, *, policy: str, deadline_s: float | None, slot_s: float
 ) -> None:
@@ -179,31 +167,35 @@ def fits(
     kind of policy, fleet, buffer, deadline or slot.
     """
     about = network.about
-    trained = f"{network.path} was trained"
-    if about.policy != policy:
-        raise ValueError(f"{trained} as {about.policy}, not as {policy}")
-    if (about.variants, about.counts) != (fleet.variants, tuple(map(int, fleet.count))):
-        raise ValueError(
-            f"{trained} for {_written(about.variants, about.counts)}, not for "
-            f"{_written(fleet.variants, fleet.count)}"
-        )
-    if about.buffer != fleet.buffer:
-        here = "no limit" if fleet.buffer is None else f"one of {fleet.buffer}"
-        raise ValueError(f"{trained} for a buffer of {about.buffer}, and the node has {here}")
-    if not _same(about.deadline_s, math.inf if deadline_s is None else deadline_s):
-        here = "none" if deadline_s is None else f"{deadline_s * 1e3:g} ms"
-        there = f"a deadline of {about.deadline_s * 1e3:g} ms"
-        raise ValueError(
-            f"{trained} for {there if math.isfinite(about.deadline_s) else 'no deadline'}, and "
-            f"the task has {here}"
-        )
-    if not _same(about.slot_s, slot_s):
-        raise ValueError(f"{trained} with slots of {about.slot_s:g} s, not of {slot_s:g} s")
+    limit = "no limit" if fleet.buffer is None else f"one of {fleet.buffer}"
+    now_s = math.inf if deadline_s is None else deadline_s
+    before, now = (
+        f"{one * 1e3:g} ms" if math.isfinite(one) else "" for one in (about.deadline_s, now_s)
+    )
+    for agrees, reason in (
+        (about.policy == policy, f"as {about.policy}, not as {policy}"),
+        (
+            (about.variants, about.counts) == (fleet.variants, tuple(map(int, fleet.count))),
+            f"for {_servers(about.variants, about.counts)}, "
+            f"not for {_servers(fleet.variants, fleet.count)}",
+        ),
+        (
+            about.buffer == fleet.buffer,
+            f"for a buffer of {about.buffer}, and the node has {limit}",
+        ),
+        (
+            math.isclose(about.deadline_s, now_s, rel_tol=_SAME),
+            f"for {f'a deadline of {before}' if before else 'no deadline'}, "
+            f"and the task has {now or 'none'}",
+        ),
+        (
+            math.isclose(about.slot_s, slot_s, rel_tol=_SAME),
+            f"with slots of {about.slot_s:g} s, not of {slot_s:g} s",
+        ),
+    ):
+        if not agrees:
+            raise ValueError(f"{network.path} was trained {reason}")
 
 
-def _same(one: float, other: float) -> bool:
-    return math.isclose(one, other, rel_tol=_SAME)
-
-
-def _written(variants: Sequence[str], counts: Any) -> str:
+def _servers(variants: Sequence[str], counts: Any) -> str:
     return " and ".join(f"{count} {name}" for name, count in zip(variants, counts, strict=True))

@@ -10,7 +10,7 @@ latency requirement"). Buffers are taken to be unlimited.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -27,12 +27,13 @@ _STEPS = 2000
 _HALVINGS = 40
 
 
+@dataclass(frozen=True)
 class StationaryApproximation:
-    """One routing per phase of the workload, for (m,) arrival rates, 1/s.
+    """One routing per phase of the workload, between the least and the most accurate class."""
 
-    ValueError for a fleet of one class; of others the least and the most accurate are used.
-    """
-
+    slot_s: float
+    on_rejection: bool
+    routings: tuple[Routing, ...]
     sees_phase = True
 
     @classmethod
@@ -56,39 +57,16 @@ class StationaryApproximation:
         """
         if not conditions.phases:
             raise ValueError("sa goes by the workload's state, which a live server cannot see")
-        rates = [span.rate_per_s for span in conditions.phases]
-        known = [rate for rate in rates if rate is not None]
-        if len(known) < len(rates):
+        rates = [span.rate_per_s for span in conditions.phases if span.rate_per_s is not None]
+        if len(rates) < len(conditions.phases):
             raise ValueError("sa needs the arrival rate, and a trace does not say it")
-        return cls(
-            conditions.fleet,
-            known,
-            deadline_s=conditions.deadline(),
-            slot_s=slot,
-            violations=violations,
-            on_rejection=event == "rejection",
-        )
-
-    def __init__(
-        self,
-        fleet: Fleet,
-        rates_per_s: Sequence[float],
-        *,
-        deadline_s: float,
-        slot_s: float,
-        violations: float,
-        on_rejection: bool,
-    ) -> None:
+        fleet, deadline_s = conditions.fleet, conditions.deadline()
         if len(fleet.rate) < 2:
             raise ValueError("sa splits requests over two variants, and only one has instances")
-        self.slot_s = slot_s
-        self.on_rejection = on_rejection
         light, heavy = only(fleet, lightest(fleet)), only(fleet, heaviest(fleet))
-        self.shares = tuple(
-            greatest_share(fleet, rate_per_s, deadline_s, violations) for rate_per_s in rates_per_s
-        )
-        """Of the most accurate class, by phase."""
-        self._routings = [even(fleet, share * heavy + (1 - share) * light) for share in self.shares]
+        shares = (greatest_share(fleet, rate, deadline_s, violations) for rate in rates)
+        routings = tuple(even(fleet, share * heavy + (1 - share) * light) for share in shares)
+        return cls(slot, event == "rejection", routings)
 
     def observe(self, site: Site, signal: Signal) -> int:
         """The phase."""
@@ -96,7 +74,7 @@ class StationaryApproximation:
 
     def act(self, observation: int) -> Routing:
         """Its routing."""
-        return self._routings[observation]
+        return self.routings[observation]
 
 
 def greatest_share(fleet: Fleet, rate_per_s: float, deadline_s: float, violations: float) -> float:

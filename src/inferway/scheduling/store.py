@@ -7,6 +7,7 @@ alone. Where the store has none for them, no routing is set and each request is 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -113,16 +114,10 @@ class PolicyStore:
             Where there is none, or one was trained for other conditions.
         """
         fleet = conditions.fleet
-        networks = networks_of(
-            checkpoint,
-            fleet,
-            policy=conditions.policy,
-            deadline_s=conditions.deadline_s,
-            slot_s=slot,
-        )
+        policy, deadline_s = conditions.policy, conditions.deadline_s
+        networks = networks_of(checkpoint, fleet, policy=policy, deadline_s=deadline_s, slot_s=slot)
         for network in networks:
-            _check_workload(network, conditions)
-            _check_batches(network, conditions)
+            _check(network, conditions)
         return cls(networks, fleet, slot, event == "rejection")
 
     def observe(self, site: Site, signal: Signal) -> Seen:
@@ -141,13 +136,13 @@ class PolicyStore:
         policy, vector, servers = observation
         if policy is None:
             return None
-        found = policy.act(vector)
+        routing = policy.act(vector)
         probabilities = np.zeros(self._servers)
-        probabilities[servers] = found.probabilities
+        probabilities[servers] = routing.probabilities
         # A class without a server left has no batches to form.
         smallest, largest = np.ones(self._classes, np.int64), np.ones(self._classes, np.int64)
         present = [self._place[variant] for variant in policy.network.about.variants]
-        smallest[present], largest[present] = found.smallest, found.largest
+        smallest[present], largest[present] = routing.smallest, routing.largest
         return Routing(probabilities, smallest, largest)
 
 
@@ -159,16 +154,13 @@ def networks_of(
     ValueError where there is none, or one was trained for something else: another kind of policy,
     buffer, deadline or slot, or servers that the fleet has not.
     """
-    if not place.is_dir():
-        network = read(place)
-        fits(network, fleet, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
-        return [network]
-    found = [read(file) for file in sorted(place.glob("*.npz"))]
-    if not found:
+    folder = place.is_dir()
+    networks = [read(file) for file in (sorted(place.glob("*.npz")) if folder else [place])]
+    if not networks:
         raise ValueError(f"{place} holds no trained policy: there is no .npz file in it")
     by_counts: dict[tuple[tuple[str, int], ...], NeuralPolicy] = {}
-    for network in found:
-        part = part_of(fleet, network)
+    for network in networks:
+        part = part_of(fleet, network) if folder else fleet
         fits(network, part, policy=policy, deadline_s=deadline_s, slot_s=slot_s)
         key = tuple(zip(network.about.variants, network.about.counts, strict=True))
         if key in by_counts:
@@ -176,56 +168,49 @@ def networks_of(
                 f"{network.path} and {by_counts[key].path} were trained for the same servers"
             )
         by_counts[key] = network
-    return found
+    return networks
 
 
 def part_of(fleet: Fleet, network: NeuralPolicy) -> Fleet:
     """The servers of a fleet that a policy was trained for; all where the fleet has not these."""
     counts = dict(zip(network.about.variants, network.about.counts, strict=True))
-    inside = all(
-        variant in fleet.variants and count <= fleet.count[fleet.variants.index(variant)]
-        for variant, count in counts.items()
-    )
-    if not inside:
+    present = dict(zip(fleet.variants, fleet.count.tolist(), strict=True))
+    if any(count > present.get(variant, 0) for variant, count in counts.items()):
         return fleet
     kept = [k for k, variant in enumerate(fleet.variants) if variant in counts]
-    return Fleet(
+    return replace(
+        fleet,
         variants=tuple(fleet.variants[k] for k in kept),
         rate=fleet.rate[kept],
         accuracy=fleet.accuracy[kept],
         count=np.array([counts[fleet.variants[k]] for k in kept]),
-        buffer=fleet.buffer,
-        task=fleet.task,
-        node=fleet.node,
+        price=None,
+        energy=np.empty(0),
     )
 
 
-def _check_workload(network: NeuralPolicy, conditions: Conditions) -> None:
+def _check(network: NeuralPolicy, conditions: Conditions) -> None:
+    """Refuse a policy that was trained for other phases or batches; ValueError says which."""
     about, phases = network.about, conditions.phases
-    if not about.phases:
-        return
-    if not phases:
+    if about.phases and not phases:
         raise ValueError(
             f"{about.policy} goes by the workload's state, which a live server cannot see"
         )
-    if about.phases != len(phases) or (about.longest_phase_s is not None) != conditions.periodic:
-        kind = "periodic" if about.longest_phase_s is not None else "random"
+    kinds = [
+        "periodic" if periodic else "random"
+        for periodic in (about.longest_phase_s is not None, conditions.periodic)
+    ]
+    if about.phases and (about.phases, kinds[0]) != (len(phases), kinds[1]):
         raise ValueError(
-            f"{network.path} was trained for a workload of {about.phases} {kind} phases; this one "
-            f"has {len(phases)} {'periodic' if conditions.periodic else 'random'} ones"
+            f"{network.path} was trained for a workload of {about.phases} {kinds[0]} phases; "
+            f"this one has {len(phases)} {kinds[1]} ones"
         )
-
-
-def _check_batches(network: NeuralPolicy, conditions: Conditions) -> None:
-    about = network.about
-    if about.batch_sizes is None:
-        return
     offered = dict(zip(conditions.fleet.variants, conditions.batches, strict=False))
-    for variant, sizes in zip(about.variants, about.batch_sizes, strict=True):
+    for variant, sizes in zip(about.variants, about.batch_sizes or (), strict=False):
         batch = offered.get(variant)
-        here = (1,) if batch is None else batch.sizes
-        if {1, *here} != {1, *sizes}:
+        served = (1,) if batch is None else batch.sizes
+        if {1, *served} != {1, *sizes}:
             raise ValueError(
                 f"{network.path} was trained for batches of {', '.join(map(str, sizes))} at "
-                f"{variant}, which serves batches of {', '.join(map(str, here))}"
+                f"{variant}, which serves batches of {', '.join(map(str, served))}"
             )

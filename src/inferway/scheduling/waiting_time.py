@@ -72,11 +72,7 @@ def at_departures(load: float, count: int) -> Floats:
 
 def _poisson(mean: float, count: int) -> Floats:
     """(count,) probabilities of 0, 1, ... under Poisson's law."""
-    found = np.zeros(count)
-    found[0] = math.exp(-mean)
-    for j in range(1, count):
-        found[j] = found[j - 1] * mean / j
-    return found
+    return math.exp(-mean) * np.cumprod(np.append(1.0, mean / np.arange(1, count)))
 
 
 def _upper(mean: float, probabilities: Floats) -> Floats:
