@@ -8,7 +8,6 @@ take seconds where the paper's take minutes, and slots a quarter of a second whe
 from __future__ import annotations
 
 import math
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,30 +17,32 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-import inferway
 from inferway.deployment.workloads import phased
 from inferway.experiments.claim import Claim
+from inferway.experiments.figure import Bars, bars, save
 from inferway.experiments.machine import cores
+from inferway.experiments.text import percent, table
 from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.studies.live.calibration import as_measured, calibrate, times_of
+from inferway.studies.live.calibration import as_measured
 from inferway.studies.live.comparison import (
     TASK,
     ImageStream,
     LiveComparison,
     Progress,
+    Row,
     Steps,
+    alone,
     claim,
     fitting,
     requests,
     serving,
-    site_of,
-    template,
     warnings_of,
     with_service,
+    workplace,
     write,
 )
-from inferway.studies.live.servers import DemoError, launch, simulate
+from inferway.studies.live.servers import DemoError, simulate
 from inferway.workload.arrivals import times
 
 if TYPE_CHECKING:
@@ -52,29 +53,23 @@ if TYPE_CHECKING:
 SCHEDULERS: Final = ("deadline", "hand", "lw", "hw", "hw-e", "sq")
 LEARNED: Final = "rl-po"
 SLOT_S: Final = 0.25
-DURATION_S: Final = 16.0
-"""Length of the stream for each scheduler."""
+DURATION_S: Final = 16.0  # of the stream for each scheduler
+# What the whole comparison may take: below three minutes, also where compiling takes long.
 WITHIN_S: Final = 165.0
-"""What the whole comparison may take: below three minutes, also where compiling takes long."""
+# Violation ratio that [Tan24] allows: 98 % are to be in time.
 MOST_LATE: Final = 0.02
-"""Violation ratio that [Tan24] allows: 98 % are to be in time."""
-PHASES: Final = ("calm", "burst")
-"""They follow each other."""
-CALM: Final = 5 / 8
-"""Part of the time that is calm."""
-CYCLES: Final = 2
-"""Of calm and burst, in one stream."""
-JUMP: Final = 18.0
-"""By which a burst multiplies the rate, as in [Tan24]."""
+PHASES: Final = ("calm", "burst")  # they follow each other
+CALM: Final = 5 / 8  # part of the time that is calm
+CYCLES: Final = 2  # of calm and burst, in one stream
+JUMP: Final = 18.0  # by which a burst multiplies the rate, as in [Tan24]
 
 _FILE: Final = "burst.yaml"
 _WITHOUT_SLOTS: Final = ("lw", "hw", "hw-e", "sq")
+# Calm rate over what the heavy instances carry, as in [Tan24]: 10/s of 2 at 42.9 ms.
 _CALM_LOAD: Final = 0.21
-"""Calm rate over what the heavy instances carry, as in [Tan24]: 10/s of 2 at 42.9 ms."""
+# Of a core, for the server itself and the generator, where instances have no cores to spare.
 _SPARED: Final = 0.3
-"""Of a core, for the server itself and the generator, where instances have no cores to spare."""
-_SERVICES: Final = 6.0
-"""Heavy services that fit into the deadline, at least; 7 in [Tan24]."""
+_SERVICES: Final = 6.0  # heavy ones that fit into the deadline, at least; 7 in [Tan24]
 _LEAST_DEADLINE_S: Final = 0.01
 _LATE_S: Final = 5e-3
 _READY_S: Final = 120.0
@@ -87,20 +82,31 @@ _CALIBRATION_S: Final = 7.0
 _START_S: Final = 3.0
 _TWIN_S: Final = 3.0
 _PAUSE_S: Final = 1.5  # between two streams: encoding, the last answers
+# Of a phase: the part of the requests that was answered rightly and in time; the part that was
+# answered late, or not at all; the part of the answers that is right, and that the most accurate
+# variant gave.
+WHAT: Final = ("goodput", "violation_ratio", "accuracy", "heavy")
 
 
 @dataclass(frozen=True)
 class BurstLoad:
-    """What is asked of the fleet: calm and burst in turn."""
+    """What is asked of the fleet: calm and burst in turn.
+
+    Attributes
+    ----------
+    heavy_per_s
+        What the heavy instances carry together on this machine's cores.
+    deadline_s
+        From arrival.
+    calm_s, burst_s
+        Lengths of the phases.
+    """
 
     heavy_per_s: float
-    """What the heavy instances carry together on this machine's cores."""
     calm_per_s: float
     burst_per_s: float
     deadline_s: float
-    """From arrival."""
     calm_s: float
-    """Length of a phase, as `burst_s`."""
     burst_s: float
 
     def process(self) -> dict[str, Any]:
@@ -146,18 +152,8 @@ def choose(fleet: Fleet, cores: int, duration_s: float) -> BurstLoad:
     )
 
 
-Row = dict[str, Any]
-"""A scheduler on the common stream; `phases` and what the twin makes of them by name."""
-WHAT: Final = ("goodput", "violation_ratio", "accuracy", "heavy")
-"""Of a phase: the part of the requests that was answered rightly and in time; the part that was
-answered late, or not at all; the part of the answers that is right, and that the most accurate
-variant gave."""
-
-
 def overall_table(rows: Sequence[Row], load: BurstLoad) -> Table:
     """Lay out the mean of calm and burst, live and in the twin."""
-    from inferway.experiments.text import percent, table
-
     cells = []
     for row in rows:
         live, twin = row["overall"], row["predicted"] or {}
@@ -180,8 +176,6 @@ def overall_table(rows: Sequence[Row], load: BurstLoad) -> Table:
 
 def phases_table(rows: Sequence[Row]) -> Table:
     """Lay out calm and burst beside each other, live."""
-    from inferway.experiments.text import percent, table
-
     head, cells = ["scheduler"], [[row["scheduler"]] for row in rows]
     for phase in PHASES:
         head += [f"{phase}\ngoodput", "\nlate", "\nheavy"]
@@ -257,17 +251,10 @@ def compare_schedulers(
     names = [*schedulers, *([LEARNED] if checkpoint is not None else [])]
     around_s = _START_S + _TWIN_S + _PAUSE_S
     steps = Steps(progress, _CALIBRATION_S + len(names) * (duration_s + around_s))
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
-        folder = Path(name)
-        plain = folder / _FILE
-        plain.write_text(template(_FILE), encoding="utf-8")
-        deployment = inferway.load(plain)
+    with workplace(_FILE) as (folder, deployment):
         fleet = fleet_of(deployment, TASK)
         steps.begin("measuring this machine", _CALIBRATION_S)
-        # On a slow machine lone requests are late, too: nobody is to refuse them.
-        with launch(write(site_of(deployment), folder / "alone.yaml")) as launched:
-            url = launched.url(_READY_S)
-            service_s = calibrate(url, times_of(fleet), progress=steps).service_s
+        service_s = alone(deployment, folder, steps, _READY_S)
         left_s = (began + within_s - time.monotonic()) / len(names) - around_s
         duration_s = fitting(duration_s, left_s)
         load = choose(as_measured(fleet, service_s), cores(), duration_s)
@@ -282,13 +269,14 @@ def compare_schedulers(
         heavy = fleet.variants[int(np.argmax(fleet.accuracy))]
         steps.begin("simulating what is to come", len(names) * _TWIN_S)
         twins, lost = _predicted(files, heavy)
-        rows = []
         steps.begin("starting a server for each scheduler", len(names) * _START_S)
         with serving(files, ready_s=_READY_S) as urls:
-            for name, url in urls.items():
-                steps.begin(name, duration_s)
-                record = stream.send(url, steps)
-                rows.append(measured(name, record, heavy, load, stream, twins.get(name, {}), seed))
+            rows = stream.measured(
+                *(urls, steps, duration_s),
+                lambda name, record: measured(
+                    *(name, record, heavy, load, stream, twins.get(name, {}), seed)
+                ),
+            )
     out.mkdir(parents=True, exist_ok=True)
     # With a scheduler that has slots: `inferway train` takes their length from the file.
     left = write(scheduled(served, "hand"), out / _FILE)
@@ -414,19 +402,18 @@ def _predicted(files: Mapping[str, Path], heavy: str) -> tuple[dict[str, Row], l
 
 def draw(path: Path, rows: Sequence[Row]) -> tuple[Path, Path]:
     """Draw goodput and violation ratio by scheduler and phase, the twin's beside; PNG and SVG."""
-    from inferway.experiments.figure import Bars, bars, save
-
-    def panel(title: str, up: str, what: str) -> Bars:
-        def by_phase(of: str) -> dict[str, list[float]]:
-            return {
+    names = [row["scheduler"] for row in rows]
+    shown = []
+    for title, up, what in (
+        ("Schedulers live, calm and under bursts, the same requests", "goodput ratio", "goodput"),
+        ("", "violation ratio", "violation_ratio"),
+    ):
+        heights, marks = (
+            {
                 phase: [row[of].get(phase, {}).get(what, math.nan) for row in rows]
                 for phase in PHASES
             }
-
-        names = [row["scheduler"] for row in rows]
-        return Bars(title, up, names, by_phase("phases"), by_phase("twin"), "twin", top=1.0)
-
-    title = "Schedulers live, calm and under bursts, the same requests"
-    shown = [panel(title, "goodput ratio", "goodput")]
-    shown.append(panel("", "violation ratio", "violation_ratio"))
+            for of in ("phases", "twin")
+        )
+        shown.append(Bars(title, up, names, heights, marks, "twin", top=1.0))
     return save(bars(shown, columns=1, width=6.8), path)

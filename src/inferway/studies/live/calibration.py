@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final, NamedTuple
 
@@ -21,14 +21,20 @@ _MOST: Final = 300
 
 
 class Calibration(NamedTuple):
-    """Times from send to answer of lone requests, in seconds by variant."""
+    """Times from send to answer of lone requests, in seconds by variant.
+
+    Attributes
+    ----------
+    service_s
+        Median: what to plan with. Not the mean, for a shared machine has pauses that are no part
+        of the service.
+    least_s
+        Tenth percentile, for a lower bound: nothing is answered much faster, even if the machine
+        was busy with other things while it was measured.
+    """
 
     service_s: dict[str, float]
-    """Median: what to plan with. Not the mean, for a shared machine has pauses that are no part of
-    the service."""
     least_s: dict[str, float]
-    """Tenth percentile, for a lower bound: nothing is answered much faster, even if the machine was
-    busy with other things while it was measured."""
 
 
 def calibrate(
@@ -75,16 +81,12 @@ def calibrate(
         if not record.answered.all():
             raise DemoError(f"variant {variant} did not answer {(~record.answered).sum()} requests")
         # The first few meet cold caches.
-        times = (record.done_s - record.sent_s)[5:]
-        low, middle = np.percentile(times, (10, 50)).tolist()
+        low, middle = np.percentile((record.done_s - record.sent_s)[5:], (10, 50)).tolist()
         least.append(low)
         median.append(middle)
-    return Calibration(_in_order(expected_s, median), _in_order(expected_s, least))
-
-
-def _in_order(variants: Iterable[str], times_s: Sequence[float]) -> dict[str, float]:
-    """Return the closest times that do not fall."""
-    return dict(zip(variants, isotonic_regression(times_s).x.tolist(), strict=True))
+    # The closest times that do not fall.
+    ordered = [isotonic_regression(times_s).x.tolist() for times_s in (median, least)]
+    return Calibration(*(dict(zip(expected_s, times_s, strict=True)) for times_s in ordered))
 
 
 def times_of(fleet: Fleet) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -15,11 +16,15 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+import inferway
 from inferway.catalog.zoo import testset
 from inferway.experiments.claim import Claim
 from inferway.experiments.intervals import cluster_bootstrap
 from inferway.experiments.machine import machine
+from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
+from inferway.site.fleet import fleet_of
+from inferway.studies.live.calibration import calibrate, times_of
 from inferway.studies.live.servers import READY_S, launch
 
 if TYPE_CHECKING:
@@ -28,34 +33,48 @@ if TYPE_CHECKING:
 
     from inferway.deployment import Deployment
 
-TASK: Final = "digits"
-"""The task of all comparisons."""
+TASK: Final = "digits"  # of all comparisons
 SCHEMA: Final = 1
 
 Progress = Callable[[str, float], None]
+Row = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveComparison:
-    """Results of a comparison; `to_json` and `to_text` show them."""
+    """Results of a comparison; `to_json` and `to_text` show them.
 
-    rows: list[dict[str, Any]]
-    """One for each policy, in the order of the runs."""
+    Attributes
+    ----------
+    rows
+        One for each policy, in the order of the runs.
+    found
+        Whatever else was measured, and the rows, as `to_json` has them.
+    claims
+        What the comparison is to show, as far as it ran.
+    tables
+        The claims come after the second.
+    closing
+        Files, and what can be done with them.
+    began
+        On the monotonic clock.
+    seed
+        Of the requests.
+    warnings
+        What spoils the measurement.
+    interrupted
+        Whether Ctrl-C ended it.
+    """
+
+    rows: list[Row]
     found: dict[str, Any]
-    """Whatever else was measured, and the rows, as `to_json` has them."""
     claims: list[Claim]
-    """What the comparison is to show, as far as it ran."""
     tables: list[Table]
-    """The claims come after the second."""
     closing: list[str]
-    """Files, and what can be done with them."""
     began: float
-    """On the monotonic clock."""
     seed: int
     warnings: list[str]
-    """What spoils the measurement."""
     interrupted: bool = False
-    """Whether Ctrl-C ended it."""
     machine: dict[str, Any] = field(default_factory=lambda: machine(("onnxruntime",)))
     seconds: float = field(init=False)
 
@@ -89,9 +108,10 @@ class LiveComparison:
             parts.append(Text("\n".join(["", *lines])))
         for table in more:
             parts += [Text(), table]
+        warnings = [f"Warning: {warning}" for warning in self.warnings]
         if self.interrupted:
-            parts.append(Text("Ended before its time: this is what is known.", style="yellow"))
-        parts += [Text(f"Warning: {warning}", style="yellow") for warning in self.warnings]
+            warnings.insert(0, "Ended before its time: this is what is known.")
+        parts += [Text(sentence, style="yellow") for sentence in warnings]
         return [*parts, *map(Text, self.closing)]
 
 
@@ -111,32 +131,57 @@ def claim(
 
 
 class ImageStream(NamedTuple):
-    """A stream of labeled images, the same for everyone."""
+    """A stream of labeled images, the same for everyone.
+
+    Attributes
+    ----------
+    item
+        Which image each request has.
+    source
+        Of which original each image is a variation.
+    """
 
     times_s: NDArray[np.float64]
     images: NDArray[Any]
     labels: NDArray[Any]
     item: NDArray[np.intp]
-    """Which image each request has."""
     source: NDArray[np.int64]
-    """Of which original each image is a variation."""
-
-    def send(self, url: str, progress: Steps) -> Record:
-        """Send all of them; raise KeyboardInterrupt where that was interrupted."""
-        record = drive(
-            *(url, TASK, self.times_s, self.images, self.labels),
-            item=self.item,
-            progress=progress,
-        )
-        if record.interrupted:
-            raise KeyboardInterrupt
-        return record
 
     def interval(
         self, values: NDArray[np.bool_], item: NDArray[np.integer], seed: int
     ) -> list[float]:
         """Return the 95 % interval of a mean over requests, by resampling original images."""
         return list(cluster_bootstrap(values, self.source[item], seed=seed))
+
+    def measured(
+        self,
+        urls: Mapping[str, str],
+        steps: Steps,
+        duration_s: float,
+        measure: Callable[[str, Record], Row],
+    ) -> list[Row]:
+        """Send it to one server after the other; `measure` makes a row of what each answered.
+
+        Raises
+        ------
+        KeyboardInterrupt
+            Where the requests were stopped by it.
+        """
+
+        def send(name: str, url: str) -> Row:
+            steps.begin(name, duration_s)
+            record = drive(
+                *(url, TASK, self.times_s, self.images, self.labels),
+                item=self.item,
+                progress=steps,
+            )
+            if record.interrupted:
+                raise KeyboardInterrupt
+            return measure(name, record)
+
+        return in_turn(
+            Point({"name": name}, send, {"name": name, "url": url}) for name, url in urls.items()
+        )
 
 
 def requests(times_s: NDArray[np.float64], seed: int) -> ImageStream:
@@ -150,6 +195,29 @@ def requests(times_s: NDArray[np.float64], seed: int) -> ImageStream:
 def template(file: str) -> str:
     """Read one of the deployment files beside this one."""
     return files("inferway.studies.live").joinpath(file).read_text(encoding="utf-8")
+
+
+@contextmanager
+def workplace(file: str) -> Iterator[tuple[Path, Deployment]]:
+    """Yield a folder that goes when the block ends, and the deployment of a file beside this."""
+    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
+        plain = Path(name, file)
+        plain.write_text(template(file), encoding="utf-8")
+        yield Path(name), inferway.load(plain)
+
+
+def alone(
+    deployment: Deployment, folder: Path, steps: Steps, ready_s: float, each_s: float = 1.5
+) -> dict[str, float]:
+    """Measure the variants' service times here, in seconds, on a site without a deadline.
+
+    On a slow machine lone requests are late, too: nobody is to refuse them.
+    """
+    file = write(site_of(deployment), folder / "alone.yaml")
+    with launch(file) as launched:
+        expected_s = times_of(fleet_of(inferway.load(file), TASK))
+        url = launched.url(ready_s)
+        return calibrate(url, expected_s, each_s=each_s, progress=steps).service_s
 
 
 def with_service(deployment: Deployment, service_s: Mapping[str, float], **more: Any) -> Deployment:
@@ -176,10 +244,9 @@ def write(deployment: Deployment | Mapping[str, Any], path: Path) -> Path:
     """Write a deployment, or the data of one, to a file."""
     from ruamel.yaml import YAML
 
-    if not isinstance(deployment, Mapping):
-        deployment = deployment.source.data
+    data = deployment if isinstance(deployment, Mapping) else deployment.source.data
     written = io.StringIO()
-    YAML(typ="safe").dump(deployment, written)
+    YAML(typ="safe").dump(data, written)
     path.write_text(written.getvalue(), encoding="utf-8")
     return path
 
@@ -207,24 +274,26 @@ def fitting(duration_s: float, left_s: float) -> float:
     return max(min(duration_s, left_s), duration_s / 2)
 
 
+def late(row: Mapping[str, Any]) -> str:
+    """Say by how much the generator was late."""
+    return (
+        f"the generator sent 1 request in 100 more than {row['send_lag_p99_s'] * 1e3:.1f} ms late"
+    )
+
+
 def warnings_of(rows: Sequence[Mapping[str, Any]], most_s: float, then: str) -> list[str]:
     """Say who was sent to late, with what follows, and who did not answer at all.
 
     A row's first column is its name.
     """
-    found = []
     latest = max(rows, key=lambda row: float(row["send_lag_p99_s"]))
-    if latest["send_lag_p99_s"] > most_s:
-        found.append(
-            f"the generator sent 1 request in 100 more than {latest['send_lag_p99_s'] * 1e3:.1f} "
-            f"ms late ({next(iter(latest.values()))}), {then}: this machine is busy with other "
-            "things"
-        )
-    failed = [str(next(iter(row.values()))) for row in rows if row["failed"] > 0]
-    return [
-        *found,
-        *([f"some requests had no answer at all: {', '.join(failed)}"] if failed else []),
-    ]
+    busy = f"{late(latest)} ({next(iter(latest.values()))}), {then}"
+    failed = ", ".join(str(next(iter(row.values()))) for row in rows if row["failed"] > 0)
+    said = {
+        f"{busy}: this machine is busy with other things": latest["send_lag_p99_s"] > most_s,
+        f"some requests had no answer at all: {failed}": failed,
+    }
+    return [sentence for sentence, holds in said.items() if holds]
 
 
 class Steps:
@@ -239,18 +308,15 @@ class Steps:
     """
 
     def __init__(self, progress: Progress | None, total_s: float) -> None:
-        self._progress = progress
-        self._total_s = total_s
-        self._before_s = 0.0
-        self._step_s = 0.0
+        self._progress, self._total_s = progress, total_s
+        self._before_s = self._step_s = 0.0
         self._doing = ""
 
     def begin(self, doing: str, expected_s: float) -> None:
         """Go on to the next part."""
         self._before_s += self._step_s
-        self._step_s = expected_s
-        self._doing = doing
-        self(0, 0, 1)
+        self._step_s, self._doing = expected_s, doing
+        self.tell(doing, 0.0)
 
     def expect(self, left_s: float) -> None:
         """Go by another guess of how long what is left takes, from the end of this part on."""
@@ -261,9 +327,8 @@ class Steps:
         if self._progress is not None:
             done_s = self._before_s + self._step_s * part
             left_s = max(self._total_s - done_s, 0.0)
-            self._progress(
-                f"{doing}, {left_s:.0f} s left", min(done_s / max(self._total_s, 1e-9), 1.0)
-            )
+            share = min(done_s / max(self._total_s, 1e-9), 1.0)
+            self._progress(f"{doing}, {left_s:.0f} s left", share)
 
     def __call__(self, due: int, ended: int, planned: int) -> None:
         """Tell how far the part is: `ended` of `planned`."""

@@ -7,11 +7,10 @@ stopped; both twins then predict, from the file alone, what was measured.
 
 from __future__ import annotations
 
-import copy
 import math
-import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,22 +22,23 @@ from inferway.experiments.claim import Claim
 from inferway.experiments.curves import Curve, Panel, panels
 from inferway.experiments.figure import save
 from inferway.experiments.machine import cores
+from inferway.experiments.runner import Point, in_turn
+from inferway.experiments.text import milliseconds, percent, relative, table
 from inferway.loadgen import NetworkRecord, drive_network, network_summary
-from inferway.site.fleet import fleet_of
-from inferway.studies.live.calibration import calibrate, times_of
 from inferway.studies.live.comparison import (
-    TASK,
     LiveComparison,
     Progress,
+    Row,
     Steps,
+    alone,
     claim,
-    site_of,
-    template,
+    late,
     with_service,
+    workplace,
     write,
 )
 from inferway.studies.live.nodes import NodesUsage, NodesWatch, network
-from inferway.studies.live.servers import DemoError, launch
+from inferway.studies.live.servers import DemoError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,20 +47,25 @@ if TYPE_CHECKING:
     from inferway.deployment import Deployment
     from inferway.twin.result import NetworkResult
 
+# The policy that places nothing; its gain is what serving and forwarding cost.
 REPOSITORY: Final = "repository"
-"""The policy that places nothing; its gain is what serving and forwarding cost."""
 POLICIES: Final = ("infida", "static-greedy", "olag", REPOSITORY)
-SLOTS: Final = 6
-"""For each policy."""
+SLOTS: Final = 6  # for each policy
+# What the whole comparison may take: below three minutes, also where compiling takes long.
 WITHIN_S: Final = 165.0
-"""What the whole comparison may take: below three minutes, also where compiling takes long."""
-CLOSE: Final = 0.1
-"""How far the measured gain may be from the event twin's."""
+CLOSE: Final = 0.1  # how far the measured gain may be from the event twin's
+# Share of the machine's CPU time that nodes and generator may take, for the gain to say much.
 MOST_CPU: Final = 0.5
-"""Share of the machine's CPU time that nodes and generator may take, for the gain to say much."""
+# How long a model of the zoo takes from the order to its first request: the files are here, and
+# the nodes' log had 10 to 50 ms between one copy and the next.
 LOAD_S: Final = 0.03
-"""How long a model of the zoo takes from the order to its first request: the files are here, and
-the nodes' log had 10 to 50 ms between one copy and the next."""
+# Of a row, in JSON. Rows have more: gains and moved bytes by slot; `twin`, what both twins say,
+# None where not run; `cpu_share`, the CPU time of all nodes and the generator, of what the
+# machine's cores have; `other_share`, that of all other programs, None where nobody says it.
+PRINTED: Final = (
+    *("policy", "ntag_ms", "predicted_ntag_ms", "slot_ntag_ms", "latency_s", "accuracy"),
+    *("moved_bytes_per_slot", "lost", "errors"),
+)
 
 _FILE: Final = "network.yaml"
 _NAMES: Final = {REPOSITORY: "repository-only"}
@@ -68,10 +73,8 @@ _MIB: Final = 2**20
 _EACH_S: Final = 0.6
 _READY_S: Final = 120.0
 _LATE_S: Final = 5e-3
-_SLOWER: Final = 1.2
-"""How much longer than the first network the others may take to start."""
-_OTHERS: Final = 0.15
-"""Share of the machine that other programs may take without being mentioned."""
+_SLOWER: Final = 1.2  # how much longer than the first network the others may take to start
+_OTHERS: Final = 0.15  # of the machine that other programs may take without being mentioned
 # Guesses of how long the parts besides the requests take.
 _CALIBRATION_S: Final = 8.0
 _START_S: Final = 10.0
@@ -79,24 +82,8 @@ _AROUND_S: Final = 4.0  # waiting for a slot to begin, the last answers, stoppin
 _TWIN_S: Final = 2.0
 
 
-Row = dict[str, Any]
-"""A policy on the common requests, and `twin`: what both twins say of it, None where not run.
-
-Gains and moved bytes come by slot, too. `cpu_share` is the CPU time of all nodes and the generator,
-of what the machine's cores have, and `other_share` that of all other programs, None where nobody
-says it.
-"""
-PRINTED: Final = (
-    *("policy", "ntag_ms", "predicted_ntag_ms", "slot_ntag_ms", "latency_s", "accuracy"),
-    *("moved_bytes_per_slot", "lost", "errors"),
-)
-"""Of a row, in JSON."""
-
-
 def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float) -> Table:
     """Lay out gains and latencies, live and in both twins."""
-    from inferway.experiments.text import milliseconds, relative, table
-
     cells = []
     for row in rows:
         twin, gain = row["twin"], f"{row['ntag_ms']:.1f}"
@@ -123,7 +110,6 @@ def gain_table(rows: Sequence[Row], slots: int, slot_s: float, rate_per_s: float
 
 def service_table(rows: Sequence[Row]) -> Table:
     """Lay out what was answered, and what it took."""
-    from inferway.experiments.text import percent, table
 
     def moved(row: Row | None) -> str:
         return "-" if row is None else f"{row['moved_bytes_per_slot'] / _MIB:.2f}"
@@ -223,28 +209,21 @@ def compare_placements(
     """
     began = time.monotonic()
     out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
-        folder = Path(name)
-        plain = folder / _FILE
-        plain.write_text(template(_FILE), encoding="utf-8")
-        deployment = inferway.load(plain)
+    with workplace(_FILE) as (folder, deployment):
         slot_s = slot_of(deployment)
         each_s = slots * slot_s + _START_S + _AROUND_S + _TWIN_S
         steps = Steps(progress, _CALIBRATION_S + len(policies) * each_s)
         steps.begin("measuring this machine", _CALIBRATION_S)
-        alone = write(site_of(deployment), folder / "alone.yaml")
-        with launch(alone) as launched:
-            expected = times_of(fleet_of(inferway.load(alone), TASK))
-            url = launched.url(_READY_S)
-            service_s = calibrate(url, expected, each_s=_EACH_S, progress=steps).service_s
+        service_s = alone(deployment, folder, steps, _READY_S, _EACH_S)
         left = write(with_service(deployment, service_s), out / _FILE)
-        demo = _Driven(inferway.load(left), folder, seed, slots, began + within_s, steps)
+        demo = _Driven(
+            *(inferway.load(left), folder, seed, slots, len(policies), began + within_s, steps)
+        )
+        runs = [Point({"policy": one}, demo.drive, {"policy": one}) for one in policies]
+        twins = [Point({"policy": one}, demo.foresee, {"policy": one}) for one in policies]
         interrupted = False
         try:
-            for policy in policies:
-                demo.drive(policy, len(policies))
-            for policy in policies:
-                demo.foresee(policy)
+            in_turn([*runs, *twins])
         except KeyboardInterrupt:
             if not demo.rows:
                 raise
@@ -282,38 +261,30 @@ def placed(deployment: Deployment, policy: str, slots: int) -> dict[str, Any]:
     """
     from ruamel.yaml import YAML
 
-    source = deployment.with_(placement=policy).source
-    assert source is not None
+    data = deployment.with_(placement=policy).source.data
     if policy not in HINDSIGHT:
-        return source.data
-    data = copy.deepcopy(source.data)
-    del data["placement"]
+        return data
     nodes: dict[str, Any] = YAML(typ="safe").load(
         inferway.place(deployment, policy=policy, slots=slots).yaml
     )
-    return data | nodes
+    return {name: part for name, part in data.items() if name != "placement"} | nodes
 
 
+@dataclass
 class _Driven:
     """What is known so far, policy by policy."""
 
-    def __init__(
-        self,
-        deployment: Deployment,
-        folder: Path,
-        seed: int,
-        slots: int,
-        end_s: float,
-        steps: Steps,
-    ) -> None:
-        self.deployment, self.slots = deployment, slots
-        self.rows: dict[str, Row] = {}
-        self._records: dict[str, NetworkRecord] = {}
-        self._folder, self._seed, self._end_s = folder, seed, end_s
-        self._slot_s = slot_of(deployment)
-        self._steps = steps
+    deployment: Deployment
+    folder: Path
+    seed: int
+    slots: int
+    policies: int
+    end_s: float
+    steps: Steps
+    rows: dict[str, Row] = field(default_factory=dict)
+    records: dict[str, NetworkRecord] = field(default_factory=dict)
 
-    def drive(self, policy: str, policies: int) -> None:
+    def drive(self, policy: str) -> None:
         """Run a policy's nodes, send them the requests, and keep what they answered.
 
         Raises
@@ -321,29 +292,29 @@ class _Driven:
         KeyboardInterrupt
             After Ctrl-C; what was answered in whole slots until then is kept.
         """
-        steps, began = self._steps, time.monotonic()
+        steps, began = self.steps, time.monotonic()
         steps.begin(f"{policy}: starting the nodes", _START_S)
         data = placed(self.deployment, _NAMES.get(policy, policy), self.slots)
-        file = write(data, self._folder / f"{policy}.yaml")
-        with network(inferway.load(file), self._folder / policy) as up:
+        file = write(data, self.folder / f"{policy}.yaml")
+        with network(inferway.load(file), self.folder / policy) as up:
             if not self.rows:
-                self._fit(policies, time.monotonic() - began)
-            steps.begin(policy, self.slots * self._slot_s + _AROUND_S)
-            with NodesWatch(up, self._slot_s) as watch:
+                self._fit(time.monotonic() - began)
+            steps.begin(policy, self.slots * slot_of(self.deployment) + _AROUND_S)
+            with NodesWatch(up, slot_of(self.deployment)) as watch:
                 record = drive_network(
                     self.deployment,
                     {node: up.url(node) for node in up.nodes},
-                    duration_s=self.slots * self._slot_s,
-                    seed=self._seed,
+                    duration_s=self.slots * slot_of(self.deployment),
+                    seed=self.seed,
                     with_slots=True,
                     progress=lambda doing, part: steps.tell(f"{policy}: {doing}", part),
                 )
         slots = self.slots
         if record.interrupted:
-            slots = math.floor(record.sent_s[-1] / self._slot_s) if len(record) else 0
+            slots = math.floor(record.sent_s[-1] / slot_of(self.deployment)) if len(record) else 0
             record = record.only(record.slot < slots)
         if slots:
-            self._records[policy] = record
+            self.records[policy] = record
             usage = watch.usage(record.began_s, slots)
             self.rows[policy] = _row(policy, record, usage, self.deployment)
         if record.interrupted:
@@ -351,19 +322,18 @@ class _Driven:
 
     def foresee(self, policy: str) -> None:
         """Have both twins predict what a policy led to."""
-        row = self.rows[policy]
-        self._steps.begin(f"{policy}: simulating", _TWIN_S)
-        entered = 0
+        row, entered = self.rows[policy], 0
+        self.steps.begin(f"{policy}: simulating", _TWIN_S)
 
         def tell(number: int) -> None:
             nonlocal entered
             entered += number
-            self._steps.tell(f"{policy}: simulating", entered / row["offered"])
+            self.steps.tell(f"{policy}: simulating", entered / row["offered"])
 
         name = _NAMES.get(policy, policy)
-        twin = predict(self.deployment, name, slots=self.slots, seed=self._seed, progress=tell)
-        row["twin"] = twin
-        row |= {"predicted_ntag_ms": twin["ntag_ms"], "slot_ntag_ms": twin["slot_ntag_ms"]}
+        twin = predict(self.deployment, name, slots=self.slots, seed=self.seed, progress=tell)
+        row |= {"twin": twin, "predicted_ntag_ms": twin["ntag_ms"]}
+        row["slot_ntag_ms"] = twin["slot_ntag_ms"]
 
     def write(self, out: Path) -> tuple[Path, ...]:
         """Write the figure, every request, and every slot."""
@@ -372,27 +342,26 @@ class _Driven:
         requests = pd.concat(
             [
                 pd.DataFrame(record.to_frame()).assign(policy=policy)
-                for policy, record in self._records.items()
+                for policy, record in self.records.items()
             ],
             ignore_index=True,
         )
-        for name in ("policy", *requests.columns):
-            if requests[name].dtype == object:  # names repeat on every row
-                requests[name] = requests[name].astype("category")
-        slots = pd.concat([_slots(one, self._slot_s) for one in self.rows.values()])
+        # Names repeat on every row.
+        names = [name for name in requests.columns if requests[name].dtype == object]
+        requests = requests.astype(dict.fromkeys(names, "category"))
+        slots = pd.concat([_slots(one, slot_of(self.deployment)) for one in self.rows.values()])
         paths = (out / "network-requests.parquet", out / "network-slots.parquet")
-        requests.to_parquet(paths[0], index=False)
-        slots.to_parquet(paths[1], index=False)
-        figure = draw(out / "network", list(self.rows.values()), self._slot_s)
-        return (*figure, *paths)
+        for frame, path in zip((requests, slots), paths, strict=True):
+            frame.to_parquet(path, index=False)
+        return (*draw(out / "network", list(self.rows.values()), slot_of(self.deployment)), *paths)
 
-    def _fit(self, policies: int, start_s: float) -> None:
+    def _fit(self, start_s: float) -> None:
         """Take as many slots as the time allows, a third of those asked for at least."""
-        others_s = (policies - 1) * _SLOWER * start_s + policies * (_AROUND_S + _TWIN_S)
-        left_s = self._end_s - time.monotonic() - others_s
-        fit = math.floor(left_s / policies / self._slot_s)
+        others_s = (self.policies - 1) * _SLOWER * start_s + self.policies * (_AROUND_S + _TWIN_S)
+        left_s = self.end_s - time.monotonic() - others_s
+        fit = math.floor(left_s / self.policies / slot_of(self.deployment))
         self.slots = min(max(fit, math.ceil(self.slots / 3)), self.slots)
-        self._steps.expect(others_s + policies * self.slots * self._slot_s)
+        self.steps.expect(others_s + self.policies * self.slots * slot_of(self.deployment))
 
 
 def slot_of(deployment: Deployment) -> float:
@@ -440,8 +409,10 @@ def predict(
 
 
 def _by_slot(result: NetworkResult) -> list[float]:
-    asked = np.where(result.requests > 0, result.requests, np.nan)
-    return list((result.gain / asked).tolist())
+    gain_ms: list[float] = (
+        result.gain / np.where(result.requests > 0, result.requests, np.nan)
+    ).tolist()
+    return gain_ms
 
 
 def _row(policy: str, record: NetworkRecord, usage: NodesUsage, deployment: Deployment) -> Row:
@@ -495,18 +466,19 @@ def _slots(row: Row, slot_s: float) -> pd.DataFrame:
 
 def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
     """Draw the gain by slot of each policy, measured and by both twins; PNG and SVG."""
-
-    def curve(label: str, gain_ms: Sequence[float], color: int, dash: str) -> Curve:
-        middle = [(slot + 0.5) * slot_s for slot in range(len(gain_ms))]
-        return Curve(label, middle, list(gain_ms), color=color, dash=dash)
-
-    curves = {row["policy"]: [curve("measured", row["gain_ms"], 0, "-")] for row in rows}
+    curves: dict[str, list[Curve]] = {}
     for row in rows:
-        if row["twin"] is not None:
-            curves[row["policy"]] += [
-                curve("event twin", row["twin"]["gain_ms"], 1, "--"),
-                curve("slot twin", row["twin"]["slot_gain_ms"], 2, ":"),
-            ]
+        twin = row["twin"] or {}
+        looks = {
+            "measured": (row["gain_ms"], "-"),
+            "event twin": (twin.get("gain_ms"), "--"),
+            "slot twin": (twin.get("slot_gain_ms"), ":"),
+        }
+        curves[row["policy"]] = [
+            Curve(label, [(k + 0.5) * slot_s for k in range(len(y))], y, color=color, dash=dash)
+            for color, (label, (y, dash)) in enumerate(looks.items())
+            if y is not None
+        ]
     every = [y for shown in curves.values() for one in shown for y in one.y if math.isfinite(y)]
     low, high = min([0.0, *every]), max([0.0, *every])
     room = 0.05 * max(high - low, 1.0)
@@ -521,21 +493,15 @@ def draw(path: Path, rows: Sequence[Row], slot_s: float) -> tuple[Path, Path]:
 def _warnings(rows: Sequence[Row]) -> list[str]:
     found = []
     for row in rows:
-        policy, other_share = row["policy"], row["other_share"]
-        if row["cpu_share"] > MOST_CPU:
-            found.append(
-                f"{policy}: nodes and generator took {row['cpu_share']:.0%} of this machine's "
-                f"CPU time, more than {MOST_CPU:.0%}: they wait for each other, so the gain says "
-                "little"
-            )
-        if other_share is not None and other_share > _OTHERS:
-            found.append(
-                f"{policy}: other programs took {other_share:.0%} of this machine's CPU "
-                "time, so latencies are partly theirs"
-            )
-        if row["send_lag_p99_s"] > _LATE_S:
-            found.append(
-                f"{policy}: the generator sent 1 request in 100 more than "
-                f"{row['send_lag_p99_s'] * 1e3:.1f} ms late, and its own lateness counts"
-            )
+        policy, other_share = row["policy"], row["other_share"] or 0.0
+        said = {
+            f"nodes and generator took {row['cpu_share']:.0%} of this machine's CPU time, more "
+            f"than {MOST_CPU:.0%}: they wait for each other, so the gain says little": (
+                row["cpu_share"] > MOST_CPU
+            ),
+            f"other programs took {other_share:.0%} of this machine's CPU time, so latencies are "
+            "partly theirs": other_share > _OTHERS,
+            f"{late(row)}, and its own lateness counts": row["send_lag_p99_s"] > _LATE_S,
+        }
+        found += [f"{policy}: {sentence}" for sentence, holds in said.items() if holds]
     return found

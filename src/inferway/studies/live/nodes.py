@@ -7,7 +7,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,39 +19,50 @@ from inferway.studies.live.servers import DemoError
 if TYPE_CHECKING:
     from inferway.deployment import Deployment
 
-_BEFORE: Final = 0.05
-"""How long before a slot's end nodes are asked, as a share of the slot."""
+_BEFORE: Final = 0.05  # how long before a slot's end nodes are asked, as a share of the slot
 _PATIENCE_S: Final = 60.0
 _LOOK_S: Final = 0.1
 _STAT: Final = Path("/proc/stat")
+# Columns of a processor's times that are work: user, nice, system, interrupts.
 _WORKING: Final = (0, 1, 2, 5, 6)
-"""Columns of a processor's times that are work: user, nice, system, interrupts."""
 
 
 class Reading(NamedTuple):
-    """All nodes' numbers at one moment."""
+    """All nodes' numbers at one moment.
+
+    Attributes
+    ----------
+    time_s
+        Seconds since 1970.
+    cpu_s, moved_bytes
+        CPU time of all nodes' processes, and what they loaded, since their start.
+    machine_s
+        CPU time of everything on this machine since it was started; None where nobody says it.
+    """
 
     time_s: float
-    """Seconds since 1970."""
     cpu_s: float
-    """CPU time of all nodes' processes since their start."""
     moved_bytes: float
-    """Loaded by all nodes since their start."""
     machine_s: float | None
-    """CPU time of everything on this machine since it was started; None where nobody says it."""
 
 
 class NodesUsage(NamedTuple):
-    """Numbers of all nodes over some slots."""
+    """Numbers of all nodes over some slots.
+
+    Attributes
+    ----------
+    lasted_s
+        From the reading before the first slot to that at the end of the last.
+    cpu_s, machine_s
+        Of the nodes, and of the whole machine, in this time; None where nobody says it.
+    moved_bytes
+        By slot.
+    """
 
     lasted_s: float
-    """From the reading before the first slot to that at the end of the last."""
     cpu_s: float
-    """Of the nodes, in this time."""
     machine_s: float | None
-    """Of the whole machine; None where nobody says it."""
     moved_bytes: tuple[float, ...]
-    """By slot."""
 
 
 @contextmanager
@@ -86,12 +97,11 @@ class _Cluster(LocalCluster):
 def _wait_until_served(up: LocalCluster) -> None:
     """Wait until each task is served at each node where its requests enter."""
     end_s = time.monotonic() + _PATIENCE_S
-    for task, entries in up.entries.items():
-        for node in entries:
-            while not _answers(f"{up.url(node)}/v2/models/{task}/ready"):
-                if time.monotonic() > end_s:
-                    raise DemoError(f"node {node} does not serve the task {task}")
-                time.sleep(_LOOK_S)
+    for task, node in ((task, node) for task, entries in up.entries.items() for node in entries):
+        while not _answers(f"{up.url(node)}/v2/models/{task}/ready"):
+            if time.monotonic() > end_s:
+                raise DemoError(f"node {node} does not serve the task {task}")
+            time.sleep(_LOOK_S)
 
 
 def _answers(url: str) -> bool:
@@ -134,52 +144,35 @@ class NodesWatch:
         """
         if self._fault is not None:
             raise DemoError(str(self._fault)) from self._fault
-        last_in: dict[int, Reading] = {}
-        for reading in sorted(self._readings):
-            slot = math.floor((reading.time_s - began_s) / self._slot_s)
-            last_in[max(slot, -1)] = reading
+        last_in = {
+            max(math.floor((one.time_s - began_s) / self._slot_s), -1): one
+            for one in sorted(self._readings)
+        }
         known = [last_in[slot] for slot in range(-1, slots) if slot in last_in]
         if len(known) < slots + 1:
             raise DemoError("the nodes took longer than a slot to say how they are")
         first, last = known[0], known[-1]
-        machine = None
-        if first.machine_s is not None and last.machine_s is not None:
-            machine = last.machine_s - first.machine_s
+        ends = (first.machine_s, last.machine_s)
         return NodesUsage(
             last.time_s - first.time_s,
             last.cpu_s - first.cpu_s,
-            machine,
+            None if ends[0] is None or ends[1] is None else ends[1] - ends[0],
             tuple(b.moved_bytes - a.moved_bytes for a, b in pairwise(known)),
         )
 
     def _run(self) -> None:
         margin_s = _BEFORE * self._slot_s
-        while True:
-            wait_s = self._slot_s - (time.time() + margin_s) % self._slot_s
-            if self._over.wait(wait_s):
-                return
-            try:
+        try:
+            while not self._over.wait(self._slot_s - (time.time() + margin_s) % self._slot_s):
                 self._read()
-            except ClusterError as error:
-                self._fault = error
-                return
+        except ClusterError as error:
+            self._fault = error
 
     def _read(self) -> None:
-        time_s = time.time()
+        time_s, machine_s = time.time(), None
         told = [self._up.admin(node, _PATIENCE_S) for node in self._up.nodes]
-        self._readings.append(
-            Reading(
-                time_s,
-                sum(one["cpu_s"] for one in told),
-                sum(one["moved_bytes"] for one in told),
-                _machine_s(),
-            )
-        )
-
-
-def _machine_s() -> float | None:
-    try:
-        columns = _STAT.read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
-    except OSError:  # not Linux
-        return None
-    return sum(int(columns[k]) for k in _WORKING) / os.sysconf("SC_CLK_TCK")
+        cpu_s, moved = (sum(one[what] for one in told) for what in ("cpu_s", "moved_bytes"))
+        with suppress(OSError):  # not Linux
+            columns = _STAT.read_text(encoding="utf-8").split("\n", 1)[0].split()[1:]
+            machine_s = sum(int(columns[k]) for k in _WORKING) / os.sysconf("SC_CLK_TCK")
+        self._readings.append(Reading(time_s, cpu_s, moved, machine_s))

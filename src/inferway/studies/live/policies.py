@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -19,12 +18,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-import inferway
 from inferway.catalog.zoo import testset
 from inferway.deployment.workloads import MapArrivals
 from inferway.dispatch.bounds import max_rate, solve
 from inferway.experiments.claim import Claim
+from inferway.experiments.figure import Mark, save, trade_off
 from inferway.experiments.machine import cores
+from inferway.experiments.text import accuracy, milliseconds, percent, points, relative, table
 from inferway.loadgen import Record, summary
 from inferway.loadgen.access import signature
 from inferway.loadgen.message import body
@@ -35,6 +35,7 @@ from inferway.studies.live.comparison import (
     ImageStream,
     LiveComparison,
     Progress,
+    Row,
     Steps,
     claim,
     fitting,
@@ -43,6 +44,7 @@ from inferway.studies.live.comparison import (
     template,
     warnings_of,
     with_service,
+    workplace,
     write,
 )
 from inferway.studies.live.servers import DemoError, launch, simulate
@@ -52,31 +54,26 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 POLICIES: Final = ("fastest-only", "most-accurate-only", "tad-op", "priced")
-DURATION_S: Final = 24.0
-"""Length of the stream for each policy."""
+DURATION_S: Final = 24.0  # of the stream for each policy
+# What the whole comparison may take: below two minutes, also where compiling takes long.
 WITHIN_S: Final = 108.0
-"""What the whole comparison may take: below two minutes, also where compiling takes long."""
+# How far the mean profile accuracy of a finite run may stay below the target.
 PROFILE_SLACK: Final = 0.001
-"""How far the mean profile accuracy of a finite run may stay below the target."""
+# By how much the tail of the most accurate variant alone is longer, at least.
 SPEEDUP: Final = 3.0
-"""By how much the tail of the most accurate variant alone is longer, at least."""
+# Mean lengths of a quiet phase and of a burst.
 QUIET_S: Final = 1.4
 BURST_S: Final = 0.7
-"""Mean lengths of a quiet phase and of a burst."""
 
 _FILE: Final = "digits.yaml"
 _BOUND: Final = "lower bound (LP)"
 _LINE_POINTS: Final = 200
 _LATE_S: Final = 2e-3
 _PART: Final = BURST_S / (QUIET_S + BURST_S)
-_OVERLOAD: Final = 1.25
-"""Mean rate over what the most accurate variant carries alone."""
-_SWING: Final = 2.5
-"""Rate of a burst over the quiet one, where the fleet can carry it."""
-_PEAK_LOAD: Final = 0.75
-"""Rate of a burst over the greatest feasible rate, at most."""
-_CALM: Final = 0.9
-"""Quiet rate over that of a burst, at most."""
+_OVERLOAD: Final = 1.25  # mean rate over what the most accurate variant carries alone
+_SWING: Final = 2.5  # rate of a burst over the quiet one, where the fleet can carry it
+_PEAK_LOAD: Final = 0.75  # rate of a burst over the greatest feasible rate, at most
+_CALM: Final = 0.9  # quiet rate over that of a burst, at most
 _TYPICAL: Final = 0.02
 _TRIES: Final = 200
 # Guesses of how long the parts besides the streams take, for the progress bar only.
@@ -88,12 +85,18 @@ _TWIN_S: Final = 1.5
 
 @dataclass(frozen=True)
 class TwoLevels:
-    """Rates per second of a stream that switches between two levels."""
+    """Rates per second of a stream that switches between two levels.
+
+    Attributes
+    ----------
+    feasible_per_s
+        Greatest rate at which the target can be kept.
+    most_accurate_per_s
+        What the most accurate variant carries alone.
+    """
 
     feasible_per_s: float
-    """Greatest rate at which the target can be kept."""
     most_accurate_per_s: float
-    """What the most accurate variant carries alone."""
     quiet_per_s: float
     burst_per_s: float
 
@@ -149,14 +152,8 @@ def choose(fleet: Fleet, target: float, cores: int) -> TwoLevels:
     return TwoLevels(feasible, alone, quiet, burst)
 
 
-Row = dict[str, Any]
-"""A policy on the common stream; its latencies are from the intended send times."""
-
-
 def latency_table(target: float, rows: Sequence[Row], bound: Row, load: TwoLevels) -> Table:
     """Lay out accuracies and latencies beside the bound."""
-    from inferway.experiments.text import accuracy, milliseconds, percent, table
-
     times_s = ("mean_s", "p50_s", "p95_s", "p99_s")
     cells = [
         [
@@ -186,8 +183,6 @@ def shares_table(
     target: float, rows: Sequence[Row], bound: Row, accuracies: Mapping[str, float]
 ) -> Table:
     """Lay out who gave which part of the answers; variants come with their profile accuracies."""
-    from inferway.experiments.text import percent, table
-
     shown = [(row["policy"], row["shares"], row["profile_accuracy"]) for row in rows]
     return table(
         "Answers by variant, and the mean of their accuracies by profile",
@@ -201,8 +196,6 @@ def shares_table(
 
 def twin_table(twins: Mapping[str, Row]) -> Table:
     """Lay out recorded runs against their simulations."""
-    from inferway.experiments.text import milliseconds, points, relative, table
-
     cells = []
     for policy, trace in twins.items():
         row, error = [policy], trace["error"]
@@ -283,18 +276,13 @@ def compare_policies(
         When a server does not start or answers nothing.
     """
     began = time.monotonic()
-    text = template(_FILE)
     steps = Steps(progress, _CALIBRATION_S + len(policies) * (duration_s + _START_S + _TWIN_S))
-    with tempfile.TemporaryDirectory(prefix="inferway-demo-") as name:
-        folder = Path(name)
-        plain = folder / _FILE
-        plain.write_text(text, encoding="utf-8")
-        deployment = inferway.load(plain)
+    with workplace(_FILE) as (folder, deployment):
         target = deployment.tasks[TASK].accuracy_target
         assert target is not None
         fleet = fleet_of(deployment, TASK)
         steps.begin("measuring this machine: starting a server", 2 * _START_S)
-        with launch(plain) as launched:
+        with launch(deployment.path) as launched:
             url = launched.url()
             steps.begin("measuring this machine", _CALIBRATION_S - 2 * _START_S)
             calibration = calibrate(url, times_of(fleet), progress=steps)
@@ -309,26 +297,38 @@ def compare_policies(
             for policy in policies
         }
         recordings = {policy: folder / f"{policy}-recording" for policy in policies}
-        steps.begin("starting a server for each policy", len(policies) * _START_S)
-        rows = []
         accuracies = dict(zip(fleet.variants, fleet.accuracy.tolist(), strict=True))
+        steps.begin("starting a server for each policy", len(policies) * _START_S)
         with serving(files, recordings) as urls:
             left_s = (began + within_s - time.monotonic()) / len(policies) - _PAUSE_S
             duration_s = fitting(duration_s, left_s)
             stream = requests(load.arrivals(duration_s, seed), seed)
-            for policy, url in urls.items():
-                steps.begin(policy, duration_s)
-                record = stream.send(url, steps)
-                rows.append(_measured(policy, record, accuracies, stream, seed))
+            rows = stream.measured(
+                *(urls, steps, duration_s),
+                lambda policy, record: _measured(policy, record, accuracies, stream, seed),
+            )
         # With the servers gone: their recordings are complete, and the cores are free.
         steps.begin("simulating what was recorded", len(policies) * _TWIN_S)
         twins, lost = replayed(TASK, files, recordings)
-    bound = _bound(
-        as_measured(fleet, calibration.least_s), target, len(stream.times_s) / duration_s
+    rate_per_s = len(stream.times_s) / duration_s
+    bound = _bound(as_measured(fleet, calibration.least_s), target, rate_per_s)
+    columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
+    drawn = trade_off(
+        [Mark(*(row[column] for column in columns)) for row in rows],
+        bound=bound["line"],
+        target=target,
+        title="Latency against accuracy, one machine, the same requests",
+        latency_label="mean latency (whisker: 95th percentile)",
     )
-    out.mkdir(parents=True, exist_ok=True)
+    figure = save(drawn, out / "demo")
     (out / "request.json").write_bytes(request)
-    figure = _figure(out / "demo", rows, bound, target)
+    warnings = warnings_of(rows, _LATE_S, "so latencies are partly its own")
+    if not load.telling:
+        little = (
+            f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
+            f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
+        )
+        warnings.insert(0, little)
     return LiveComparison(
         rows=rows,
         found={
@@ -348,10 +348,10 @@ def compare_policies(
             shares_table(target, rows, bound, accuracies),
             *([twin_table(twins)] if twins else []),
         ],
-        closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out, text)],
+        closing=[f"\nFigure: {figure[0]} and {figure[1].name}", _next_steps(out)],
         began=began,
         seed=seed,
-        warnings=[*_warnings(load, rows), *lost],
+        warnings=[*warnings, *lost],
     )
 
 
@@ -360,10 +360,7 @@ def replayed(
 ) -> tuple[dict[str, Any], list[str]]:
     """Simulate recorded runs; by name what ``--trace`` says, and what could not be simulated."""
     options = {
-        name: [
-            *(str(file), "--trace", str(recordings[name])),
-            *("--replications", "4", "--workers", "1"),
-        ]
+        name: [str(file), "--trace", str(recordings[name]), "--replications", "4", "--workers", "1"]
         for name, file in files.items()
     }
     found, warnings = simulate(options, cores())
@@ -377,15 +374,13 @@ def _measured(
     answered = record.answered
     if found.accuracy is None or found.profile_accuracy is None:
         raise DemoError(f"{policy}: none of {found.offered} requests was answered as expected")
+    times_s = ("mean_s", "p50_s", "p95_s", "p99_s")
     return {
         "policy": policy,
         "accuracy": found.accuracy,
         "accuracy_interval": stream.interval(record.correct[answered], record.item[answered], seed),
         "profile_accuracy": found.profile_accuracy,
-        "mean_s": found.mean_s,
-        "p50_s": found.p50_s,
-        "p95_s": found.p95_s,
-        "p99_s": found.p99_s,
+        **{time_s: getattr(found, time_s) for time_s in times_s},
         "rejected": found.rejected / found.offered,
         "failed": found.failed / found.offered,
         "shares": {name: found.shares[name] for name in accuracies if name in found.shares},
@@ -413,50 +408,19 @@ def _bound(fleet: Fleet, target: float, rate_per_s: float) -> Row:
     }
 
 
-def _figure(path: Path, rows: Sequence[Row], bound: Row, target: float) -> tuple[Path, Path]:
-    from inferway.experiments.figure import Mark, save, trade_off
-
-    columns = ("policy", "accuracy", "accuracy_interval", "mean_s", "p95_s")
-    figure = trade_off(
-        [Mark(*(row[column] for column in columns)) for row in rows],
-        bound=bound["line"],
-        target=target,
-        title="Latency against accuracy, one machine, the same requests",
-        latency_label="mean latency (whisker: 95th percentile)",
-    )
-    return save(figure, path)
-
-
-def _warnings(load: TwoLevels, rows: Sequence[Row]) -> list[str]:
-    found = []
-    if not load.telling:
-        found.append(
-            f"the most accurate variant alone carries {load.most_accurate_per_s:.0f}/s, and no "
-            f"more than {load.mean_per_s:.0f}/s can be offered: the comparison shows little here"
-        )
-    return found + warnings_of(rows, _LATE_S, "so latencies are partly its own")
-
-
-def _next_steps(out: Path, text: str) -> str:
+def _next_steps(out: Path) -> str:
     """Return commands for a request of one's own that work from the current folder."""
-    example = Path("examples", _FILE)
+    text, example = template(_FILE), Path("examples", _FILE)
     if not example.is_file() or example.read_text(encoding="utf-8") != text:
         example = out / _FILE
         example.write_text(text, encoding="utf-8")
+    # By its name if that is this one, else by its path.
+    command, beside = "inferway", Path(sys.executable).with_name("inferway")
+    if beside.exists() and Path(shutil.which(command) or "") != beside:
+        near = beside.is_relative_to(Path.cwd())
+        command = str(beside.relative_to(Path.cwd()) if near else beside)
     # Short enough to stay on one line of a terminal, so that they can be copied.
     return (
-        f"\nA request of your own, in two terminals:\n  {_command()} serve {example}\n"
+        f"\nA request of your own, in two terminals:\n  {command} serve {example}\n"
         f"  curl -s localhost:8000/v2/models/{TASK}/infer -d @{out / 'request.json'}"
     )
-
-
-def _command() -> str:
-    """Return how to call inferway from here: by its name if that is this one, else by its path."""
-    beside = Path(sys.executable).with_name("inferway")
-    found = shutil.which("inferway")
-    if (found is not None and Path(found) == beside) or not beside.exists():
-        return "inferway"
-    try:
-        return str(beside.relative_to(Path.cwd()))
-    except ValueError:
-        return str(beside)

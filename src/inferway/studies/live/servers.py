@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
@@ -20,13 +20,11 @@ import msgspec
 
 from inferway.unreadable import UNREADABLE
 
+# How long a server may take until it is ready; the first start compiles the policies.
 READY_S: Final = 60.0
-"""How long a server may take until it is ready; the first start compiles the policies."""
-
 _STOP_S: Final = 10.0
 _TAIL: Final = 12
-_SIMULATED_S: Final = 60.0
-"""How long a simulation may take."""
+_SIMULATED_S: Final = 60.0  # that a simulation may take
 
 
 class DemoError(RuntimeError):
@@ -54,11 +52,28 @@ class Launched:
             When it ends or is not ready in time; the message has the end of its log.
         """
         assert self.process.stdout is not None
-        port = _port(self.process.stdout, time.monotonic() + ready_s)
-        if port is None:
-            why = "ended" if _ended(self.process) else f"was not ready within {ready_s:g} s"
-            raise DemoError(f"the server {why}; the end of its log:\n{_end_of(self.log)}")
-        return f"http://127.0.0.1:{port}"
+        output, deadline, said = self.process.stdout, time.monotonic() + ready_s, b""
+        while (left := deadline - time.monotonic()) > 0:
+            ready, _, _ = select.select([output], [], [], left)
+            chunk = os.read(output.fileno(), 65536) if ready else b""
+            if not chunk:
+                break
+            said += chunk
+            # A document that is not whole yet says nothing.
+            with suppress(*UNREADABLE):
+                found = msgspec.json.decode(said, type=_Ready)
+                if found.ready:
+                    return f"http://127.0.0.1:{found.http_port}"
+                break
+        why = f"was not ready within {ready_s:g} s"
+        # Its output is closed a moment before it is gone.
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(0.5)
+            why = "ended"
+        self.log.seek(0)
+        lines = self.log.read().decode(errors="replace").splitlines()
+        end = "\n".join(lines[-_TAIL:]) or "(empty)"
+        raise DemoError(f"the server {why}; the end of its log:\n{end}")
 
 
 @contextmanager
@@ -93,33 +108,6 @@ def launch(deployment: Path, record: Path | None = None) -> Iterator[Launched]:
             process.stdout.close()
 
 
-def _port(output: IO[bytes], deadline: float) -> int | None:
-    """Read until there is a document that says that the server is ready; None without one."""
-    said = b""
-    while (left := deadline - time.monotonic()) > 0:
-        if not select.select([output], [], [], left)[0]:
-            return None
-        chunk = os.read(output.fileno(), 65536)
-        if not chunk:
-            return None
-        said += chunk
-        try:
-            found = msgspec.json.decode(said, type=_Ready)
-        except UNREADABLE:
-            continue
-        return found.http_port if found.ready else None
-    return None
-
-
-def _ended(process: subprocess.Popen[bytes]) -> bool:
-    """Wait for its end, as its output is closed a moment before it is gone; False if it stays."""
-    try:
-        process.wait(0.5)
-    except subprocess.TimeoutExpired:
-        return False
-    return True
-
-
 def _stop(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGTERM)
     try:
@@ -127,12 +115,6 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-def _end_of(log: IO[bytes]) -> str:
-    log.seek(0)
-    lines = log.read().decode(errors="replace").splitlines()
-    return "\n".join(lines[-_TAIL:]) or "(empty)"
 
 
 def simulate(
@@ -144,8 +126,7 @@ def simulate(
     would be. What cannot be simulated has a warning in place of a result.
     """
     found, warnings = {}, []
-    names = list(options)
-    step = max(at_a_time, 1)
+    names, step = list(options), max(at_a_time, 1)
     for group in (names[start : start + step] for start in range(0, len(names), step)):
         with ExitStack() as running:
             started = {name: running.enter_context(_simulation(options[name])) for name in group}
@@ -155,11 +136,11 @@ def simulate(
                 except subprocess.TimeoutExpired:
                     warnings.append(f"the twin of {name} took more than {_SIMULATED_S:g} s")
                     continue
-                if process.returncode != 0:
+                if process.returncode == 0:
+                    found[name] = json.loads(output)
+                else:
                     said = errors.decode(errors="replace").strip().splitlines() or ["nothing"]
                     warnings.append(f"the twin of {name} could not be run: {said[-1]}")
-                    continue
-                found[name] = json.loads(output)
     return found, warnings
 
 
