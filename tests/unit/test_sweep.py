@@ -9,10 +9,7 @@ import pandas as pd
 import pytest
 
 from inferway import load
-from inferway.experiments import sweep_figure
-from inferway.experiments.axis import Axis, axis
-from inferway.experiments.sweep import Sweep, points_of
-from inferway.experiments.sweep_figure import settled
+from inferway.experiments.sweep import Axis, Sweep, axis, draw, points_of, settled
 
 FILE = """
 tasks:
@@ -163,7 +160,7 @@ def a_sweep(axes: list[Axis], mean_s: list[float], stable: list[bool]) -> Sweep:
 def test_the_figure_has_a_line_per_policy_the_bound_and_hollow_points() -> None:
     axes = [axis("policy=tad,priced"), axis("load=0.2:0.6:0.2")]
     shown = a_sweep(axes, [1.2, 1.1, 1.4, 1.3, 900.0, 2.0], [True] * 4 + [False, True])
-    figure = sweep_figure.figure(shown.axes, shown.frame)
+    figure = draw(shown.axes, shown.frame)
     assert figure is not None
     times, accuracies = figure.axes
     by_label = {line.get_label(): line for line in figure.legends[0].get_lines()}
@@ -190,4 +187,4 @@ def test_a_mean_that_has_not_settled_is_hollow() -> None:
 
 def test_without_numbers_there_is_no_figure() -> None:
     shown = a_sweep([axis("policy=tad,priced")], [1.0] * 6, [True] * 6)
-    assert sweep_figure.figure(shown.axes, shown.frame) is None
+    assert draw(shown.axes, shown.frame) is None

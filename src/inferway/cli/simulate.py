@@ -249,7 +249,7 @@ def _sweep(
 ) -> None:
     from inferway.deployment.setting import SettingError
     from inferway.experiments import sweep
-    from inferway.experiments.axis import axis
+    from inferway.experiments.sweep import axis
 
     deployment = options.opened(file)
     try:
@@ -289,10 +289,10 @@ def _sweep(
 
 
 def _figures(found: Sweep, folder: Path, title: str) -> list[Path]:
-    from inferway.experiments import sweep_figure
     from inferway.experiments.figure import save
+    from inferway.experiments.sweep import draw
 
-    drawn = sweep_figure.figure(found.axes, found.frame, title)
+    drawn = draw(found.axes, found.frame, title)
     return [] if drawn is None else [save(drawn, folder / "sweep")[0]]
 
 

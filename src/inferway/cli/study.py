@@ -133,7 +133,7 @@ def tables(
     json: terminal.Json = False,
 ) -> None:
     """Write the tables of claims, and how many reproduce, into Markdown pages between markers."""
-    from inferway.experiments.pages import write
+    from inferway.experiments.report import write
 
     chosen = _named(names)
     writable(out)

@@ -45,7 +45,7 @@ class PlacementResult(Placement):
 
     def plot(self) -> Figure:
         """Draw how many copies of each variant a node of each tier holds."""
-        from inferway.experiments.allocation import by_tier, heat_maps
+        from inferway.experiments.networks import by_tier, heat_maps
 
         grid = by_tier(self.network, np.asarray(self.allocation, np.float64))
         return heat_maps([grid], label="copies per node", title=f"placement by {self.policy}")

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from inferway.experiments.claim import Claim
 
 
 class Measure(NamedTuple):
@@ -106,3 +110,152 @@ def largest(values: Sequence[float]) -> float:
 def smallest(values: Sequence[float]) -> float:
     """The smallest; NaN where there is none, or one is no number."""
     return -largest([-value for value in values])
+
+
+METHODS: Final = {
+    "jackknife": "over trials: one left out at a time, Student's t",
+    "bootstrap": "over the simulator's standard errors: rows drawn anew, normal, less the bias",
+}
+"""By name: what `Claim.method` says."""
+EXPLAINED: Final = (
+    f"In brackets: 95 % intervals, {'; or '.join(METHODS.values())}. A claim whose interval "
+    "straddles its limit is not settled."
+)
+"""What the brackets in tables are."""
+
+_GROUPS: Final = 20
+"""At most so many trials are left out one by one; more are left out in groups."""
+_DRAWS: Final = 100
+_NORMAL: Final = 1.959964
+_SEED: Final = 1
+_EXACT: Final = 1e-12
+"""A value that moves by less is the same: sums of the same numbers differ in their last bits."""
+_RESAMPLES: Final = 4000
+_BLOCK: Final = 1_000_000
+"""Numbers of one block of resamples, which bounds the memory."""
+
+Again = Callable[[Results], Sequence[Claim]]
+Floats = NDArray[np.float64]
+
+
+def with_intervals(again: Again, results: Results) -> list[Claim]:
+    """Compute claims from rows, each with its interval where chance could change the value.
+
+    Parameters
+    ----------
+    again
+        Computes the claims from whatever rows there are.
+    results
+        All rows.
+    """
+    claims = list(again(results))
+    trials = results.distinct("trial")
+    columns = sorted({name for row in results.rows for name in row if f"{name}_se" in row})
+    if len(trials) < 3 and not columns:
+        return claims
+    value = np.array([one.value for one in claims])
+    if len(trials) >= 3:
+        method, half = "jackknife", _jackknife(claims, again, results, trials)
+        ends = value - half, value + half
+    else:
+        chance = np.random.default_rng(_SEED)
+        drawn = (_drawn(results, columns, chance) for _ in range(_DRAWS))
+        values = _values(claims, again, drawn)
+        method, center = "bootstrap", 2 * value - values.mean(axis=0)
+        half = _NORMAL * values.std(axis=0, ddof=1)
+        ends = np.minimum(center - half, value), np.maximum(center + half, value)
+
+    def with_interval(one: Claim, low: float, high: float) -> Claim:
+        # Not-a-number and infinity are wider than nothing, and what brings its own keeps it.
+        wide = math.isfinite(high - low) and high - low > _EXACT * max(1.0, abs(one.value))
+        if one.low is not None or not wide:
+            return one
+        return replace(one, low=low, high=high, method=METHODS[method])
+
+    return list(map(with_interval, claims, *(end.tolist() for end in ends)))
+
+
+def _jackknife(
+    claims: Sequence[Claim], again: Again, results: Results, trials: Sequence[Any]
+) -> Floats:
+    """Half the interval of each claim."""
+    from scipy.special import stdtrit
+
+    groups = min(len(trials), _GROUPS)
+    group_of = {trial: place % groups for place, trial in enumerate(trials)}
+    without = (
+        Results([row for row in results.rows if group_of.get(row.get("trial")) != left])
+        for left in range(groups)
+    )
+    spread = np.sqrt((groups - 1) * _values(claims, again, without).var(axis=0))
+    return np.asarray(float(stdtrit(groups - 1, 0.975)) * spread)
+
+
+def _drawn(results: Results, columns: Sequence[str], chance: np.random.Generator) -> Results:
+    """The rows with every measured mean drawn anew around what was measured."""
+    return Results(
+        [
+            row
+            | {
+                name: row[name] + chance.normal(0.0, float(row[f"{name}_se"]))
+                for name in columns
+                if math.isfinite(row.get(f"{name}_se", math.nan))
+            }
+            for row in map(dict, results.rows)
+        ]
+    )
+
+
+def _values(claims: Sequence[Claim], again: Again, others: Any) -> Floats:
+    """(others, claims) values; not a number where a claim is another one."""
+    every = [[one.value for one in again(other)] for other in others]
+    nothing = [math.nan] * len(claims)
+    values = np.array([row if len(row) == len(claims) else nothing for row in every])
+    return np.where(np.isfinite(values), values, np.nan)
+
+
+def cluster_bootstrap(values: ArrayLike, cluster: ArrayLike, *, seed: int) -> tuple[float, float]:
+    """95 % percentile interval of a mean whose values depend on each other within clusters.
+
+    Whole clusters are drawn with replacement, so that a thousand variations of one source image
+    do not pass for a thousand observations.
+
+    Parameters
+    ----------
+    values
+        Shape (N,): numbers or booleans, N > 0.
+    cluster
+        Shape (N,): which cluster each belongs to, any integers.
+    seed
+        Of the resampling.
+
+    Returns
+    -------
+    low, high
+        Quantiles of the resampled means.
+
+    Raises
+    ------
+    ValueError
+        When the arrays are empty or differ in length.
+
+    References
+    ----------
+    A. C. Davison and D. V. Hinkley, doi:10.1017/CBO9780511802843, Sec. 3.8.
+    """
+    value = np.asarray(values, np.float64)
+    _, index = np.unique(np.asarray(cluster), return_inverse=True)
+    if value.shape != index.shape or value.size == 0:
+        raise ValueError(f"{value.size} values in {index.size} clusters have no interval")
+    total = np.bincount(index, weights=value)
+    count = np.bincount(index).astype(np.float64)
+    rng = np.random.default_rng(seed)
+    share = np.full(len(count), 1 / len(count))
+    block = max(1, _BLOCK // len(count))
+    means = []
+    for start in range(0, _RESAMPLES, block):
+        rows = min(block, _RESAMPLES - start)
+        drawn = rng.multinomial(len(count), share, size=rows).astype(np.float64)
+        means.append((drawn @ total) / (drawn @ count))
+    low, high = np.quantile(np.concatenate(means), (0.025, 0.975)).tolist()
+    return low, high

@@ -11,11 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from inferway.experiments.claim import Claim, as_frame
-from inferway.experiments.intervals import with_intervals
 from inferway.experiments.machine import cores
-from inferway.experiments.results import Results
-from inferway.experiments.runner import Point, in_processes
-from inferway.experiments.store import ResultStore, key, version
+from inferway.experiments.results import Results, with_intervals
+from inferway.experiments.runner import Point, ResultStore, in_processes, key, version
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,14 +15,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pandas as pd
 
 from inferway.deployment import Deployment, DeploymentError, measured
-from inferway.deployment.setting import Setting, SettingError
+from inferway.deployment.setting import Setting, SettingError, setting
 from inferway.dispatch.deployed import bound
-from inferway.experiments.axis import MOST_POINTS, Axis, axis_of
-from inferway.experiments.runner import Point, in_threads
-from inferway.experiments.store import ResultStore
+from inferway.experiments.curves import Curve, Panel, panels
+from inferway.experiments.runner import Point, ResultStore, in_threads
 from inferway.experiments.text import table
 from inferway.twin import simulate
 from inferway.twin.simulation import INTERRUPTED
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
     from rich.table import Table
 
+MOST_POINTS: Final = 10_000  # of a sweep, and so of an axis
 MOST_ROWS: Final = 60  # of the table; the sweep's files hold all
 # What of a row a reader looks at first.
 _SHOWN: Final = (
@@ -39,8 +40,88 @@ _SHOWN: Final = (
     "bound.response_time_s", "stable", "error",
 )  # fmt: skip
 _WRITE_S: Final = 1.0  # finished points are on the disk after so long at most
+_MEAN: Final = "response_time_s.mean"
+_BOUND: Final = "bound.response_time_s"
+_LOOSE: Final = 0.5  # half the 95 % interval over the mean, above which a mean is none
+_DASHES: Final = ("-", "--", ":", "-.")
+_WIDE: Final = 20.0  # largest over smallest from which an axis is logarithmic
+_LEAST_SPAN: Final = 0.01  # of accuracies from the bottom of the figure to its top
+_MOST_TARGETS: Final = 4
+_MOST_MARKERS: Final = 40
+_NAMES: Final = {"load": "load", "rate": "arrival rate, 1/s", "accuracy_target": "accuracy target"}
 
 Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A key and its values, as ``key=start:stop:step`` or ``key=one,two`` says them.
+
+    Attributes
+    ----------
+    key
+        What is set: see `inferway.deployment.setting`.
+    values
+        In order; numbers with their unit, where they have one.
+    """
+
+    key: str
+    values: tuple[Setting, ...]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether all values are numbers of one unit."""
+        units = {value.unit for value in self.values}
+        return len(units) == 1 and all(value.number is not None for value in self.values)
+
+    @property
+    def unit(self) -> str:
+        """The values' common unit; empty where they have none."""
+        return self.values[0].unit if self.numeric else ""
+
+
+def axis(text: str) -> Axis:
+    """Read ``load=0.1:0.9:0.1`` (both ends included) or ``policy=tad,tad-op``.
+
+    Raises
+    ------
+    SettingError
+        Where a value is missing or makes no sense.
+    ValueError
+        Where it is neither.
+    """
+    key, _, written = (part.strip() for part in text.partition("="))
+    if not key or not written:
+        raise ValueError(
+            f"a sweep is KEY=START:STOP:STEP or KEY=VALUE,VALUE, such as load=0.1:0.9:0.1 or "
+            f"policy=tad,tad-op, not {text!r}"
+        )
+    ends = [setting(part) for part in written.split(":")]
+    if len(ends) == 3 and all(end.number is not None for end in ends):
+        return Axis(key, _range(f"{key}={written}", ends))
+    values = tuple(setting(part) for part in written.split(","))
+    if any(not value.text for value in values):
+        raise SettingError(text, "there is nothing between two commas, or at an end")
+    for i, value in enumerate(values):
+        if value in values[:i]:
+            raise SettingError(text, f"{value.text} is there twice")
+    return Axis(key, values)
+
+
+def _range(written: str, ends: Sequence[Setting]) -> tuple[Setting, ...]:
+    start, stop, step = (end.number or 0.0 for end in ends)
+    units = {end.unit for end in ends if end.unit}
+    if len(units) > 1:
+        raise SettingError(written, f"one unit for all three, not {sorted(units)}")
+    if step == 0 or (stop - start) / step < 0:
+        raise SettingError(written, f"a step of {step:g} does not lead from {start:g} to {stop:g}")
+    count = math.floor((stop - start) / step * (1 + 1e-12) + 1e-9) + 1
+    if count > MOST_POINTS:
+        raise SettingError(written, f"has {count:,} values, above {MOST_POINTS:,}")
+    unit = "".join(units)
+    # 0.1 + 2 * 0.1 is to be 0.3.
+    numbers = [float(f"{start + i * step:.12g}") for i in range(count)]
+    return tuple(Setting(f"{number:.12g}{unit}", number, unit) for number in numbers)
 
 
 @dataclass(frozen=True)
@@ -86,9 +167,7 @@ class Sweep:
         ValueError
             Where no key has several numbers.
         """
-        from inferway.experiments import sweep_figure
-
-        drawn = sweep_figure.figure(self.axes, self.frame, "simulated")
+        drawn = draw(self.axes, self.frame, "simulated")
         if drawn is None:
             raise ValueError("no key has several numbers, so there is nothing to draw")
         return drawn
@@ -141,7 +220,11 @@ def sweep(
     """
     if not values:
         raise ValueError("a sweep needs values, such as load=[0.5, 0.9]")
-    axes = [axis_of(key, one) for key, one in values.items()]
+    lists = {key: getattr(one, "tolist", lambda one=one: one)() for key, one in values.items()}
+    axes = [
+        Axis(key, tuple(map(setting, one if isinstance(one, list | tuple | range) else [one])))
+        for key, one in lists.items()
+    ]
     deployment = measured(deployment)
     return run(
         deployment,
@@ -158,10 +241,11 @@ def sweep(
     )
 
 
-def _combinations(axes: Sequence[Axis]) -> Iterator[dict[str, Setting]]:
-    """Yield every combination of values, by key."""
-    for values in itertools.product(*(one.values for one in axes)):
-        yield {one.key: value for one, value in zip(axes, values, strict=True)}
+def _combinations(axes: Sequence[Axis]) -> list[dict[str, Setting]]:
+    """Every combination of values, by key."""
+    keys = [one.key for one in axes]
+    every = itertools.product(*(one.values for one in axes))
+    return [dict(zip(keys, values, strict=True)) for values in every]
 
 
 def _written(chosen: Mapping[str, Setting]) -> str:
@@ -341,37 +425,156 @@ def _measured(deployment: Deployment, *, stop: threading.Event, **settings: Any)
 
 def tables(found: Sweep) -> list[Table]:
     """A table of the points, the first of them where there are many."""
-    from inferway.experiments.sweep_figure import settled
-
-    frame, keys = found.frame, [one.key for one in found.axes]
+    frame, axes = found.frame, found.axes
     several = ["task"] if frame["task"].nunique() > 1 else []
-    simulated = "response_time_s.mean" in frame
-    sure = settled(frame).tolist() if simulated else [False] * len(frame)
-    middle_s = frame["response_time_s.mean"].median() if simulated else 1.0
+    simulated = _MEAN in frame
+    steady = settled(frame).tolist() if simulated else [False] * len(frame)
+    middle_s = frame[_MEAN].median() if simulated else 1.0
     unit, size, digits = ("s", 1.0, 3) if middle_s >= 1.0 else ("ms", 1e3, 2)
-
-    def scaled(value: object) -> str:
-        number = value if isinstance(value, float) else math.nan
-        return f"{number * size:.{digits}f}" if math.isfinite(number) else "-"
-
     rows = []
-    for row, steady in zip(frame.head(MOST_ROWS).to_dict("records"), sure, strict=False):
+    for row, sure in zip(frame.head(MOST_ROWS).to_dict("records"), steady, strict=False):
         cells = [
-            f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key])
-            for one in found.axes
+            f"{row[one.key]:.12g}{one.unit}" if one.numeric else str(row[one.key]) for one in axes
         ]
         cells += [str(row[key]) for key in several]
         if isinstance(row.get("error"), str):
             rows.append([*cells, "failed", "", "", ""])
             continue
-        mean, p95 = (scaled(row[f"response_time_s.{what}"]) for what in ("mean", "p95"))
-        cells += [mean if steady else f"*{mean}", p95, scaled(row["bound.response_time_s"])]
+        mean, p95, least = (
+            f"{size * value:.{digits}f}" if value is not None and math.isfinite(value) else "-"
+            for value in (row[_MEAN], row["response_time_s.p95"], row[_BOUND])
+        )
+        cells += [mean if sure else f"*{mean}", p95, least]
         rows.append([*cells, f"{row['accuracy.mean']:.5f}"])
     notes = []
     if len(frame) > MOST_ROWS:
         notes.append(f"{len(frame) - MOST_ROWS} more rows are in {found.file}.")
-    if not all(sure) and simulated:
+    if not all(steady) and simulated:
         notes.append("* unstable or nearly so: this mean says how long was simulated.")
-    columns = [*keys, *several, f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
-    left = [i for i, one in enumerate(found.axes) if not one.numeric] + [len(keys)] * len(several)
+    columns = [*(one.key for one in axes), *several]
+    columns += [f"mean, {unit}", f"p95, {unit}", f"LP bound, {unit}", "accuracy"]
+    left = [i for i, one in enumerate(axes) if not one.numeric] + [len(axes)] * len(several)
     return [table("Sweep", columns, rows, caption=" ".join(notes) or None, left=left)]
+
+
+def settled(rows: pd.DataFrame) -> pd.Series[bool]:
+    """Tell which rows have a mean: stable, and not so near the edge that it drifts."""
+    mean = rows[_MEAN].astype(float)
+    spread = 1.96 * rows["response_time_s.stderr"].astype(float).fillna(0.0)
+    return rows["stable"].eq(other=True) & (spread <= _LOOSE * mean)
+
+
+def draw(axes: Sequence[Axis], frame: pd.DataFrame, title: str = "") -> Figure | None:
+    """Draw two panels per task; None where no key has several numbers.
+
+    The first key with numbers goes across, and each combination of the others is a line. The LP's
+    bound is black. Points at which the site is unstable, or so near to it that the mean has not
+    settled, are hollow and at the frame at most: their means say how long was simulated.
+    """
+    across = next((one for one in axes if one.numeric and len(one.values) > 1), None)
+    if across is None or _MEAN not in frame:
+        return None
+    others = [one for one in axes if one is not across]
+    frame = frame[frame[_MEAN].notna()]
+    name = f"{across.key}, {across.unit}" if across.unit.strip() else across.key
+    name = _NAMES.get(across.key, name)
+    x = sorted(value.number for value in across.values if value.number is not None)
+    scale: Any = "linear"
+    if min(x) > 0 and len(x) > 2 and max(x) > _WIDE * min(x):
+        steps = np.diff(np.log(x))
+        scale = "log" if math.isclose(steps.max(), steps.min(), rel_tol=0.2) else "linear"
+    tasks = dict.fromkeys(frame["task"])
+    shown = []
+    for task in tasks:
+        rows = frame[frame["task"] == task]
+        head = f"task {task}" if len(tasks) > 1 else ""
+        shown += [
+            Panel(head, name, up, curves, scale_across=scale, scale_up=scale_up, limits_up=ends)
+            for up, curves, scale_up, ends in (
+                _times(rows, across, others),
+                _accuracies(rows, across, others),
+            )
+        ]
+    return panels(shown, columns=2, title=title) if shown else None
+
+
+Drawn = tuple[str, list[Curve], Any, tuple[float, float]]
+
+
+def _times(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Drawn:
+    """Label, curves, scale and ends of the panel of response times."""
+    steady = rows[settled(rows)]
+    means_s = (steady if len(steady) else rows)[_MEAN].astype(float)
+    least_s = rows[_BOUND].dropna().astype(float)
+    every = np.concatenate([means_s, least_s[least_s > 0]])
+    low, high = float(every.min()), float(every.max())
+    unit, size = ("s", 1.0) if high >= 1.0 else ("ms", 1e3) if high >= 1e-3 else ("µs", 1e6)
+    curves: list[Curve] = []
+    # The bound knows neither policy nor seed; a line for each combination of the rest.
+    rest = [one for one in others if one.key not in ("policy", "seed")]
+    for label, group in _groups(rows, rest):
+        own = group.drop_duplicates(across.key).sort_values(across.key).dropna(subset=[_BOUND])
+        points = own[across.key].tolist(), (size * own[_BOUND].astype(float)).tolist()
+        if points[0] and all((curve.x, curve.y) != points for curve in curves):
+            name = f"LP bound, {label}" if label else "LP bound"
+            curves.append(Curve(name, *points, dash=_DASHES[len(curves) % len(_DASHES)]))
+    curves += _lines(rows, across, others, "response_time_s", size)
+    wide, space = high > _WIDE * low, 0.08 * max(high - low, 0.1 * high)
+    ends = (low / 1.3, high * 1.3) if wide else (max(0.0, low - space), high + space)
+    up = f"mean response time, {unit}"
+    return up, curves, "log" if wide else "linear", (size * ends[0], size * ends[1])
+
+
+def _accuracies(rows: pd.DataFrame, across: Axis, others: Sequence[Axis]) -> Drawn:
+    """Label, curves, scale and ends of the panel of accuracies."""
+    given = rows.get("accuracy_target", pd.Series(dtype=float)).dropna().astype(float)
+    targets = sorted(given.unique().tolist())
+    x = [value.number for value in across.values if value.number is not None]
+    curves: list[Curve] = []
+    if across.key == "accuracy_target":
+        curves = [Curve("target", targets, targets, dash=":")]
+    elif len(targets) <= _MOST_TARGETS:
+        curves = [Curve("target", [min(x), max(x)], [one, one], dash=":") for one in targets]
+    curves += _lines(rows, across, others, "accuracy", 1.0)
+    every = [*rows["accuracy.mean"].dropna().astype(float), *targets]
+    # Differences of a thousandth are noise to the eye of whoever promised an accuracy.
+    middle, half = (min(every) + max(every)) / 2, (max(every) - min(every)) / 2
+    half = max(1.1 * half, _LEAST_SPAN / 2)
+    return "mean accuracy of the answers", curves, "linear", (middle - half, middle + half)
+
+
+def _lines(
+    rows: pd.DataFrame, across: Axis, others: Sequence[Axis], what: str, size: float
+) -> list[Curve]:
+    from inferway.experiments.figure import COLORS
+
+    return [
+        Curve(
+            label or "twin",
+            own[across.key].tolist(),
+            (size * own[f"{what}.mean"].astype(float)).tolist(),
+            error=(1.96 * size * own[f"{what}.stderr"].astype(float)).tolist(),
+            hollow=(~settled(own)).tolist(),
+            color=place,
+            dash=_DASHES[(place // len(COLORS)) % len(_DASHES)],
+            markers=len(across.values) <= _MOST_MARKERS,
+        )
+        for place, (label, group) in enumerate(_groups(rows, others))
+        for own in (group.sort_values(across.key),)
+    ]
+
+
+def _groups(rows: pd.DataFrame, axes: Sequence[Axis]) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield rows of each combination, by a label of what has several values in all.
+
+    A policy is labeled by its name, another key by itself and its value.
+    """
+    groups: Any = rows.groupby([one.key for one in axes], sort=False) if axes else [((), rows)]
+    for values, own in groups:
+        parts = []
+        for one, value in zip(axes, values, strict=True):
+            text = f"{value:g}{one.unit}" if isinstance(value, float) else str(value)
+            if len(one.values) > 1:
+                policy = one.key == "policy"
+                parts.append(text.rpartition("/")[2] if policy else f"{one.key}={text}")
+        yield ", ".join(parts), own

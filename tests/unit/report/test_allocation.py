@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import inferway
-from inferway.experiments.allocation import by_tier, heat_maps
 from inferway.experiments.figure import save
 from inferway.experiments.networks import (
     MOST_NODES,
+    by_tier,
     figures,
+    heat_maps,
     latencies,
     network_map,
     over_time,

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.experiments.intervals import cluster_bootstrap
+from inferway.experiments.results import cluster_bootstrap
 
 
 def test_bootstrap_of_single_observations_is_the_normal_interval():
@@ -39,7 +39,7 @@ def test_bootstrap_weighs_clusters_by_their_size():
 
 
 def test_bootstrap_covers_as_often_as_it_says(monkeypatch):
-    monkeypatch.setattr("inferway.experiments.intervals._RESAMPLES", 500)
+    monkeypatch.setattr("inferway.experiments.results._RESAMPLES", 500)
     rng = np.random.default_rng(11)
     covered = 0
     for run in range(200):
@@ -56,7 +56,7 @@ def test_bootstrap_is_seeded_and_blocks_do_not_matter(monkeypatch):
     one = cluster_bootstrap(values, cluster, seed=4)
     assert one == cluster_bootstrap(values, cluster, seed=4)
     assert one != cluster_bootstrap(values, cluster, seed=5)
-    monkeypatch.setattr("inferway.experiments.intervals._BLOCK", 100)
+    monkeypatch.setattr("inferway.experiments.results._BLOCK", 100)
     assert one == cluster_bootstrap(values, cluster, seed=4)
 
 

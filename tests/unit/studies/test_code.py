@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from inferway.experiments import store as code
+from inferway.experiments import runner as code
 
 
 def version_of(tmp_path, source):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from inferway.experiments.intervals import METHODS
+from inferway.experiments.results import METHODS
 from inferway.experiments.study import Study
 from inferway.studies import Claim, Results, checked
 

@@ -10,7 +10,7 @@ import pytest
 
 from inferway.cli import main
 from inferway.experiments.claim import counted
-from inferway.experiments.pages import table, verdicts, write
+from inferway.experiments.report import table, verdicts, write
 from inferway.studies import Claim, run, study
 
 DOCS = Path(__file__).parents[3] / "docs" / "studies"

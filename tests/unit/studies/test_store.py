@@ -5,8 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from inferway.experiments.runner import Point
-from inferway.experiments.store import ResultStore, key
+from inferway.experiments.runner import Point, ResultStore, key
 
 
 def call(**arguments):

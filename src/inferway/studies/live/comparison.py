@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 import inferway
 from inferway.catalog.zoo import testset
 from inferway.experiments.claim import Claim
-from inferway.experiments.intervals import cluster_bootstrap
 from inferway.experiments.machine import machine
+from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.site.fleet import fleet_of

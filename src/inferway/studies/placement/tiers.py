@@ -30,7 +30,7 @@ def points(settings: Settings) -> list[Point]:
 
 def figure(settings: Settings, results: Results) -> Drawing:
     """A heat map for each alpha."""
-    from inferway.experiments.allocation import Grid, heat_maps
+    from inferway.experiments.networks import Grid, heat_maps
 
     rows, grids = _tiers(results), []
     for alpha in settings.alphas:
