@@ -32,7 +32,7 @@ from inferway.live.upstream.headers import (
     forward_headers_of,
     live_head,
     predicted_line,
-    predicted_of,
+    seconds_of,
     target_of,
 )
 from inferway.live.upstream.spans import Relayed, Spans
@@ -117,7 +117,7 @@ class Proxy:
         try:
             forward, left_s = forward_headers_of(fields, self._own)
             said = fields.get(PREDICTED)
-            predicted_s = 0.0 if said is None else predicted_of(said)
+            predicted_s = 0.0 if said is None else seconds_of("Inferway-Predicted-Ms", said)
         except RefusalError as refusal:
             self._refuse(exchange, refusal.status, refusal.reason, received_s, unserved=True)
             return

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -36,6 +36,7 @@ BACKDATED = timedelta(hours=1)
 LONGEST_NAME = 64  # of a common name, in characters (RFC 5280, ub-common-name)
 # Certificates are renewed in the last third of their time.
 RENEWED_IN_LAST = 1 / 3
+_BOTH_SIDES = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
 
 
 class CertificateError(ValueError):
@@ -93,19 +94,24 @@ def issue(
         taken[name] = f"node {node}"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     authority, certificate, done = _authority(folder, at, timedelta(days=days))
-    found = [done]
+    issued, holds = [done], timedelta(days=days)
     for node in nodes:
         files = Credentials.of(node, folder)
-        state, reason = _due(files, node, at, certificate)
-        if state != "kept":
-            key, own = _node(node, authority, certificate, at, timedelta(days=days))
+        state, reason = _due(files, node, at)
+        if state == "kept":
+            expires = files.check(node, at)
+        else:
+            # The node's name, not its address: nodes move, and neighbors know each other by name.
+            names = x509.SubjectAlternativeName([x509.DNSName(file_name(node))])
+            by = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key())
+            more = (x509.ExtendedKeyUsage(_BOTH_SIDES), names, by)
+            key = ec.generate_private_key(ec.SECP256R1())
+            own = _signed(key, _name(node), certificate.subject, authority, (at, holds), more)
             _save(files.key, _pem(key))
             _save(files.certificate, own.public_bytes(Encoding.PEM))
             expires = own.not_valid_after_utc
-        else:
-            expires = files.check(node, at)
-        found.append(Issued(node, files.certificate, files.key, expires, state, reason))
-    return found
+        issued.append(Issued(node, files.certificate, files.key, expires, state, reason))
+    return issued
 
 
 def _authority(
@@ -124,58 +130,27 @@ def _authority(
                 f"{path} and {key_path} are no authority with its key ({error}); move them away to "
                 "have a new one made, which replaces every node's certificate"
             ) from None
-        ours = isinstance(key, ec.EllipticCurvePrivateKey)
-        if not ours or certificate.public_key() != key.public_key():
+        if not isinstance(key, EllipticCurvePrivateKey) or (
+            certificate.public_key() != key.public_key()
+        ):
             raise CertificateError(f"{key_path} is not the key of {path}, or not one of this tool")
-        assert isinstance(key, ec.EllipticCurvePrivateKey)
         end = certificate.not_valid_after_utc
         if end >= at + longest:
             return key, certificate, Issued(AUTHORITY, path, key_path, end, "kept", "")
         state, reason = "renewed", f"it holds until {end:%Y-%m-%d} only"
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(f"inferway {AUTHORITY}")
-    certificate = (
-        _builder(name, name, key, at, timedelta(days=AUTHORITY_DAYS))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .sign(key, SHA256())
-    )
+    more = [x509.SubjectKeyIdentifier.from_public_key(key.public_key())]
+    holds = timedelta(days=AUTHORITY_DAYS)
+    certificate = _signed(key, name, name, key, (at, holds), more, authority=True)
     _save(key_path, _pem(key))
     _save(path, certificate.public_bytes(Encoding.PEM))
     end = certificate.not_valid_after_utc
     return key, certificate, Issued(AUTHORITY, path, key_path, end, state, reason)
 
 
-def _node(
-    node: str,
-    authority: EllipticCurvePrivateKey,
-    issuer: x509.Certificate,
-    at: datetime,
-    holds: timedelta,
-) -> tuple[EllipticCurvePrivateKey, x509.Certificate]:
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    # The node's name, not its address: nodes move, and neighbors know each other by name.
-    names = x509.SubjectAlternativeName([x509.DNSName(file_name(node))])
-    uses = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-    certificate = (
-        _builder(_name(node), issuer.subject, key, at, holds)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_usage(signs_certificates=False), critical=True)
-        .add_extension(uses, critical=False)
-        .add_extension(names, critical=False)
-        .add_extension(
-            x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()),
-            critical=False,
-        )
-        .sign(authority, SHA256())
-    )
-    return key, certificate
-
-
 def _due(
-    files: Credentials, node: str, at: datetime, authority: x509.Certificate
+    files: Credentials, node: str, at: datetime
 ) -> tuple[Literal["new", "renewed", "kept"], str]:
     """Tell whether a node needs a certificate, and why if it has one."""
     if not files.certificate.exists():
@@ -186,53 +161,49 @@ def _due(
         return "renewed", str(error).partition(";")[0]
     own = x509.load_pem_x509_certificate(files.certificate.read_bytes())
     end = own.not_valid_after_utc
-    whole = end - own.not_valid_before_utc
-    if end - at < whole * RENEWED_IN_LAST:
+    if end - at < (end - own.not_valid_before_utc) * RENEWED_IN_LAST:
         return "renewed", f"it would have expired on {end:%Y-%m-%d}"
     return "kept", ""
 
 
-def _builder(
+def _signed(
+    key: EllipticCurvePrivateKey,
     subject: x509.Name,
     issuer: x509.Name,
-    key: EllipticCurvePrivateKey,
-    at: datetime,
-    holds: timedelta,
-) -> x509.CertificateBuilder:
-
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(at - BACKDATED)
-        .not_valid_after(at + holds)
-    )
-
-
-def _name(common: str) -> x509.Name:
-
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
+    signer: EllipticCurvePrivateKey,
+    begins_and_holds: tuple[datetime, timedelta],
+    extensions: Iterable[x509.ExtensionType],
+    *,
+    authority: bool = False,
+) -> x509.Certificate:
+    """Make a certificate for a key: an authority's, which signs others, or a node's."""
+    at, holds = begins_and_holds
+    usage = x509.KeyUsage(
+        digital_signature=not authority,
         content_commitment=False,
         key_encipherment=False,
         data_encipherment=False,
         key_agreement=False,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
+        key_cert_sign=authority,
+        crl_sign=authority,
         encipher_only=False,
         decipher_only=False,
     )
+    constraints = x509.BasicConstraints(ca=authority, path_length=0 if authority else None)
+    builder = x509.CertificateBuilder(
+        issuer, subject, key.public_key(), x509.random_serial_number(), at - BACKDATED, at + holds
+    )
+    builder = builder.add_extension(constraints, critical=True).add_extension(usage, critical=True)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(signer, SHA256())
+
+
+def _name(common: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common)])
 
 
 def _pem(key: EllipticCurvePrivateKey) -> bytes:
-
     return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
 

@@ -59,13 +59,10 @@ def parted(word: str) -> tuple[int, str]:
     key, for keys may hold both characters.
     """
     before, equals, key = word.partition("=")
-    names = before.split("+")
-    if not equals or not all(name in ROLES for name in names):
+    names = set(before.split("+"))
+    if not equals or not names <= ROLES.keys():
         return PLAIN, word
-    roles = 0
-    for name in names:
-        roles |= ROLES[name]
-    return roles, key
+    return sum(ROLES[name] for name in names), key
 
 
 class Keys:
@@ -76,7 +73,7 @@ class Keys:
     """
 
     def __init__(self, keys: Iterable[str]) -> None:
-        roles_by_digest: dict[bytes, int] = {}
+        self._roles: dict[bytes, int] = {}
         for number, word in enumerate(keys, start=1):
             roles, key = parted(word)
             if len(key) < SHORTEST:
@@ -85,11 +82,10 @@ class Keys:
                 )
             if not all("!" <= letter <= "~" for letter in key):
                 raise ServeError(f"key {number} has characters other than visible ASCII")
-            digest = _digest(key.encode())
-            roles_by_digest[digest] = roles_by_digest.get(digest, 0) | roles
-        if not roles_by_digest:
+            digest = sha256(key.encode()).digest()
+            self._roles[digest] = self._roles.get(digest, 0) | roles
+        if not self._roles:
             raise ServeError("there is no key; give at least one")
-        self._roles = tuple(roles_by_digest.items())
 
     def roles(self, authorization: bytes | str) -> int:
         """Tell which roles an Authorization header's value has; 0 where it is none of the keys.
@@ -99,12 +95,11 @@ class Keys:
         """
         value = authorization.encode() if isinstance(authorization, str) else authorization
         scheme, _, key = value.partition(b" ")
-        given = _digest(key.strip(b" "))
-        found = 0
-        for digest, roles in self._roles:
-            if hmac.compare_digest(given, digest):
-                found = roles
-        return found if scheme.lower() == b"bearer" else 0
+        given = sha256(key.strip(b" ")).digest()
+        roles = sum(
+            role for digest, role in self._roles.items() if hmac.compare_digest(given, digest)
+        )
+        return roles if scheme.lower() == b"bearer" else 0
 
 
 def keys_from(path: Path | None) -> Keys | None:
@@ -115,24 +110,19 @@ def keys_from(path: Path | None) -> Keys | None:
     """
     if path is None:
         words = os.environ.get(VARIABLE, "").replace(",", " ").split()
-        return _named(VARIABLE, words) if words else None
-    try:
-        lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-        raise ServeError(f"the keys cannot be read from {path}: {reason}") from None
-    return _named(str(path), [line for line in lines if line and not line.startswith("#")])
-
-
-def _named(where: str, words: list[str]) -> Keys:
+        if not words:
+            return None
+    else:
+        try:
+            lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
+        except (OSError, UnicodeDecodeError) as error:
+            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
+            raise ServeError(f"the keys cannot be read from {path}: {reason}") from None
+        words = [line for line in lines if line and not line.startswith("#")]
     try:
         return Keys(words)
     except ServeError as error:
-        raise ServeError(f"{where}: {error}") from None
-
-
-def _digest(key: bytes) -> bytes:
-    return sha256(key).digest()
+        raise ServeError(f"{path or VARIABLE}: {error}") from None
 
 
 class Denied(NamedTuple):
@@ -168,6 +158,7 @@ class Guard:
         self.denied = Counter({"missing": 0, "wrong": 0, "role": 0, "limited": 0})
         self._log, self._now = log, now
         self._wrong: dict[str, tuple[float, float]] = {}
+        """By address, how many wrong keys have come from there, and when the last was counted."""
         self._known: dict[str, None] = {}
         """Addresses from which a right key has come while others were wrong."""
         self._said_s = -_SAID_EVERY_S
@@ -184,7 +175,10 @@ class Guard:
             return ANYBODY
         name = ""
         if self._wrong:
-            self._forget()
+            first = next(iter(self._wrong))  # it was counted longest ago
+            if not self._count(first):
+                del self._wrong[first]
+                self._known.pop(first, None)
             name = _network(client())
             over = self._count(name) + 1.0 - LIMIT
             if over > 0.0 and name not in self._known:
@@ -197,14 +191,20 @@ class Guard:
                 return roles
             self.denied["role"] += 1
             return self.other(needed)
+        denied = Denied(401, "the request needs a valid key")
         if not authorization:
             self.denied["missing"] += 1
-            return Denied(401, "the request needs a valid key")
-        count = self._note(name or _network(client()))
-        if count > PATIENCE:
-            return self._slower((count - PATIENCE) / FORGOTTEN_PER_S)
-        self.denied["wrong"] += 1
-        return Denied(401, "the request needs a valid key")
+            return denied
+        name, now_s = name or _network(client()), self._now()
+        count = min(float(LIMIT), self._count(name) + 1.0)
+        _keep(self._wrong, name, (count, now_s))
+        if count <= PATIENCE:
+            self.denied["wrong"] += 1
+            return denied
+        if self._log is not None and now_s - self._said_s > _SAID_EVERY_S:
+            self._said_s = now_s
+            self._log.warning("too many wrong keys come from one address", client=name)
+        return self._slower((count - PATIENCE) / FORGOTTEN_PER_S)
 
     @staticmethod
     def other(needed: int) -> Denied:
@@ -219,22 +219,6 @@ class Guard:
     def _count(self, client: str) -> float:
         count, at_s = self._wrong.get(client, (0.0, 0.0))
         return max(0.0, count - (self._now() - at_s) * FORGOTTEN_PER_S)
-
-    def _forget(self) -> None:
-        # The first was counted longest ago.
-        first = next(iter(self._wrong))
-        if not self._count(first):
-            del self._wrong[first]
-            self._known.pop(first, None)
-
-    def _note(self, client: str) -> float:
-        now_s = self._now()
-        count = min(float(LIMIT), self._count(client) + 1.0)
-        _keep(self._wrong, client, (count, now_s))
-        if count > PATIENCE and self._log is not None and now_s - self._said_s > _SAID_EVERY_S:
-            self._said_s = now_s
-            self._log.warning("too many wrong keys come from one address", client=client)
-        return count
 
 
 def _keep(table: dict[str, T], client: str, value: T) -> None:
@@ -252,6 +236,5 @@ def _network(client: str) -> str:
     except ValueError:
         return client[:64]
     if isinstance(address, IPv6Address):
-        mapped = address.ipv4_mapped
-        return str(mapped or IPv6Address(int(address) >> 64 << 64))
+        return str(address.ipv4_mapped or IPv6Address(int(address) >> 64 << 64))
     return str(address)

@@ -26,8 +26,7 @@ class Certificate(NamedTuple):
 
         ServeError when the files are not readable or do not belong together.
         """
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_2
+        context = _context(ssl.PROTOCOL_TLS_SERVER, ssl.TLSVersion.TLSv1_2)
         context.set_alpn_protocols(["http/1.1"])
         for file in self:
             try:
@@ -44,12 +43,13 @@ class Certificate(NamedTuple):
 
     def _fault(self, error: OSError) -> str:
         """Say which of the files is wrong: OpenSSL names none."""
-        reason = getattr(error, "reason", None)
+        reason, key = getattr(error, "reason", None), self.key.read_bytes()
         if reason == "KEY_VALUES_MISMATCH":
             return f"{self.chain} and {self.key}: the key is not that of the certificate"
-        if not _has_certificate(self.chain):
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(self.chain)
+        except (OSError, ssl.SSLError):
             return f"{self.chain}: it holds no certificate in PEM"
-        key = self.key.read_bytes()
         if b"ENCRYPTED" in key:
             return f"{self.key}: the key is encrypted; give one without a password"
         if b"PRIVATE KEY-----" not in key:
@@ -69,12 +69,10 @@ class Certificate(NamedTuple):
         return self.key.read_bytes(), self.chain.read_bytes()
 
 
-def _has_certificate(file: Path) -> bool:
-    try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(file)
-    except (OSError, ssl.SSLError):
-        return False
-    return True
+def _context(side: int, oldest: ssl.TLSVersion) -> ssl.SSLContext:
+    context = ssl.SSLContext(side)
+    context.minimum_version = oldest
+    return context
 
 
 def file_name(node: str) -> str:
@@ -138,30 +136,27 @@ class Credentials(NamedTuple):
                 f"{self.certificate} was not issued by the authority of {self.authority}"
             ) from None
         for path, one in ((self.authority, authority), (self.certificate, own)):
-            if at >= one.not_valid_after_utc:
+            end, begin = one.not_valid_after_utc, one.not_valid_before_utc
+            if at >= end:
                 raise ServeError(
-                    f"{path} expired on {one.not_valid_after_utc:%Y-%m-%d %H:%M} UTC; "
-                    "`inferway certs` renews it"
+                    f"{path} expired on {end:%Y-%m-%d %H:%M} UTC; `inferway certs` renews it"
                 )
-            if at < one.not_valid_before_utc:
+            if at < begin:
                 raise ServeError(
-                    f"{path} holds from {one.not_valid_before_utc:%Y-%m-%d %H:%M} UTC only: is "
-                    "this machine's clock right?"
+                    f"{path} holds from {begin:%Y-%m-%d %H:%M} UTC only: is this machine's clock "
+                    "right?"
                 )
         return min(authority.not_valid_after_utc, own.not_valid_after_utc)
 
     def server_context(self) -> ssl.SSLContext:
         """Make what the peer port speaks: nodes of the authority are let in, nobody else."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
+        context = _context(ssl.PROTOCOL_TLS_SERVER, ssl.TLSVersion.TLSv1_3)
         context.verify_mode = ssl.CERT_REQUIRED
         return self._loaded(context)
 
     def client_context(self) -> ssl.SSLContext:
         """Make what connects to a peer port; whom it reaches is checked by `file_name`."""
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.minimum_version = ssl.TLSVersion.TLSv1_3
-        return self._loaded(context)
+        return self._loaded(_context(ssl.PROTOCOL_TLS_CLIENT, ssl.TLSVersion.TLSv1_3))
 
     def renew(self, node: str, contexts: Iterable[ssl.SSLContext]) -> None:
         """Have contexts that were made of these files go by what they hold now.

@@ -97,8 +97,7 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
         400 where one is missing or malformed; 508 where the request has been here before, or has
         come through too many nodes.
     """
-    node, variant = headers.get(NODE), headers.get(VARIANT)
-    path, deadline = headers.get(PATH), headers.get(DEADLINE)
+    node, variant, path, deadline = map(headers.get, (NODE, VARIANT, PATH, DEADLINE))
     if not node or not variant or not path:
         raise RefusalError(
             400,
@@ -106,17 +105,12 @@ def forward_headers_of(headers: Mapping[bytes, bytes], own: bytes) -> tuple[Forw
             "Inferway-Path; clients have a port of their own",
         )
     forward = _forward_headers(node, variant, path, own)
-    if deadline is None:
-        return forward, math.inf
-    return forward, _seconds("Inferway-Deadline-Ms", deadline)
+    left_s = math.inf if deadline is None else seconds_of("Inferway-Deadline-Ms", deadline)
+    return forward, left_s
 
 
-def predicted_of(value: bytes) -> float:
-    """Read how long a request was predicted to take, s; malformed, it is refused with 400."""
-    return _seconds("Inferway-Predicted-Ms", value)
-
-
-def _seconds(name: str, value: bytes) -> float:
+def seconds_of(name: str, value: bytes) -> float:
+    """Read the milliseconds of a header as seconds; malformed, the request is refused with 400."""
     try:
         seconds = float(value) / 1e3
     except ValueError:
@@ -245,8 +239,10 @@ class Response:
     @classmethod
     def headed(cls, status: int, headers: dict[bytes, bytes], body: bytes) -> Response:
         """Make an answer of its headers, by name in lower case."""
-        named = [headers.get(name, b"") for name in (NODE, VARIANT, PATH, TIMES)]
-        answer = cls(status, headers.get(b"content-type", b""), body, *named)
+        kind, *named = (
+            headers.get(name, b"") for name in (b"content-type", NODE, VARIANT, PATH, TIMES)
+        )
+        answer = cls(status, kind, body, *named)
         answer.degraded = headers.get(DEGRADED, b"")
         answer.unserved = headers.get(UNSERVED) == b"1"
         answer.json_length = headers.get(b"inference-header-content-length")
@@ -336,36 +332,32 @@ class ResponseHeaders:
         The path is that of the nodes before this one, empty at the entry. The time is counted from
         the whole request's arrival. No variant is named where none answered.
         """
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f\r\n" % (
-            self.node,
-            b"%s,%s" % (path, self.node) if path else self.node,
-            took_s * 1e3,
-        )
-        if variant:
-            lines += b"Inferway-Variant: %s\r\n" % encoded(variant)
-        if unserved:
-            lines += b"Inferway-Unserved: 1\r\n"
-        return lines + self._degraded(b"")
+        whole = b"%s,%s" % (path, self.node) if path else self.node
+        return self._lines(self.node, whole, b"%.2f" % (took_s * 1e3), encoded(variant), unserved)
 
     def passed(self, answer: Response, path: bytes, took_s: float) -> bytes:
         """Lines of an answer that another node made; `path` and `took_s` as `own` has them."""
         if not answer.path:  # it was refused before anybody had read whose it is
             return answer.lines + self.own(path, took_s, "", answer.unserved)
-        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %.2f,%s\r\n" % (
-            answer.node,
-            answer.path,
-            took_s * 1e3,
-            answer.times,
-        )
-        if answer.variant:
-            lines += b"Inferway-Variant: %s\r\n" % answer.variant
-        if answer.unserved:
-            lines += b"Inferway-Unserved: 1\r\n"
-        if self.degraded or answer.degraded:
-            lines += self._degraded(answer.degraded)
-        return lines + answer.lines
+        times = b"%.2f,%s" % (took_s * 1e3, answer.times)
+        whom = (answer.node, answer.path, times, answer.variant, answer.unserved, answer.degraded)
+        return self._lines(*whom) + answer.lines
 
-    def _degraded(self, others: bytes) -> bytes:
-        # Of several nodes' sentences the nearest to the client's is told.
-        said = quote(self.degraded, safe=" !'()*,/:;=").encode() if self.degraded else others
-        return b"Inferway-Degraded: %s\r\n" % said if said else b""
+    def _lines(
+        self,
+        node: bytes,
+        path: bytes,
+        times: bytes,
+        variant: bytes,
+        unserved: bool,
+        degraded: bytes = b"",
+    ) -> bytes:
+        lines = b"Inferway-Node: %s\r\nInferway-Path: %s\r\nInferway-Time-Ms: %s\r\n"
+        lines %= node, path, times
+        if variant:
+            lines += b"Inferway-Variant: %s\r\n" % variant
+        if unserved:
+            lines += b"Inferway-Unserved: 1\r\n"
+        if self.degraded:  # of several nodes' sentences the nearest to the client's is told
+            degraded = quote(self.degraded, safe=" !'()*,/:;=").encode()
+        return lines + b"Inferway-Degraded: %s\r\n" % degraded if degraded else lines

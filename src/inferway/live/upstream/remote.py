@@ -87,23 +87,6 @@ class RemoteInstance(ABC):
         self._drained: threading.Event | None = None
         self._finished: Callable[[Job], None]
 
-    @property
-    @abstractmethod
-    def group(self) -> Upstream | None:
-        """As `Instance.group`."""
-
-    @abstractmethod
-    async def start(self, events: Events) -> None:
-        """As `Instance.start`."""
-
-    @abstractmethod
-    def abort(self, job: Job) -> None:
-        """As `Instance.abort`."""
-
-    @abstractmethod
-    def probe(self, told: Callable[[str], None]) -> None:
-        """As `Instance.probe`."""
-
     @abstractmethod
     def _send(self, job: Job) -> None:
         """Send what has just begun; `_end` follows, not before this has returned."""

@@ -7,7 +7,7 @@ round trip of the link between: one sample of each link, from requests that were
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from statistics import median
 from typing import Final, NamedTuple
@@ -88,26 +88,14 @@ class RttEstimator:
 
         Returns whether it was beyond the noise of the estimate.
         """
-        self.since_s = now_s
+        self.since_s, odd = now_s, self.odd
         if self.low_s <= rtt_s <= self.high_s:
-            if self.odd:
-                self.odd.clear()
+            odd.clear()
             return False
-        return self._beyond(rtt_s, sent_s, now_s)
-
-    def asked(self, now_s: float, used: bool) -> None:
-        """Note that it is asked now; `used` says whether requests go over it."""
-        # Before there is an estimate, it differs from nothing.
-        usual = not used and self.rtt_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
-        most_s = LONGEST_WAIT_S if usual else WAIT_S
-        self.since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
-
-    def _beyond(self, rtt_s: float, sent_s: float, now_s: float) -> bool:
-        odd = self.odd
         if math.isnan(self.rtt_s):
             odd.append(rtt_s)
             if len(odd) >= FIRST:
-                self._settle(median(odd))
+                self._settle()
             return False
         up = rtt_s > self.rtt_s
         # What was on its way at the last change is late, or early, as everything was before it.
@@ -119,13 +107,20 @@ class RttEstimator:
         self._wait_s = FIRST_WAIT_S
         if len(odd) >= ENOUGH:
             before_s = self.rtt_s
-            self._settle(median(odd))
+            self._settle()
             self._changed_s, self._rose = now_s, up
             self._changed(self, self.rtt_s - before_s)
         return True
 
-    def _settle(self, rtt_s: float) -> None:
-        self.rtt_s = rtt_s
+    def asked(self, now_s: float, used: bool) -> None:
+        """Note that it is asked now; `used` says whether requests go over it."""
+        # Before there is an estimate, it differs from nothing.
+        usual = not used and self.rtt_s <= max(self._least_s + NOISE_S, _MORE * self._least_s)
+        most_s = LONGEST_WAIT_S if usual else WAIT_S
+        self.since_s, self._wait_s = now_s, min(2.0 * self._wait_s, most_s)
+
+    def _settle(self) -> None:
+        self.rtt_s = rtt_s = median(self.odd)
         noise_s = max(NOISE_S, NOISE * rtt_s)
         self.low_s, self.high_s = rtt_s - noise_s, rtt_s + noise_s
         self._least_s = min(self._least_s, rtt_s)
@@ -135,13 +130,8 @@ class RttEstimator:
 class _Path(NamedTuple):
     """Links of a way, and who wants to know of it, in the order in which they came."""
 
-    links: tuple[RttEstimator, ...]
+    links: list[RttEstimator]
     followers: dict[OnChange, None]
-
-    @property
-    def round_trip_s(self) -> float:
-        """As estimated, s; NaN where a link is not known."""
-        return sum(link.rtt_s for link in self.links)
 
 
 class RoundTrips:
@@ -165,14 +155,15 @@ class RoundTrips:
         """
         if path not in self._ways:
             if len(self._links) >= _LONGEST_MEMORY:
-                self._forget()
-            links = []
-            for pair in _pairs([encoded(node) for node in path]):
+                # Neighbors can tell of ever new nodes: know only of links that somebody follows.
+                kept = {link for way in self._ways.values() for link in way.links}
+                self._links = {pair: link for pair, link in self._links.items() if link in kept}
+                self._behind.clear()
+            for pair in _pairs(path):
                 if pair not in self._links:
                     self._links[pair] = RttEstimator(self._turned, self._now())
                     self._behind.clear()
-                links.append(self._links[pair])
-            self._ways[path] = _Path(tuple(links), {})
+            self._ways[path] = _Path([self._links[pair] for pair in _pairs(path)], {})
         self._ways[path].followers[changed] = None
         self.followed = True
 
@@ -183,16 +174,9 @@ class RoundTrips:
             del self._ways[path]
         self.followed = bool(self._ways)
 
-    def _forget(self) -> None:
-        """Neighbors can tell of ever new nodes: know only of links that somebody follows."""
-        kept = {link for way in self._ways.values() for link in way.links}
-        self._links = {pair: link for pair, link in self._links.items() if link in kept}
-        self._behind.clear()
-
     def round_trip_s(self, path: tuple[str, ...]) -> float | None:
         """Round trip of a way as estimated, s; None where that of a link is not known."""
-        pairs = _pairs([encoded(node) for node in path])
-        links = [self._links[pair] for pair in pairs if pair in self._links]
+        links = [self._links[pair] for pair in _pairs(path) if pair in self._links]
         whole_s = sum(link.rtt_s for link in links)
         return whole_s if len(links) == len(path) and math.isfinite(whole_s) else None
 
@@ -237,7 +221,7 @@ class RoundTrips:
 
     def asked(self, path: tuple[str, ...], now_s: float, used: bool) -> None:
         """Note that the links of a way are asked now; `used` says whether requests go there."""
-        for pair in _pairs([encoded(node) for node in path]):
+        for pair in _pairs(path):
             self._links[pair].asked(now_s, used)
 
     @property
@@ -247,27 +231,23 @@ class RoundTrips:
         return min((link.due_s for link in links), default=math.inf)
 
     def _turned(self, link: RttEstimator, by_s: float) -> None:
-        for way in tuple(self._ways.values()):
-            if link not in way.links:
-                continue
-            rtt_s = way.round_trip_s
-            least_s = link.rtt_s if math.isnan(rtt_s) else rtt_s
-            for changed in tuple(way.followers):
-                changed(by_s, least_s)
+        for links, followers in tuple(self._ways.values()):
+            if link in links:
+                rtt_s = sum(one.rtt_s for one in links)
+                for changed in tuple(followers):
+                    changed(by_s, link.rtt_s if math.isnan(rtt_s) else rtt_s)
 
     def _find(self, answer: Response) -> tuple[RttEstimator, ...]:
         # The path begins at the entry; as many nodes as say a time are on the way from here.
         names = answer.path.split(b",")[-1 - answer.times.count(b",") :]
-        found = [self._links.get(pair) for pair in _pairs(names)]
-        links: tuple[RttEstimator, ...] = ()
-        if None not in found:
-            links = tuple(link for link in found if link is not None)
+        pairs = [*pairwise((b"", *names))]
+        links = tuple(self._links[pair] for pair in pairs if pair in self._links)
         if len(self._behind) >= _LONGEST_MEMORY:
             self._behind.clear()
-        self._behind[answer.path] = links
-        return links
+        self._behind[answer.path] = links if len(links) == len(pairs) else ()
+        return self._behind[answer.path]
 
 
-def _pairs(nodes: Sequence[bytes]) -> list[tuple[bytes, bytes]]:
+def _pairs(path: Iterable[str]) -> list[tuple[bytes, bytes]]:
     """Links on the way through nodes, the first of them from here."""
-    return list(pairwise((b"", *nodes)))
+    return [*pairwise((b"", *map(encoded, path)))]

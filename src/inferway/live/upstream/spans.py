@@ -7,6 +7,7 @@ has none passes on what it was told. The client's `tracestate` goes along.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from inferway.live.http.exchange import Exchange
@@ -22,19 +23,17 @@ _ERRORS: Final = (Outcome.FAILED, Outcome.UNAVAILABLE)
 """Of a forward: the other node, or the way to it, is at fault."""
 
 
+@dataclass(slots=True, eq=False)
 class _Forwarded:
     """A sampled request that has been forwarded, and may be so again."""
 
-    __slots__ = ("attempts", "before", "forward", "span", "started_s")
-
-    def __init__(self, span: RequestSpan) -> None:
-        self.span = span
-        self.attempts: list[Attempt] = []
-        self.before: Any = None
-        """What the policy saw when it last decided to forward."""
-        self.started_s = 0.0
-        self.forward: Any = None
-        """The span of the forward that is on its way; None while none is."""
+    span: RequestSpan
+    attempts: list[Attempt] = field(default_factory=list)
+    before: Any = None
+    """What the policy saw when it last decided to forward."""
+    started_s: float = 0.0
+    forward: Any = None
+    """The span of the forward that is on its way; None while none is."""
 
 
 class Spans:
@@ -88,19 +87,17 @@ class Spans:
     def ended(self, task: str, request: Request) -> None:
         """Make the spans of a request that a site has ended just now."""
         way = self._forwards.pop(request, None)
-        if way is not None:
-            span, attempts = way.span, way.attempts
-            if request.before is not way.before:  # decided on again since
-                attempts += attempts_of(request, self.tracer.now())
-        else:
+        if way is None:
             identity = request.identity or TraceContext(None, None)
-            begun = self.tracer.begin(f"infer {task}", identity, request.received_s)
-            if begun is None:
+            span = self.tracer.begin(f"infer {task}", identity, request.received_s)
+            if span is None:
                 return
-            span, attempts = begun, attempts_of(request, self.tracer.now())
+            way = _Forwarded(span)
+        if way.before is None or request.before is not way.before:  # decided on again since
+            way.attempts += attempts_of(request, self.tracer.now())
         came = b"" if request.raw is None else request.raw.path
         more = {**self.whereabouts(request.passed, came), "inferway.retried": request.moved}
-        self.tracer.tell(span, task, request, attempts, more)
+        self.tracer.tell(way.span, task, request, way.attempts, more)
 
     def relay(
         self, task: str, exchange: Exchange, forward: ForwardHeaders, received_s: float
@@ -126,37 +123,34 @@ class Spans:
         return told
 
 
+@dataclass(slots=True, eq=False)
 class Relayed:
     """A request between other nodes that this one passes on: receive, forward, reply.
 
     It was whole at `received_s`; `sent` begins the forward.
     """
 
-    def __init__(
-        self,
-        spans: Spans,
-        span: RequestSpan,
-        identity: TraceContext,
-        task: str,
-        forward: ForwardHeaders,
-        received_s: float,
-    ) -> None:
-        self._spans, self._span, self._identity = spans, span, identity
-        self._task, self._forward, self._received_s = task, forward, received_s
-        self._sent_s = 0.0
-        self._sent: Any = None
+    spans: Spans
+    span: RequestSpan
+    identity: TraceContext
+    task: str
+    forward: ForwardHeaders
+    received_s: float
+    sent_s: float = 0.0
+    attempt: Any = None
+    """The span of the forward; None before it."""
 
     def sent(self, neighbor: str) -> bytes:
         """It goes to the next node now; returns header lines that say who it is."""
-        self._sent_s = self._spans.tracer.now()
-        forward = self._forward
-        self._sent = self._span.forward(self._sent_s, neighbor, forward.node, forward.variant)
-        return _onward(self._identity, self._sent)
+        self.sent_s = self.spans.tracer.now()
+        to = (neighbor, self.forward.node, self.forward.variant)
+        self.attempt = self.span.forward(self.sent_s, *to)
+        return _onward(self.identity, self.attempt)
 
     def withdraw(self, call: UpstreamCall) -> None:
         """Whoever sent it waits no more."""
         call.cancel()
-        self._tell(Outcome.CANCELED, None, self._spans.tracer.now())
+        self._tell(Outcome.CANCELED, None, self.spans.tracer.now())
 
     def ended(self, status: int, result: Response | ConnectError | None, answered_s: float) -> None:
         """Its answer, with this status, has been handed on.
@@ -167,22 +161,22 @@ class Relayed:
         self._tell(outcome_of(status), answer, answered_s)
 
     def _tell(self, outcome: Outcome, answer: Response | None, answered_s: float) -> None:
-        span, now_s = self._span, self._spans.tracer.now()
+        span, now_s = self.span, self.spans.tracer.now()
         attributes = {
-            "inferway.task": self._task,
-            "inferway.request_id": self._identity.id.decode("latin-1"),
+            "inferway.task": self.task,
+            "inferway.request_id": self.identity.id.decode("latin-1"),
             _OUTCOME: outcome.name.lower(),
-            "inferway.variant": self._forward.variant,
-            **self._spans.whereabouts(answer, self._forward.path),
+            "inferway.variant": self.forward.variant,
+            **self.spans.whereabouts(answer, self.forward.path),
         }
         span.finish(now_s, attributes, failed=outcome is Outcome.FAILED)
-        span.part("receive", self._received_s, self._sent_s or now_s)
-        if self._sent is None:
+        span.part("receive", self.received_s, self.sent_s or now_s)
+        if self.attempt is None:
             return
-        self._sent.set_attribute(_OUTCOME, outcome.name.lower())
+        self.attempt.set_attribute(_OUTCOME, outcome.name.lower())
         if outcome in _ERRORS:
-            span.fail(self._sent)
-        span.end(self._sent, answered_s)
+            span.fail(self.attempt)
+        span.end(self.attempt, answered_s)
         span.part("reply", answered_s, now_s)
 
 
