@@ -277,26 +277,18 @@ class Rollout(NamedTuple):
 class Update:
     """Figures of one update: what it was made of, and what it did."""
 
-    slots: int
-    """Trained for so far."""
-    tally: PhaseTally
-    """Of the requests in this update's trajectories, with noise."""
-    reward: float
-    """Mean per slot, as eq. 2 has it."""
-    surrogate: float
-    """Mean of eq. 10 over the last epoch, before its steps."""
+    slots: int  # Trained for so far
+    tally: PhaseTally  # Of the requests in this update's trajectories, with noise
+    reward: float  # Mean per slot, as eq. 2 has it
+    surrogate: float  # Mean of eq. 10 over the last epoch, before its steps
+    # Mean squared error of the critic in the last epoch, in units of the scaled rewards
     value_error: float
-    """Mean squared error of the critic in the last epoch, in units of the scaled rewards."""
-    explained: float
-    """Share of the returns' variance that the critic explained before the update."""
-    kl: float
-    """Distance of the last epoch's policy from the one that collected, nats."""
-    clipped: float
-    """Share of importance weights beyond the clip in the last epoch."""
+    explained: float  # Share of the returns' variance that the critic explained before the update
+    kl: float  # Distance of the last epoch's policy from the one that collected, nats
+    clipped: float  # Share of importance weights beyond the clip in the last epoch
     sigma: float
     rate: float
-    scale: float
-    """By which rewards were divided."""
+    scale: float  # By which rewards were divided
 
 
 class DivergenceError(RuntimeError):

@@ -41,12 +41,9 @@ from inferway.site.compiled import entry
 class Counting:
     """Counters of all nodes, and the allocations that follow from them."""
 
-    forwarded = False
-    """What is counted, see above."""
-    carry = True
-    """Counters keep what a slot left in them."""
-    equal = False
-    """Models that gain as much as the chosen one lose what it serves."""
+    forwarded = False  # What is counted, see above
+    carry = True  # Counters keep what a slot left in them
+    equal = False  # Models that gain as much as the chosen one lose what it serves
     fractional = None
 
     def __init__(self, network: DeliveryNetwork) -> None:
