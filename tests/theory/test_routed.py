@@ -18,7 +18,7 @@ from systems import phases, poisson
 from inferway.deployment import Batch, ServiceTime
 from inferway.deployment.workloads import Arrivals, TraceArrivals
 from inferway.learning.site import Control, SlottedSites
-from inferway.scheduling.waiting_time import later_than
+from inferway.scheduling.sa import later_than
 from inferway.site import Fleet
 from inferway.twin import Scenario
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import integrate
 
-from inferway.scheduling.waiting_time import at_departures, later_than
+from inferway.scheduling.sa import at_departures, later_than
 
 
 @pytest.mark.parametrize("load", [0.05, 0.3, 0.7, 0.9, 0.97])

@@ -1,7 +1,16 @@
 """Where variants and their profiles come from."""
 
-from inferway.catalog.profile import Profile, ServiceProfile
-from inferway.catalog.zoo import CatalogError, TestSet, Zoo, load, model_path, names, profiles
+from inferway.catalog.zoo import (
+    CatalogError,
+    Profile,
+    ServiceProfile,
+    TestSet,
+    Zoo,
+    load,
+    model_path,
+    names,
+    profiles,
+)
 from inferway.catalog.zoo import resolve as resolve
 from inferway.catalog.zoo import testset as testset
 

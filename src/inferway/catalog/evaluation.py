@@ -23,7 +23,7 @@ from inferway.catalog.measurement import (
     resident_bytes,
     service_times,
 )
-from inferway.catalog.profile import Profile
+from inferway.catalog.zoo import Profile
 from inferway.runtime.artifact import digest_of
 from inferway.runtime.growth import growth_of
 

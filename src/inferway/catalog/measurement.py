@@ -23,7 +23,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from inferway.catalog.profile import ServiceProfile
+from inferway.catalog.zoo import ServiceProfile
 from inferway.runtime import OnnxRuntime, Runtime
 
 BATCHES: Final = (1, 8)

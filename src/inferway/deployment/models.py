@@ -16,7 +16,7 @@ from inferway.deployment.section import ReadAs, Section, says
 from inferway.deployment.units import Count, PositiveSeconds, refuse
 
 if TYPE_CHECKING:
-    from inferway.catalog.profile import Profile
+    from inferway.catalog.zoo import Profile
     from inferway.protocol import Signature
     from inferway.runtime import RemoteRuntime
 

@@ -12,8 +12,7 @@
 """
 
 from inferway.lab.cluster import ClusterError, LocalCluster, NodeStatus, StatusPoller
-from inferway.lab.controls import Controls, Counts, Passed
-from inferway.lab.emulation import Emulation, obstacle
+from inferway.lab.emulation import Controls, Counts, Emulation, Passed, obstacle
 from inferway.lab.process import NodeProcess, State
 from inferway.lab.record import EmulationError, remove_leftovers
 

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from inferway.learning.density import SoftmaxGaussian
 from inferway.learning.evaluation import PhaseTally
-from inferway.learning.export import layout_of_control
+from inferway.learning.files import layout_of_control
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control, SlottedSites
 from inferway.scheduling.neural_policy import pairs_of

@@ -20,7 +20,7 @@ from inferway.deployment.workloads import (
     PoissonArrivals,
     TraceArrivals,
 )
-from inferway.learning import arrays, routed
+from inferway.learning import routed
 from inferway.learning.arrivals import begin, flow_of
 from inferway.site.compiled import call_of, entry
 from inferway.site.draw import streams
@@ -157,14 +157,14 @@ class SlottedSites:
         `inferway.scheduling.observation`; the next slot writes over it."""
         self.rewards: Floats = self._sites.reward
         """(E,) of the last slot, eq. 2; the next slot writes over it."""
-        self.outcomes: arrays.Outcomes = self._sites.outcomes
+        self.outcomes: routed.Outcomes = self._sites.outcomes
         """Outcomes of the last slot's requests; the next slot writes over it."""
         self.arrivals: Ints = self.outcomes.arrived
         """(E,) requests that arrived in the last slot."""
         self.restart(seed)
 
     @property
-    def counts(self) -> arrays.PhaseCounts:
+    def counts(self) -> routed.PhaseCounts:
         """Counts of the requests since `clear`, by site and phase of arrival."""
         return self._sites.counted
 
@@ -238,7 +238,7 @@ _DECISION = (numba.float64[:, ::1], numba.int64[:, :, ::1], numba.float64)
 """Types of what `routed.advance` takes besides the sites."""
 
 
-def _sites(control: Control, count: int) -> arrays.SiteArrays:
+def _sites(control: Control, count: int) -> routed.SiteArrays:
     scenario, fleet = control.scenario, control.scenario.fleet
     assert fleet.buffer is not None
     n, classes, phases = fleet.servers, len(fleet.rate), control.phases
@@ -253,8 +253,8 @@ def _sites(control: Control, count: int) -> arrays.SiteArrays:
 
     ints = partial(zeros, kind=np.int64)
     words = partial(zeros, kind=np.uint32)
-    return arrays.SiteArrays(
-        servers=arrays.Servers(
+    return routed.SiteArrays(
+        servers=routed.Servers(
             queue=words(n),
             tail=words(n),
             taken=words(n),
@@ -265,13 +265,13 @@ def _sites(control: Control, count: int) -> arrays.SiteArrays:
             phase=zeros(*places, kind=np.uint8),
         ),
         flow=flow_of(scenario.arrivals, scenario.capacity_per_s, count),
-        routed=arrays.Routed(
+        routed=routed.Routed(
             threshold=zeros(n) + 1,
             other=words(n),
             smallest=ints(classes) + 1,
             largest=ints(classes) + 1,
         ),
-        counted=arrays.PhaseCounts(
+        counted=routed.PhaseCounts(
             arrived=ints(phases),
             rejected=ints(phases),
             dropped=ints(phases),
@@ -279,8 +279,8 @@ def _sites(control: Control, count: int) -> arrays.SiteArrays:
             answered=ints(phases, classes, 2),
             batches=ints(phases, classes),
         ),
-        outcomes=arrays.Outcomes(ints(), ints(), ints(), timely=ints(classes)),
-        terms=arrays.Terms(
+        outcomes=routed.Outcomes(ints(), ints(), ints(), timely=ints(classes)),
+        terms=routed.Terms(
             server_class=np.repeat(np.arange(classes, dtype=np.uint32), fleet.count),
             capacity=fleet.buffer,
             deadline_s=np.inf if scenario.deadline_s is None else scenario.deadline_s,

@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from inferway.learning.checkpoint import Checkpoint, alone, check_same, identity_of
 from inferway.learning.evaluation import PhaseTally, evaluate
-from inferway.learning.export import about, save
+from inferway.learning.files import Checkpoint, about, alone, check_same, identity_of, save
 from inferway.learning.settings import Settings
 from inferway.learning.site import Control
 

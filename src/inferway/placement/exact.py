@@ -11,20 +11,217 @@ instance share its capacity, ``sum r f_o <= L x``. No order of arrival and no di
 better than that, so the optimum, and the relaxation all the more, bound what `serve` can reach.
 
 Copies of a variant on a node are counted by one integer, which spares the solver their symmetry.
+Variables of the program are these counts n of each group of copies, then for each batch the flows
+f of each request type over the groups on its path, as shares of its requests:
+
+    max  sum over batches, types of weight r (gamma_last - gamma) f
+    s.t. sum s n <= b at each node,   sum f = 1 of each type,
+         f <= min(L / r, 1) n,        sum over types of r f <= L n of each group.
+
+With given capacities l the third is ``f <= (l / r) x`` and the last falls away.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from inferway.network.delivery import DeliveryNetwork
-from inferway.placement.contract import Allocation, Float, Static
-from inferway.placement.hindsight import horizon_of, needed
-from inferway.placement.program import Program, program_of
+from inferway.placement.contract import Allocation, Float, Offset, Static, load_of
+from inferway.placement.hindsight import Horizon, horizon_of, needed
+from inferway.placement.layout import layout_of
+from inferway.placement.objective import cost, minimal, room
+from inferway.placement.serving import serve
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+
+class Program(NamedTuple):
+    """max value @ z subject to low <= matrix @ z <= high and 0 <= z <= upper.
+
+    Attributes
+    ----------
+    value, matrix, low, high, upper
+        As above; the first `groups` variables are whole.
+    groups
+        How many groups of copies there are.
+    group
+        (P,) the group of each pair.
+    unit, base
+        The mean gain per slot is ``unit * value @ z - base``.
+    """
+
+    value: Float
+    matrix: csr_array
+    low: Float
+    high: Float
+    upper: Float
+    groups: int
+    group: Offset
+    unit: float
+    base: float
+
+    def gain(self, value: float) -> float:
+        """Turn the objective into the mean gain per slot, in costs times requests."""
+        return value * self.unit - self.base
+
+
+class _Rows:
+    """Rows of the matrix, as they come."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[Offset, NDArray[np.integer], Float, Float, Float]] = []
+        self.count = 0
+
+    def add(
+        self,
+        row: NDArray[np.integer],
+        column: NDArray[np.integer],
+        entry: Float,
+        high: Float,
+        low: Float | None = None,
+    ) -> None:
+        """Add rows of given limits, without lower ones if not given; `row` counts within them."""
+        low = np.full(len(high), -np.inf) if low is None else low
+        self._parts.append((np.asarray(row, np.int64) + self.count, column, entry, high, low))
+        self.count += len(high)
+
+    def matrix(self, columns: int) -> tuple[csr_array, Float, Float]:
+        """Put together the matrix and its limits."""
+        from scipy.sparse import coo_array
+
+        row, column, entry, high, low = map(np.concatenate, zip(*self._parts, strict=True))
+        matrix = coo_array((entry, (row, column)), shape=(self.count, columns)).tocsr()
+        return matrix, low, high
+
+
+def program_of(network: DeliveryNetwork, horizon: Horizon, capacity: ArrayLike | None) -> Program:
+    """Write the program down; without (O,) potential available capacities l, types share instances.
+
+    ValueError for capacities of another shape, or with batches that differ.
+    """
+    if capacity is not None and len(horizon.weight) != 1:
+        raise ValueError("potential capacities belong to one slot, but the slots differ")
+    given = None if capacity is None else load_of(network, capacity)
+    options = network.options
+    group, copies = _groups(network, merge=given is None)
+    groups = len(copies)
+    first_of = np.unique(group, return_index=True)[1]  # a pair of each group
+    rows = _Rows()
+    upper = _counts(network, group, copies, first_of, rows)
+
+    type_of = np.repeat(np.arange(len(options.first) - 1), np.diff(options.first))
+    # One flow per type and group: the first option stands for all copies, which cost alike.
+    flow = np.unique(type_of * groups + group[options.pair], return_index=True)[1]
+    saving = options.cost[options.first[1:] - 1][type_of] - options.cost
+    unit = float(horizon.weight @ horizon.requests.sum(axis=1)) or 1.0
+    value = [np.zeros(groups)]
+    columns, base = groups, 0.0
+    for requests, weight in zip(horizon.requests, horizon.weight, strict=True):
+        o = flow[requests[type_of[flow]] > 0]
+        r, m = requests[type_of[o]], group[options.pair[o]]
+        one = room(network)[first_of[m]]  # what one copy serves in a slot
+        limit = one if given is None else given[o]
+        column = columns + np.arange(len(o))
+        value.append(weight * r * saving[o] / unit)
+        _flows(
+            rows,
+            column,
+            m,
+            np.unique(type_of[o], return_inverse=True)[1],
+            limit / r,
+            options.repository[o],
+        )
+        if given is None:
+            short = ~options.repository[o]  # a repository is never short (eq. 9)
+            _shared(rows, column[short], m[short], (r / one)[short])
+        columns += len(o)
+        base += weight * _least_saving(network, requests, saving, given)
+    matrix, low, high = rows.matrix(columns)
+    limits = np.concatenate([upper, np.ones(columns - groups)])
+    return Program(np.concatenate(value), matrix, low, high, limits, groups, group, unit, base)
+
+
+def _groups(network: DeliveryNetwork, merge: bool) -> tuple[Offset, Float]:
+    """(P,) the group of each pair, and how many pairs each group has."""
+    pairs, models = network.pairs, network.models
+    if not merge:
+        return np.arange(len(pairs.node)), np.ones(len(pairs.node))
+    pinned = pairs.pinned > 0
+    key = np.stack([pairs.node, models.task[pairs.model], models.variant[pairs.model], pinned])
+    group = np.ravel(np.unique(key, axis=1, return_inverse=True)[1]).astype(np.int64)
+    return group, np.bincount(group).astype(np.float64)
+
+
+def _counts(
+    network: DeliveryNetwork, group: Offset, copies: Float, first_of: Offset, rows: _Rows
+) -> Float:
+    """Add the budgets, fix what is pinned, and return the upper limits of the counts."""
+    layout, node = layout_of(network), network.pairs.node[first_of]
+    decided = layout.free[first_of]
+    budget = layout.budget
+    scale = np.where(np.isfinite(budget) & (budget > 0), budget, 1.0)
+    limited = decided & np.isfinite(budget)[node]
+    rows.add(
+        node[limited],
+        np.flatnonzero(limited),
+        network.pairs.size[first_of][limited] / scale[node[limited]],
+        np.where(np.isfinite(budget), budget / scale, 1.0),
+    )
+    pinned = np.bincount(group, network.pairs.pinned > 0, len(copies))
+    upper = np.where(decided, copies, pinned)
+    every = np.arange(len(copies))
+    rows.add(every, every, np.ones(len(copies)), upper, np.where(decided, 0.0, upper))
+    return upper
+
+
+def _flows(
+    rows: _Rows,
+    column: Offset,
+    group: Offset,
+    of_type: NDArray[np.integer],
+    share: Float,
+    repository: NDArray[np.bool_],
+) -> None:
+    """Let each type's flows sum to 1, each at most what its group's copies can serve of it."""
+    n = len(column)
+    whole = np.ones(int(of_type.max()) + 1 if n else 0)
+    rows.add(of_type, column, np.ones(n), whole, whole)
+    most = np.where(repository, 1.0, np.minimum(share, 1.0))
+    every = np.arange(n)
+    rows.add(
+        np.concatenate([every, every]),
+        np.concatenate([column, group]),
+        np.concatenate([np.ones(n), -most]),
+        np.zeros(n),
+    )
+
+
+def _shared(rows: _Rows, column: Offset, group: Offset, share: Float) -> None:
+    """Let the flows of all types through a group take at most what its copies serve together."""
+    groups, place = np.unique(group, return_inverse=True)
+    rows.add(
+        np.concatenate([place, np.arange(len(groups))]),
+        np.concatenate([column, groups]),
+        np.concatenate([share, -np.ones(len(groups))]),
+        np.zeros(len(groups)),
+    )
+
+
+def _least_saving(
+    network: DeliveryNetwork, requests: Float, saving: Float, capacity: Float | None
+) -> float:
+    """What the minimal allocation saves over the last options, where instances are pinned below."""
+    omega = minimal(network)
+    if capacity is None:
+        return float(saving @ serve(network, requests, omega.astype(np.uint8)))
+    last = network.options.cost[network.options.first[1:] - 1]
+    return float(last @ requests) - cost(network, requests, capacity, omega)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from inferway.catalog import zoo
-from inferway.catalog.profile import Profile, ServiceProfile
+from inferway.catalog.zoo import Profile, ServiceProfile
 from inferway.deployment import DeploymentError, load, measured
 
 Write = Callable[..., Path]

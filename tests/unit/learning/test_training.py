@@ -19,7 +19,7 @@ from burst import SMALL, control
 
 torch: Any = pytest.importorskip("torch", reason="needs PyTorch: pip install 'inferway[learn]'")
 
-from inferway.learning.checkpoint import CHECKPOINT, Checkpoint, alone  # noqa: E402
+from inferway.learning.files import CHECKPOINT, Checkpoint, alone  # noqa: E402
 from inferway.learning.ppo import DivergenceError  # noqa: E402
 from inferway.learning.training import POLICY, Trained, TrainingProgress, train  # noqa: E402
 from inferway.scheduling.neural_policy import read  # noqa: E402

@@ -19,7 +19,7 @@ PACKAGE = Path(inferway.__file__).parent
 ENTRIES = {
     "dispatcher": ("inferway.dispatch.steps", "inferway.dispatch.tad_op"),
     "twin": ("inferway.twin.kernel.general", "inferway.dispatch.priced"),
-    "sites": ("inferway.learning.arrays", "inferway.learning.routed"),
+    "sites": ("inferway.learning.routed",),
     "placement": ("inferway.placement.infida", "inferway.placement.serving"),
 }
 

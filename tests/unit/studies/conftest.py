@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from inferway.learning.export import about, save
+from inferway.learning.files import about, save
 from inferway.studies.scheduling.other_learners import LEARNERS
 from inferway.studies.scheduling.shipped import SEEDS, shipped
 from inferway.studies.scheduling.train import KEPT, write_curve

@@ -7,8 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from inferway.conformance.checks.health import NOBODY
-from inferway.conformance.checks.metadata import refusal
+from inferway.conformance.checks.metadata import NOBODY, refusal
 from inferway.conformance.client import Answer, expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import Target

@@ -19,7 +19,7 @@ from inferway.conformance.answer import (
     described,
     reference,
 )
-from inferway.conformance.checks.health import NOBODY
+from inferway.conformance.checks.metadata import NOBODY
 from inferway.conformance.client import NotOfferedError, ViolationError, expect
 from inferway.conformance.report import Check
 from inferway.conformance.target import ConformanceError, Target

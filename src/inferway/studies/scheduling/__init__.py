@@ -2,7 +2,7 @@
 
 CODE = (
     *("site", "dispatch", "scheduling", "twin", "workload"),
-    *("learning/arrays.py", "learning/arrivals.py", "learning/routed.py", "learning/site.py"),
+    *("learning/arrivals.py", "learning/routed.py", "learning/site.py"),
     "learning/evaluation.py",
     "studies/scheduling/burst.py",
     *("studies/scheduling/deciders.py", "studies/scheduling/trial.py"),
