@@ -297,11 +297,13 @@ def to_bytes(datatype: str, array: NDArray[Any]) -> bytes:
     """Raw bytes of an output, little-endian, row by row."""
     if datatype != "BYTES":
         return array.astype(_WIRE[datatype], copy=False).tobytes()
-    parts: list[bytes] = []
-    for value in array.ravel().tolist():
-        element = value.encode() if isinstance(value, str) else bytes(value)
-        parts += (_LENGTH.pack(len(element)), element)
-    return b"".join(parts)
+    elements = map(raw, array.ravel().tolist())
+    return b"".join(_LENGTH.pack(len(element)) + element for element in elements)
+
+
+def raw(value: Any) -> bytes:
+    """Bytes of an element of BYTES, which models may give as text."""
+    return value.encode() if isinstance(value, str) else bytes(value)
 
 
 def _check_count(name: str, shape: tuple[int, ...], text: bytes) -> None:

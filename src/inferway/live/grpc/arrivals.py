@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Generator, Iterable
 from contextlib import suppress
-from typing import Any, Final
+from dataclasses import dataclass, field
+from typing import Any, Final, NamedTuple
 
 import grpc.aio
 
 from inferway.live.grpc.connections import Peer, peer_of, received
-from inferway.live.grpc.status import CallError, refused
+from inferway.live.grpc.inference import CallError, refused
 from inferway.live.headroom import Bodies
 from inferway.live.http.beside import Beside
 from inferway.live.http.compression import unpacking
@@ -58,24 +59,29 @@ class Arrivals:
         self._arriving.add(arrival)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
-        size = 0
+        message: Any = b""
         try:
             message = await _Reading(context)
             if message is grpc.aio.EOF:  # there was none
+                message = b""
                 raise asyncio.CancelledError
-            size = len(message)
         except grpc.aio.InternalError:
             # It was too large, which gRPC has said, or the client has gone.
             raise asyncio.CancelledError from None
         finally:
             self._arriving.discard(arrival)
             arrival.landed = True
-            if arrival.wire is not None:
-                self._leave(arrival.wire, arrival, size)
-        if keyless and size > OPEN_BYTES:
+            self._leave(arrival, len(message))
+        if keyless and len(message) > OPEN_BYTES:
             raise RefusalError(413, TOO_LONG)
-        encoding = _encoding(message)
-        return message if encoding is None else await self._unpack(message, encoding, keyless)
+        # gRPC hands over what it does not unpack without a word. No message of the protocols begins
+        # as gzip does, which protobuf has no such type for, nor as zlib does, with a field 15.
+        if message[:2] == b"\x1f\x8b":
+            return await self._unpack(message, b"gzip", keyless)
+        if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
+            return await self._unpack(message, b"deflate", keyless)
+        packed: bytes = message
+        return packed
 
     def close(self) -> None:
         """Look no more, and unpack nothing more."""
@@ -110,12 +116,15 @@ class Arrivals:
         # Most messages come at once, and are never looked at.
         slow = any(arrival.looked_s or arrival.keyless for arrival in self._arriving)
         if slow or now_s - self._settled_s > SETTLE_S:
-            totals = received(self.port)
+            totals, limit_s = received(self.port), self._limits.receive_s
             for arrival in self._arriving:
                 if arrival.wire is None:
-                    self._join(arrival)
-                if arrival.looked_s and now_s - arrival.looked_s > self._limits.receive_s:
-                    limit_s = self._limits.receive_s
+                    peer = peer_of(arrival.context.peer())
+                    if peer not in self._wires:
+                        self._wires[peer] = _Wire(peer, self._totals.get(peer, 0))
+                    arrival.wire = self._wires[peer]
+                    arrival.wire.arrivals.add(arrival)
+                if arrival.looked_s and now_s - arrival.looked_s > limit_s:
                     self._refuse([arrival], 504, f"the message took more than {limit_s} s")
             for wire in self._wires.values():
                 self._weigh(wire, totals.get(wire.peer, wire.before))
@@ -124,18 +133,13 @@ class Arrivals:
             arrival.looked_s = arrival.looked_s or now_s
         self._timer = loop.call_later(LOOK_S, self._look) if self._arriving else None
 
-    def _join(self, arrival: _Arrival) -> None:
-        peer = peer_of(arrival.context.peer())
-        wire = self._wires.get(peer)
+    def _leave(self, arrival: _Arrival, size: int) -> None:
+        wire = arrival.wire
         if wire is None:
-            wire = self._wires[peer] = _Wire(peer, self._totals.get(peer, 0))
-        wire.arrivals.add(arrival)
-        arrival.wire = wire
-
-    def _leave(self, wire: _Wire, arrival: _Arrival, size: int) -> None:
+            return
         wire.arrivals.discard(arrival)
         wire.before += size
-        given = wire.held if not wire.arrivals else min(wire.held, size)
+        given = min(wire.held, size) if wire.arrivals else wire.held
         wire.held -= given
         self._bodies.release(given)
         if not wire.arrivals:
@@ -165,16 +169,6 @@ class Arrivals:
                 ending.add_done_callback(self._ending.discard)
 
 
-def _encoding(message: bytes) -> bytes | None:
-    # gRPC hands over what it does not unpack without a word. No message of the protocols begins as
-    # gzip does, which protobuf has no such type for, nor as zlib does, with a field 15.
-    if message[:2] == b"\x1f\x8b":
-        return b"gzip"
-    if message[:1] == b"x" and int.from_bytes(message[:2]) % 31 == 0:
-        return b"deflate"
-    return None
-
-
 async def _end(arrival: _Arrival, error: CallError) -> None:
     # Whoever reads hears of it. To be canceled there would leave a message that has come to nobody.
     if not arrival.landed:
@@ -182,19 +176,16 @@ async def _end(arrival: _Arrival, error: CallError) -> None:
             await arrival.context.abort(error.code, error.reason, error.trailing)
 
 
-class _Reading:
+class _Reading(NamedTuple):
     """Waits for a call's message; canceled after it has come, takes it all the same.
 
     gRPC would otherwise keep it for as long as the process lives.
     """
 
-    __slots__ = ("_context",)
-
-    def __init__(self, context: Any) -> None:
-        self._context = context
+    context: Any
 
     def __await__(self) -> Generator[Any, None, Any]:
-        reading = self._context.read()
+        reading = self.context.read()
         while True:
             try:
                 awaited = reading.send(None)
@@ -210,28 +201,26 @@ class _Reading:
                 raise
 
 
-class _Arrival:
-    """A message that has been asked for."""
-
-    __slots__ = ("context", "keyless", "landed", "looked_s", "refused", "wire")
-
-    def __init__(self, context: Any, keyless: bool) -> None:
-        self.context, self.keyless = context, keyless
-        self.looked_s = 0.0
-        """When it was first seen to take its time."""
-        self.wire: _Wire | None = None
-        self.refused = self.landed = False
-
-
+@dataclass(slots=True, eq=False)
 class _Wire:
     """A connection on which messages take their time."""
 
-    __slots__ = ("arrivals", "before", "held", "peer")
+    peer: Peer
+    before: int
+    """Bytes of it that belong to none of these messages."""
+    held: int = 0
+    """Bytes that it counts in the account."""
+    arrivals: set[_Arrival] = field(default_factory=set)
 
-    def __init__(self, peer: Peer, before: int) -> None:
-        self.peer = peer
-        self.before = before
-        """Bytes of it that belong to none of these messages."""
-        self.held = 0
-        """Bytes that it counts in the account."""
-        self.arrivals: set[_Arrival] = set()
+
+@dataclass(slots=True, eq=False)
+class _Arrival:
+    """A message that has been asked for."""
+
+    context: Any
+    keyless: bool
+    looked_s: float = 0.0
+    """When it was first seen to take its time."""
+    wire: _Wire | None = None
+    refused: bool = False
+    landed: bool = False

@@ -53,12 +53,12 @@ class Unread:
             return
         loop = asyncio.get_running_loop()
         peer = peer_of(context.peer())
-        if peer not in self._due_s:
-            self._due_s[peer] = loop.time() + self._limits.receive_s
-        self._due_s[peer] += size / self._limits.read_rate
+        due_s = self._due_s.setdefault(peer, loop.time() + self._limits.receive_s)
+        self._due_s[peer] = due_s + size / self._limits.read_rate
         self.bytes[peer] += size
         context.add_done_callback(lambda _: self._read(peer, size))
-        self._relieve()
+        while self.bytes.total() > self._limits.bodies_bytes and len(self.bytes) > 1:
+            self._cut(self.bytes.most_common(1)[0][0])
         if self._timer is None:
             self._timer = loop.call_later(LOOK_S, self._look)
 
@@ -68,31 +68,23 @@ class Unread:
             self._timer.cancel()
 
     def _read(self, peer: Peer, size: int) -> None:
-        if peer not in self._due_s:  # it has been cut
-            return
-        self.bytes[peer] -= size
-        if not self.bytes[peer]:
-            self._forget(peer)
-
-    def _relieve(self) -> None:
-        while self.bytes.total() > self._limits.bodies_bytes and len(self.bytes) > 1:
-            ((peer, _),) = self.bytes.most_common(1)
-            self._cut(peer)
+        if peer in self._due_s:  # it has not been cut
+            self.bytes[peer] -= size
+            if not self.bytes[peer]:
+                del self.bytes[peer], self._due_s[peer]
 
     def _look(self) -> None:
-        now_s = asyncio.get_running_loop().time()
-        for peer, due_s in list(self._due_s.items()):
-            if now_s > due_s:
-                self._cut(peer)
-        self._timer = None
-        if self._due_s:
-            self._timer = asyncio.get_running_loop().call_later(LOOK_S, self._look)
+        loop = asyncio.get_running_loop()
+        for peer in [peer for peer, due_s in self._due_s.items() if loop.time() > due_s]:
+            self._cut(peer)
+        self._timer = loop.call_later(LOOK_S, self._look) if self._due_s else None
 
     def _cut(self, peer: Peer) -> None:
-        cut(self.port, peer)
-        self._forget(peer)
-
-    def _forget(self, peer: Peer) -> None:
+        """End the connection, whatever is on its way; nothing where there is none."""
+        for wire, there in _wires(self.port):
+            if there == peer:
+                with suppress(OSError):
+                    wire.shutdown(socket.SHUT_RDWR)
         del self.bytes[peer], self._due_s[peer]
 
 
@@ -108,14 +100,6 @@ def received(port: int) -> dict[Peer, int]:
             if len(told) >= _RECEIVED_AT + _COUNT.size:
                 counts[peer] = _COUNT.unpack_from(told, _RECEIVED_AT)[0]
     return counts
-
-
-def cut(port: int, peer: Peer) -> None:
-    """End the connection to another end, whatever is on its way; nothing where there is none."""
-    for wire, there in _wires(port):
-        if there == peer:
-            with suppress(OSError):
-                wire.shutdown(socket.SHUT_RDWR)
 
 
 def peer_of(text: str) -> Peer:

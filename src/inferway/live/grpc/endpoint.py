@@ -12,9 +12,8 @@ import grpc.aio
 from inferway.live.grpc import messages
 from inferway.live.grpc.arrivals import FULL, Arrivals
 from inferway.live.grpc.connections import Unread, peer_of
-from inferway.live.grpc.inference import answer, ask
+from inferway.live.grpc.inference import CallError, answer, ask, denied, refused
 from inferway.live.grpc.messages import decode
-from inferway.live.grpc.status import CallError, denied, refused
 from inferway.live.headroom import Bodies
 from inferway.live.http.limits import Limits
 from inferway.live.http.routes import EXTENSIONS
@@ -159,34 +158,30 @@ class Endpoint:
             self._aborting = asyncio.ensure_future(self._server.stop(None))
 
     def _handlers(self) -> tuple[grpc.GenericRpcHandler, ...]:
-        inference = {
-            "ServerLive": self._answer(self._server_live),
-            "ServerReady": self._answer(self._server_ready),
-            "ServerMetadata": self._answer(self._guarded(self._server_metadata)),
-            "ModelReady": self._answer(self._guarded(self._model_ready)),
-            "ModelMetadata": self._answer(self._guarded(self._model_metadata)),
-            "ModelInfer": self._answer(self._guarded(self._model_infer)),
-        }
-        health = {
-            "Check": self._answer(self._check),
-            "Watch": self._stream(self._watch),
-        }
-        return (
-            grpc.method_handlers_generic_handler(messages.INFERENCE, inference),
-            grpc.method_handlers_generic_handler(messages.HEALTH, health),
-        )
-
-    def _answer(self, method: Method) -> grpc.RpcMethodHandler:
         # One message looks on the wire like a stream of one. As such the methods ask for it
         # themselves, when they know the metadata, and decode it: what gRPC's own decoding refuses
         # is called INTERNAL.
-        return grpc.stream_unary_rpc_method_handler(
-            self._safe(method), response_serializer=_serialize
-        )
-
-    def _stream(self, method: Method) -> grpc.RpcMethodHandler:
-        return grpc.stream_stream_rpc_method_handler(
-            self._safe(method), response_serializer=_serialize
+        one, many = grpc.stream_unary_rpc_method_handler, grpc.stream_stream_rpc_method_handler
+        services: dict[str, dict[str, tuple[Any, Method]]] = {
+            messages.INFERENCE: {
+                "ServerLive": (one, self._server_live),
+                "ServerReady": (one, self._server_ready),
+                "ServerMetadata": (one, self._guarded(self._server_metadata)),
+                "ModelReady": (one, self._guarded(self._model_ready)),
+                "ModelMetadata": (one, self._guarded(self._model_metadata)),
+                "ModelInfer": (one, self._guarded(self._model_infer)),
+            },
+            messages.HEALTH: {"Check": (one, self._check), "Watch": (many, self._watch)},
+        }
+        return tuple(
+            grpc.method_handlers_generic_handler(
+                service,
+                {
+                    name: kind(self._safe(method), response_serializer=_serialize)
+                    for name, (kind, method) in methods.items()
+                },
+            )
+            for service, methods in services.items()
         )
 
     def _safe(self, method: Method) -> Callable[[Any, Any], Awaitable[Any]]:

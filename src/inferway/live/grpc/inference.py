@@ -10,16 +10,17 @@ import asyncio
 import math
 from typing import Any, Final, NamedTuple
 
+import grpc
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from inferway.live.grpc.messages import ModelInferResponse
-from inferway.live.grpc.status import called, ended
 from inferway.live.http.body import unknown_in
 from inferway.live.http.trace_context import TraceContext
 from inferway.live.intake import Intake, answer_parameters
-from inferway.live.request import Outcome, Request
+from inferway.live.request import LONGEST_RETRY_S, STATUS, Outcome, Request
+from inferway.live.security.keys import Denied
 from inferway.live.site import Site
 from inferway.live.stats import Stats
 from inferway.protocol import DTYPES, Tensor
@@ -28,7 +29,7 @@ from inferway.protocol.messages import InferParameters, TensorParameters
 from inferway.protocol.refusal import RefusalError
 from inferway.runtime import Arrays
 
-_NAMES: Final = frozenset({"x-request-id", "traceparent", "tracestate"})
+_NAMES: Final = ("x-request-id", "traceparent", "tracestate")
 _PARAMETER: Final[dict[type, str]] = {
     bool: "bool_param", int: "int64_param", str: "string_param", float: "double_param",
 }  # fmt: skip
@@ -47,6 +48,21 @@ _CARRIER: Final = {
     "int_contents": np.int32, "int64_contents": np.int64, "fp32_contents": np.float32,
     "fp64_contents": np.float64,
 }  # fmt: skip
+
+
+CODES: Final = {
+    400: grpc.StatusCode.INVALID_ARGUMENT,
+    401: grpc.StatusCode.UNAUTHENTICATED,
+    403: grpc.StatusCode.PERMISSION_DENIED,
+    404: grpc.StatusCode.NOT_FOUND,
+    413: grpc.StatusCode.INVALID_ARGUMENT,  # RESOURCE_EXHAUSTED would say that it may fit later
+    429: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    500: grpc.StatusCode.INTERNAL,
+    501: grpc.StatusCode.UNIMPLEMENTED,
+    503: grpc.StatusCode.UNAVAILABLE,
+    504: grpc.StatusCode.DEADLINE_EXCEEDED,
+}
+"""The gRPC status for each status with which HTTP refuses."""
 
 
 class PendingCall(NamedTuple):
@@ -121,12 +137,9 @@ def _identity(context: Any) -> TraceContext:
     for key, value in context.invocation_metadata() or ():
         if key in _NAMES:
             one = value.encode() if isinstance(value, str) else value
-            if key == "tracestate" and key in given:
-                one = b"%s,%s" % (given[key], one)
-            given[key] = one
-    return TraceContext(
-        given.get("x-request-id"), given.get("traceparent"), given.get("tracestate")
-    )
+            joined = key == "tracestate" and key in given
+            given[key] = b"%s,%s" % (given[key], one) if joined else one
+    return TraceContext(*map(given.get, _NAMES))
 
 
 def _arrays(message: Any, intake: Intake) -> Arrays:
@@ -170,15 +183,15 @@ def _parameters(given: Any, kind: Any, counters: Stats) -> Any:
     # numbers as strings.
     if not given:
         return None
-    values = {}
-    for name, parameter in given.items():
-        choice = parameter.WhichOneof("parameter_choice")
-        if choice is not None:
-            values[name] = getattr(parameter, choice)
-    if not values.keys() <= set(kind.__struct_fields__):
-        for name in (unknown := unknown_in(values, kind)):
-            del values[name]
-        counters.ignored += len(unknown)
+    values = {
+        name: getattr(parameter, choice)
+        for name, parameter in given.items()
+        if (choice := parameter.WhichOneof("parameter_choice")) is not None
+    }
+    unknown = unknown_in(values, kind)
+    for name in unknown:
+        del values[name]
+    counters.ignored += len(unknown)
     try:
         return msgspec.convert(values, kind, strict=False)
     except msgspec.ValidationError as error:
@@ -231,15 +244,12 @@ def from_contents(name: str, datatype: str, shape: tuple[int, ...], contents: An
         strings = np.empty(size, np.object_)
         strings[:] = elements
         return strings.reshape(shape)
-    array: NDArray[Any] = np.fromiter(elements, _CARRIER[field], size)
-    dtype = DTYPES[datatype]
-    if array.dtype != dtype:
-        narrow = array.astype(dtype)
-        if not np.array_equal(narrow, array):
-            raise RefusalError(
-                400, f"the contents of input {name!r} are out of the range of {datatype}"
-            )
-        array = narrow
+    wide: NDArray[Any] = np.fromiter(elements, _CARRIER[field], size)
+    array = wide.astype(DTYPES[datatype], copy=False)
+    if array is not wide and not np.array_equal(array, wide):
+        raise RefusalError(
+            400, f"the contents of input {name!r} are out of the range of {datatype}"
+        )
     return array.reshape(shape)
 
 
@@ -247,5 +257,58 @@ def to_contents(datatype: str, array: NDArray[Any], contents: Any) -> None:
     """Write an output into an `InferTensorContents`; its datatype must be one of `FIELDS`."""
     values: list[Any] = array.ravel().tolist()
     if datatype == "BYTES":
-        values = [value.encode() if isinstance(value, str) else bytes(value) for value in values]
+        values = [codec.raw(value) for value in values]
     getattr(contents, FIELDS[datatype]).extend(values)
+
+
+class CallError(Exception):
+    """Ends a call that is not answered: status, reason in a sentence, trailing metadata."""
+
+    def __init__(self, code: grpc.StatusCode, reason: str, trailing: Any = ()) -> None:
+        super().__init__(reason)
+        self.code, self.reason, self.trailing = code, reason, trailing
+
+
+def refused(refusal: RefusalError) -> CallError:
+    """End a call for what is wrong with it."""
+    code = CODES.get(refusal.status, grpc.StatusCode.UNKNOWN)
+    return CallError(code, refusal.reason, retry(1.0) if refusal.status == 503 else ())
+
+
+def denied(found: Denied) -> CallError:
+    """End a call whose key does not open it."""
+    reason = found.reason
+    if found.status == 401:
+        reason = "the call needs a valid key: authorization: Bearer KEY"
+    return CallError(CODES[found.status], reason, retry(found.retry_s) if found.retry_s else ())
+
+
+def ended(request: Request) -> CallError:
+    """End the call of a request that was not answered."""
+    outcome = request.outcome
+    assert outcome is not None
+    busy = outcome in (Outcome.REJECTED, Outcome.UNAVAILABLE)
+    after = called(request) + (retry(request.retry_after_s) if busy else ())
+    return CallError(code_of(outcome), request.reason, after)
+
+
+def code_of(outcome: Outcome) -> grpc.StatusCode:
+    """Tell the status of a request that was not answered."""
+    return CODES[STATUS[outcome]] if outcome in STATUS else grpc.StatusCode.CANCELLED
+
+
+def called(request: Request) -> Any:
+    """Name a request in trailing metadata: by this it can be explained."""
+    return (("x-request-id", request.id.decode()),)
+
+
+def retry(after_s: float) -> Any:
+    """Say when another try may be worth it, within 1 ms and a minute, as trailing metadata.
+
+    People are told as HTTP does it, gRPC's retries by `grpc-retry-pushback-ms` of its proposal A6.
+    """
+    wait_s = min(LONGEST_RETRY_S, max(0.001, after_s))
+    return (
+        ("retry-after", str(math.ceil(wait_s))),
+        ("grpc-retry-pushback-ms", str(math.ceil(wait_s * 1e3))),
+    )

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from inferway.live.grpc.status import code_of, retry
+from inferway.live.grpc.inference import code_of, retry
 from inferway.live.request import Outcome
 
 
