@@ -9,31 +9,17 @@ from itertools import pairwise
 
 from inferway.experiments.curves import Drawing, Panel, panels
 from inferway.experiments.results import most, smallest
-from inferway.studies import Claim, Point, Results, Study, claim, scales
-from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, pairs
+from inferway.studies import Claim, Results, Study, claim, scales
+from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, every, pairs
 from inferway.studies.sentences import percents
 
 _EDGE = "conference, smaller"
 _RIVALS = ("static-greedy", "olag")
 _ACROSS = "alpha, ms per point"
-Cases = list[tuple[float, float, Results]]
-"""Rate, alpha, and the rows there."""
+Cases = list[tuple[float, float, Results]]  # rate, alpha, and the rows there
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every policy at every alpha."""
-    return settings.every(
-        {"copies": settings.copies},
-        system=[settings.system],
-        rate_per_s=[settings.rate_per_s],
-        sliding=[False],
-        policy=settings.policies,
-        alpha=settings.alphas,
-    )
-
-
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Inaccuracy and latency beside each other; at the edge, the gain, too."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     edge = settings.system == _EDGE
     columns = [
         ("inaccuracy", "inaccuracy", "points" if edge else "100 - mAP, points"),
@@ -78,8 +64,7 @@ def _falls(where: str, ntag: Sequence[float], why: str = "") -> Claim:
     )
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-A."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     where, alphas = "Sec. VI-A, Fig. 6", settings.alphas
     paper, here = partial(claim, where), results.where(policy="infida")
     latency, inaccuracy, edges = (
@@ -117,8 +102,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def edge_claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-A of the conference's paper."""
+def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
     where, alphas = "Sec. VI-A, Fig. 3", settings.alphas
     paper, here = partial(claim, where), results.where(policy="infida")
     latency, ntag, cloud = (
@@ -160,19 +144,7 @@ def edge_claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def gain_points(settings: Settings) -> list[Point]:
-    """Every policy at every alpha on every topology."""
-    return settings.every(
-        system=settings.systems,
-        rate_per_s=[settings.rate_per_s],
-        sliding=[True],
-        policy=settings.policies,
-        alpha=settings.alphas,
-    )
-
-
-def gain_figure(settings: Settings, results: Results) -> Drawing:
-    """A panel for each topology."""
+def _gain_figure(settings: Settings, results: Results) -> Drawing:
     labels = (_ACROSS, "NTAG, ms")
     shown = [
         settings.panel(
@@ -228,8 +200,7 @@ _LEAST = (
 )
 
 
-def gain_claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-A."""
+def _gain_claims(settings: Settings, results: Results) -> list[Claim]:
     made, alphas = [], settings.alphas
     for system in settings.systems:
         here = results.where(system=system)
@@ -260,19 +231,7 @@ def gain_claims(settings: Settings, results: Results) -> list[Claim]:
     return made
 
 
-def plane_points(settings: Settings) -> list[Point]:
-    """Every policy at every alpha and rate."""
-    return settings.every(
-        system=[settings.system],
-        sliding=[False],
-        rate_per_s=settings.rates_per_s,
-        policy=settings.policies,
-        alpha=settings.alphas,
-    )
-
-
-def plane_figure(settings: Settings, results: Results) -> Drawing:
-    """A panel for each rate; a curve's points are the alphas."""
+def _plane_figure(settings: Settings, results: Results) -> Drawing:
     shown = [
         Panel(
             f"{rate:g} requests per second",
@@ -294,8 +253,7 @@ def plane_figure(settings: Settings, results: Results) -> Drawing:
     return panels(shown, columns=2, title=f"Topology {settings.system}, one point per alpha")
 
 
-def plane_claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-C."""
+def _plane_claims(settings: Settings, results: Results) -> list[Claim]:
     mine, offline = "infida", "infida-offline"
     cases = [
         (rate, alpha, results.where(rate_per_s=rate, alpha=alpha))
@@ -375,9 +333,9 @@ STUDY = Study(
         smoke={"slots": 20, "trials": 1, "alphas": (0.0, 2.0, 4.0, 6.0)},
         quick={"slots": 240, "trials": 3},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=every("system", "rate_per_s", "sliding", "policy", "alpha", given=("copies",)),
+    figure=_figure,
+    claims=_claims,
     departures=(TUNED,),
     code=CODE,
 )
@@ -396,9 +354,9 @@ EDGE = Study(
         smoke={"slots": 12, "trials": 1, "alphas": (0.0, 3.0, 4.0, 5.0)},
         quick={"slots": 120, "trials": 3},
     ),
-    points=points,
-    figure=figure,
-    claims=edge_claims,
+    points=every("system", "rate_per_s", "sliding", "policy", "alpha", given=("copies",)),
+    figure=_figure,
+    claims=_edge_claims,
     departures=(
         "Nodes are smaller by up to 5 times, says the paper: here all budgets are a fifth.",
         "Budgets and single round-trip times are ours, as in edge-tiers.",
@@ -411,6 +369,8 @@ GAIN = Study(
     shows="The gain over the cloud alone, of INFIDA and its rivals.",
     scales=scales(
         Settings(
+            systems=("I", "II"),
+            sliding=(True,),
             alphas=(0.5, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0),
             policies=(
                 *("infida", "infida-coupled", "infida-offline", "static-greedy"),
@@ -420,9 +380,9 @@ GAIN = Study(
         smoke={"slots": 12, "trials": 1, "alphas": (1.0, 4.0), "systems": ("II",)},
         quick={"slots": 240, "trials": 3},
     ),
-    points=gain_points,
-    figure=gain_figure,
-    claims=gain_claims,
+    points=every("system", "rate_per_s", "sliding", "policy", "alpha"),
+    figure=_gain_figure,
+    claims=_gain_claims,
     departures=(
         "The paper does not say how many slots it ran: 240, each popularity once, at quick scale.",
         TUNED,
@@ -444,9 +404,9 @@ PLANE = Study(
         smoke={"slots": 12, "trials": 1, "alphas": (1.0, 4.0), "rates_per_s": (7500.0,)},
         quick={"slots": 120, "trials": 3},
     ),
-    points=plane_points,
-    figure=plane_figure,
-    claims=plane_claims,
+    points=every("system", "sliding", "rate_per_s", "policy", "alpha"),
+    figure=_plane_figure,
+    claims=_plane_claims,
     departures=(TUNED,),
     code=CODE,
 )

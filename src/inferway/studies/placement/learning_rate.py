@@ -22,8 +22,8 @@ from inferway.studies.placement.trial import (
 )
 from inferway.studies.sentences import ours
 
+# System, alpha, requests per second, whether popularity slides.
 Case = tuple[str, float, float, bool]
-"""System, alpha, requests per second, whether popularity slides."""
 
 _CASES: tuple[Case, ...] = tuple(
     (system, alpha, rate, sliding)
@@ -58,8 +58,7 @@ def _rate(eta: float) -> str:
     return f"eta {eta:g}" if eta else "tunes itself"
 
 
-def points(settings: RateSettings) -> list[Point]:
-    """Every rate in every case."""
+def _points(settings: RateSettings) -> list[Point]:
     policy, slots = "infida-coupled", settings.slots
     cases = {_name(case): case for case in settings.cases}
 
@@ -72,8 +71,7 @@ def points(settings: RateSettings) -> list[Point]:
     return grid(long_run, arguments, cost, case=cases, eta=settings.every_rate, trial=trials)
 
 
-def figure(settings: RateSettings, results: Results) -> Drawing:
-    """Gain at each rate over that of the one that tunes itself, and gain against slots."""
+def _figure(settings: RateSettings, results: Results) -> Drawing:
     shown, last = [], named(windows(settings.slots)[-1])
     for title, sliding in (("fixed popularity", False), ("sliding popularity", True)):
         drawn = []
@@ -102,8 +100,7 @@ def figure(settings: RateSettings, results: Results) -> Drawing:
     return panels(shown, columns=3, title="Hand-set learning rates")
 
 
-def claims(settings: RateSettings, results: Results) -> list[Claim]:
-    """How near the tuning-free rate is, early and in the end, and how far a wrong one may be."""
+def _claims(settings: RateSettings, results: Results) -> list[Claim]:
     parts = windows(settings.slots)
     early, last = min(1, len(parts) - 1), len(parts) - 1
     known = _known(settings, results, last)
@@ -186,8 +183,8 @@ STUDY = Study(
         smoke={"slots": 60, "trials": 1, "cases": _CASES[10:12], "rates": (1e0, 1e2, 1e4)},
         quick={"cases": _QUICK, "rates": (1e1, 1e2, 3e2, 1e3, 3e3, 1e4)},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     code=CODE,
 )

@@ -30,11 +30,10 @@ from inferway.studies.placement.trial import (
 from inferway.studies.sentences import ours, percents
 
 _PSI = 1 - 1 / math.e
+# How many percent a policy may end from the bound.
 _LIMITS = {"infida": 10, "infida-coupled": 10, "infida-offline": 5, "static-greedy": 10}
-"""How many percent a policy may end from the bound."""
 
-Case = tuple[str, float]
-"""System and alpha."""
+Case = tuple[str, float]  # system and alpha
 _NONE: Case = ("", math.nan)
 
 
@@ -42,6 +41,7 @@ _NONE: Case = ("", math.nan)
 class GapSettings(Settings):
     """Topology I and II under fixed popularity, where a static allocation can be the best."""
 
+    systems: tuple[str, ...] = ("I", "II")
     alphas: tuple[float, ...] = (1.0, 2.0, 3.0, 4.0, 5.0)
     policies: tuple[str, ...] = (*_LIMITS, "olag", "greedy")
     slots: int = 4000
@@ -96,8 +96,7 @@ def proven(
     }
 
 
-def points(settings: GapSettings) -> list[Point]:
-    """The MILP and every policy at every alpha."""
+def _points(settings: GapSettings) -> list[Point]:
     limit_s, slots, made = settings.time_limit_s, settings.slots, []
     for (system, alpha), trial in itertools.product(settings.cases, range(settings.trials)):
         case = {"system": system, "alpha": alpha}
@@ -111,8 +110,7 @@ def points(settings: GapSettings) -> list[Point]:
     return made
 
 
-def figure(settings: GapSettings, results: Results) -> Drawing:
-    """Gap to the bound in the last window above, gain against slots below, by topology."""
+def _figure(settings: GapSettings, results: Results) -> Drawing:
     above = [_gaps_panel(settings, results, system) for system in settings.systems]
     below = [_slots_panel(settings, results, system) for system in settings.systems]
     title = "The policies beside the best static allocation, fixed popularity"
@@ -201,8 +199,7 @@ def _said(values: Mapping[Case, float], digits: str) -> str:
     return percents(known, digits)
 
 
-def claims(settings: GapSettings, results: Results) -> list[Claim]:
-    """How near each policy comes in the end, whether it stays there, and Theorem V.1."""
+def _claims(settings: GapSettings, results: Results) -> list[Claim]:
     last, early = (named(settings.windows[k]) for k in (-1, settings.early))
     margins = {
         case: mean_of(_at(results, case), "windows_ms", -1, policy="infida")
@@ -345,9 +342,9 @@ STUDY = Study(
         },
         quick={"alphas": (1.0, 3.0, 5.0), "time_limit_s": 20.0},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         f"Policies in hindsight run for {STATIC_SLOTS} slots: under fixed popularity every slot "
         "has the same mean requests, and a static allocation the same mean gain.",

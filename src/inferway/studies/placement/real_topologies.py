@@ -23,8 +23,8 @@ from inferway.studies.placement.setting import GIB, demanded
 from inferway.studies.placement.trial import CODE, POLICIES, Settings, curves, run, summary
 from inferway.studies.sentences import ours, percents
 
+# Environment variable that names a folder with GML files, such as the Internet Topology Zoo's.
 VARIABLE: Final = "INFERWAY_TOPOLOGIES"
-"""Environment variable that names a folder with GML files, such as the Internet Topology Zoo's."""
 
 BUILT_IN: Final = ("Abilene", "NSFNET")
 
@@ -150,8 +150,7 @@ def equipped(plain: Topology, budget: float) -> Topology:
     )
 
 
-def points(settings: BackboneSettings) -> list[Point]:
-    """Every policy on every backbone at hand."""
+def _points(settings: BackboneSettings) -> list[Point]:
     shared = settings.given("alpha", "rate_per_node", "budget", "slots")
 
     def cost(policy: str, **_: Any) -> float:
@@ -161,8 +160,7 @@ def points(settings: BackboneSettings) -> list[Point]:
     return grid(simulated, shared, cost, **axes, trial=range(settings.trials))
 
 
-def figure(settings: BackboneSettings, results: Results) -> Drawing:
-    """Gain and bytes fetched on each backbone, by number of nodes."""
+def _figure(settings: BackboneSettings, results: Results) -> Drawing:
     nodes = sorted(set(results.distinct("nodes"))) or [0]
     title = ", ".join(
         f"{name} {results.one('nodes', name=name)}" for name in results.distinct("name")
@@ -191,8 +189,7 @@ def figure(settings: BackboneSettings, results: Results) -> Drawing:
     )
 
 
-def claims(settings: BackboneSettings, results: Results) -> list[Claim]:
-    """Whether what holds on trees holds there."""
+def _claims(settings: BackboneSettings, results: Results) -> list[Claim]:
     names, on = results.distinct("name"), "on real backbones."
     missing = ", ".join(name for name in settings.names if name not in names)
     absent = f"; not at hand: {missing} (set {VARIABLE} to a folder with their GML files)"
@@ -235,9 +232,9 @@ STUDY = Study(
         smoke={"slots": 12, "trials": 1, "names": ("Abilene",)},
         quick={"slots": 120, "names": BackboneSettings.names[:5]},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         f"Abilene and NSFNET are built in; the others are run where {VARIABLE} names a folder with "
         "their GML files.",

@@ -25,11 +25,11 @@ from inferway.studies.sentences import ours
 
 _DYNAMIC = "B from 1 to 32"
 _COUPLED = "coupled, B = 1 (ours)"
+# Policy and look.
 _ROUNDINGS = {
     "fresh": ("infida", Look("DepRound, as in the paper", 0, "--")),
     "coupled": ("infida-coupled", Look("coupled rounding (ours)", 1, "-")),
 }
-"""Policy and look."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +63,7 @@ def _arguments(settings: Settings, **more: Any) -> dict[str, Any]:
     return {**settings.given("system", "rate_per_s", "slots"), "sliding": True, **more}
 
 
-def points(settings: PeriodSettings) -> list[Point]:
-    """Every refresh period, and the rivals."""
+def _points(settings: PeriodSettings) -> list[Point]:
     shared = _arguments(settings, alpha=settings.alpha, series=True)
 
     def arguments(run: str) -> dict[str, Any]:
@@ -77,8 +76,7 @@ def points(settings: PeriodSettings) -> list[Point]:
     return grid(simulated, arguments, cost, run=settings.runs, trial=range(settings.trials))
 
 
-def moved_points(settings: MovedSettings) -> list[Point]:
-    """Every refresh period under both roundings."""
+def _moved_points(settings: MovedSettings) -> list[Point]:
 
     def arguments(alpha: float, rounding: str, period: int) -> dict[str, Any]:
         policy, _ = _ROUNDINGS[rounding]
@@ -100,8 +98,7 @@ def moved_points(settings: MovedSettings) -> list[Point]:
     ]
 
 
-def figure(settings: PeriodSettings, results: Results) -> Drawing:
-    """Time averages of bytes fetched and of gain, as they go on."""
+def _figure(settings: PeriodSettings, results: Results) -> Drawing:
 
     def averages(column: str) -> list[Curve]:
         drawn = []
@@ -125,8 +122,7 @@ def figure(settings: PeriodSettings, results: Results) -> Drawing:
     )
 
 
-def moved_figure(settings: MovedSettings, results: Results) -> Drawing:
-    """A panel for each alpha; a curve's points are refresh periods."""
+def _moved_figure(settings: MovedSettings, results: Results) -> Drawing:
     shown = []
     for alpha in settings.alphas:
         drawn = [
@@ -144,8 +140,7 @@ def moved_figure(settings: MovedSettings, results: Results) -> Drawing:
     return panels(shown, columns=3, title="Gain against bytes moved, one point per refresh period")
 
 
-def claims(settings: PeriodSettings, results: Results) -> list[Claim]:
-    """Sec. VI-B."""
+def _claims(settings: PeriodSettings, results: Results) -> list[Claim]:
     paper, runs = partial(claim, "Sec. VI-B, Fig. 8"), list(settings.runs)
     mu, ntag = (
         dict(zip(runs, results.values(column, run=runs), strict=True))
@@ -208,8 +203,7 @@ def claims(settings: PeriodSettings, results: Results) -> list[Claim]:
     ]
 
 
-def moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
-    """How much coupled rounding saves, and what it costs."""
+def _moved_claims(settings: MovedSettings, results: Results) -> list[Claim]:
     made = []
     for alpha in settings.alphas:
         fresh, coupled = (results.where(alpha=alpha, rounding=one) for one in _ROUNDINGS)
@@ -258,9 +252,9 @@ STUDY = Study(
     scales=scales(
         PeriodSettings(), smoke={"slots": 70, "trials": 1}, quick={"slots": 480, "trials": 3}
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(TUNED,),
     code=CODE,
 )
@@ -273,8 +267,8 @@ MOVED = Study(
         smoke={"slots": 20, "trials": 1, "alphas": (1.0,), "fresh": (1, 8), "coupled": (1,)},
         quick={"slots": 240, "trials": 3},
     ),
-    points=moved_points,
-    figure=moved_figure,
-    claims=moved_claims,
+    points=_moved_points,
+    figure=_moved_figure,
+    claims=_moved_claims,
     code=CODE,
 )

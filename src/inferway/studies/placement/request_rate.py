@@ -6,8 +6,8 @@ from functools import partial
 
 from inferway.experiments.curves import Drawing, panels
 from inferway.experiments.results import largest, smallest
-from inferway.studies import Claim, Point, Results, Study, claim, scales
-from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings
+from inferway.studies import Claim, Results, Study, claim, scales
+from inferway.studies.placement.trial import CODE, POLICIES, TUNED, Settings, every
 
 _EDGE = "conference"
 _READ = ("olag", "olag-literal", "greedy")
@@ -57,20 +57,7 @@ class _Gains:
         return f"at {rate:g}/s INFIDA {self.ms('infida', rate, sliding):.2f} ms; " + "; ".join(said)
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every policy at every rate under both popularities."""
-    return settings.every(
-        {"copies": settings.copies} if settings.system == _EDGE else {},
-        system=[settings.system],
-        alpha=[settings.alpha],
-        sliding=(False, True),
-        policy=settings.policies,
-        rate_per_s=settings.rates_per_s,
-    )
-
-
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Gain against rate, with popularity fixed and sliding."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     labels = ("requests per second", "NTAG, ms")
     shown = [
         settings.panel(
@@ -86,8 +73,7 @@ def figure(settings: Settings, results: Results) -> Drawing:
     return panels(shown, columns=2, title=f"Gain against the request rate, {where}")
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-C."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     paper, of = partial(claim, "Sec. VI-C, Fig. 9"), _Gains(settings, results)
     rivals = ("infida-offline", "static-greedy", "olag")
     margins = {place: one for rival in rivals for place, one in of.margins(rival).items()}
@@ -161,8 +147,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def edge_claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-B of the conference's paper."""
+def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
     paper, of = partial(claim, "Sec. VI-B, Fig. 4"), _Gains(settings, results)
     greedy, olag = (smallest(list(of.margins(one).values())) for one in ("greedy", "olag"))
     return [
@@ -214,15 +199,16 @@ STUDY = Study(
     scales=scales(
         # The paper does not say the rates between its ends.
         Settings(
+            sliding=(False, True),
             rates_per_s=(7083.0, 7500.0, 8333.0, 9167.0, 10_000.0),
             policies=("infida", "infida-coupled", "infida-offline", *_ENDED, *_READ),
         ),
         smoke={"slots": 12, "trials": 1, "rates_per_s": (7083.0, 10_000.0)},
         quick={"slots": 240, "trials": 3, "rates_per_s": (7083.0, 8333.0, 10_000.0)},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=every("system", "alpha", "sliding", "policy", "rate_per_s"),
+    figure=_figure,
+    claims=_claims,
     departures=(
         "Popularity slides every 27,000,000 requests, as in the paper: sooner at higher rates.",
         "OLAG's counters and static greedy's end can be read in several ways: all are run.",
@@ -237,6 +223,7 @@ EDGE = Study(
     scales=scales(
         Settings(
             system=_EDGE,
+            sliding=(False, True),
             rates_per_s=(5000.0, 7500.0, 10_000.0, 12_500.0, 15_000.0),
             policies=("infida", "infida-coupled", "greedy", "olag"),
             alpha=0.5,
@@ -245,9 +232,9 @@ EDGE = Study(
         smoke={"slots": 12, "trials": 1, "rates_per_s": (5000.0, 15_000.0)},
         quick={"slots": 240, "trials": 3, "rates_per_s": (5000.0, 10_000.0, 15_000.0)},
     ),
-    points=points,
-    figure=figure,
-    claims=edge_claims,
+    points=every("system", "alpha", "sliding", "policy", "rate_per_s", given=("copies",)),
+    figure=_figure,
+    claims=_edge_claims,
     departures=("Budgets and single round-trip times are ours, as in edge-tiers.",),
     code=CODE,
 )

@@ -34,8 +34,7 @@ SLOT_S: Final = 60.0
 TASKS: Final = 20
 ZIPF: Final = 1.2
 SHIFT: Final = 5
-WINDOW: Final = 2.7e7
-"""Requests between two shifts of a sliding popularity, the paper's W."""
+WINDOW: Final = 2.7e7  # requests between two shifts of a sliding popularity, the paper's W
 
 
 def _conference(part: float) -> tuple[Tier, ...]:
@@ -50,6 +49,7 @@ def _conference(part: float) -> tuple[Tier, ...]:
     )
 
 
+# Trees, from the cloud down.
 SYSTEMS: Final[Mapping[str, tuple[Tier, ...]]] = {
     "I": (
         Tier("cloud", 1, hardware="titan-rtx", repository=True),
@@ -67,10 +67,9 @@ SYSTEMS: Final[Mapping[str, tuple[Tier, ...]]] = {
     "conference": _conference(1.0),
     "conference, smaller": _conference(0.2),
 }
-"""Trees, from the cloud down."""
 
+# Table II, by increasing accuracy, as the figures order it.
 MODELS: Final = tuple(sorted(table("paper/yolov4"), key=lambda entry: entry.accuracy))
-"""Table II, by increasing accuracy, as the figures order it."""
 
 
 class Scenario(NamedTuple):

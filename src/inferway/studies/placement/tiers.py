@@ -18,8 +18,7 @@ _LOWER = ("tier 1", "tier 2", "tier 3")
 _EDGE = ("tier 2", "tier 3", "base")
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every alpha."""
+def _points(settings: Settings) -> list[Point]:
     names, cost = (
         ("system", "rate_per_s", "slots", "copies"),
         POLICIES["infida"].cost(settings.slots),
@@ -28,8 +27,7 @@ def points(settings: Settings) -> list[Point]:
     return grid(allocated, shared, cost, alpha=settings.alphas, trial=trials)
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """A heat map for each alpha."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     from inferway.experiments.networks import Grid, heat_maps
 
     rows, grids = _tiers(results), []
@@ -91,8 +89,7 @@ def _by_alpha(
     return [_Held(results, alpha, tiers) for alpha in alphas], cloud
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-A."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     paper, high = partial(claim, "Sec. VI-A, Fig. 5"), settings.alphas[-1]
     limit = 6 * settings.copies + 1  # ids 0-18: below the least of 320p's replicas but one
     held, cloud = _by_alpha(settings, results, _LOWER)
@@ -154,8 +151,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def edge_claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. VI-A of the conference's paper."""
+def _edge_claims(settings: Settings, results: Results) -> list[Claim]:
     paper, alphas = partial(claim, "Sec. VI-A, Fig. 2"), settings.alphas
     held, cloud = _by_alpha(settings, results, _EDGE)
     kept = [one.copies for one in _by_alpha(settings, results, _LOWER)[0]]
@@ -226,9 +222,9 @@ STUDY = Study(
         smoke={"slots": 20, "trials": 1},
         quick={"slots": 240, "trials": 3},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "Values are means over the nodes that requests for the most popular task pass; models that "
         "no request type would rather use than the cloud's have their node's common share.",
@@ -245,9 +241,9 @@ EDGE = Study(
         smoke={"slots": 12, "trials": 1},
         quick={"slots": 120, "trials": 3},
     ),
-    points=points,
-    figure=figure,
-    claims=edge_claims,
+    points=_points,
+    figure=_figure,
+    claims=_edge_claims,
     departures=(
         "The paper gives neither the budgets, but for 75 % of the base stations, nor the single "
         "round-trip times: budgets are those of [SiSalem23]; 25, 15, 5 and 5 ms add up to the "

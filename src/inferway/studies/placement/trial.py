@@ -6,7 +6,7 @@ The papers do not give INFIDA's learning rate: it tunes itself here, in all stud
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -25,16 +25,16 @@ from inferway.studies.placement.setting import MODELS, Scenario, scenario
 from inferway.twin.result import NetworkResult
 from inferway.twin.slots import run_slots
 
+# What the rows depend on.
 CODE = ("site", "network", "placement", "workload", "catalog/published.py", "twin/slots.py",
         "twin/result.py", "studies/placement/setting.py",
         "studies/placement/trial.py")  # fmt: skip
-"""What the rows depend on."""
+# A departure of most studies.
 TUNED = "The learning rate, which the paper does not give, tunes itself."
-"""A departure of most studies."""
+# Where windows of long runs end, besides the last slot; the first is for learning.
 EDGES = (30, 240, 480, 960, 1440, 1920, 2880)
-"""Where windows of long runs end, besides the last slot; the first is for learning."""
+# An allocation that stays gains alike in every slot of a fixed popularity: so many are enough.
 STATIC_SLOTS = 240
-"""An allocation that stays gains alike in every slot of a fixed popularity: so many are enough."""
 _LATE = 4  # the last quarter of the slots counts as settled
 _BINS = 100
 _WATCHED = 4  # one slot of so many: what is climbed changes little from one to the next
@@ -44,12 +44,9 @@ class PaperPolicy(NamedTuple):
     """A policy in a study: one reading of the papers."""
 
     look: Look
-    policy: str
-    """Its name in `inferway.placement.POLICIES`."""
-    options: Mapping[str, Any] = {}
-    """What differs from its defaults."""
-    seconds: float = 0.2
-    """About how long it takes to decide in hindsight."""
+    policy: str  # its name in `inferway.placement.POLICIES`
+    options: Mapping[str, Any] = {}  # what differs from its defaults
+    seconds: float = 0.2  # about how long it takes to decide in hindsight
 
     @property
     def label(self) -> str:
@@ -101,14 +98,14 @@ class Settings:
     """Of the studies of the papers' networks; how many slots they ran they do not say."""
 
     system: str = "I"
-    systems: tuple[str, ...] = ("I", "II")
+    systems: tuple[str, ...] = ()
     alpha: float = 1.0
     alphas: tuple[float, ...] = ()
     rate_per_s: float = 7500.0
     rates_per_s: tuple[float, ...] = ()
     policies: tuple[str, ...] = ()
-    copies: int = 3
-    """Replicas of a model on a node, at most."""
+    sliding: tuple[bool, ...] = (False,)
+    copies: int = 3  # replicas of a model on a node, at most
     slots: int = 480
     trials: int = 5
 
@@ -116,20 +113,37 @@ class Settings:
         """These settings by name, as arguments of a point."""
         return {name: getattr(self, name) for name in names}
 
-    def every(self, arguments: Mapping[str, Any] | None = None, **axes: Any) -> list[Point]:
-        """Points of `simulated`, labeled by what varies."""
-
-        def cost(policy: str, **_: Any) -> float:
-            return POLICIES[policy].cost(self.slots)
-
-        of_all = {"slots": self.slots, **(arguments or {})}
-        return grid(simulated, of_all, cost, **axes, trial=range(self.trials))
-
     def panel(
         self, title: str, across: str, up: str, results: Results, column: str, **axis: Any
     ) -> Panel:
         """A curve for each policy, as `curves` draws them."""
         return Panel(title, across, up, curves(results, self.policies, column, **axis))
+
+
+_FIELDS = {
+    "system": "systems",
+    "alpha": "alphas",
+    "rate_per_s": "rates_per_s",
+    "policy": "policies",
+    "sliding": "sliding",
+}
+
+
+def every(*axes: str, given: Sequence[str] = ()) -> Callable[[Settings], list[Point]]:
+    """Points of `simulated` along axes, each of several values in the settings, or of one."""
+
+    def points(settings: Settings) -> list[Point]:
+        values: dict[str, Any] = {
+            axis: getattr(settings, _FIELDS[axis]) or [getattr(settings, axis)] for axis in axes
+        }
+        shared = settings.given("slots", *given)
+
+        def cost(policy: str, **_: Any) -> float:
+            return POLICIES[policy].cost(settings.slots)
+
+        return grid(simulated, shared, cost, **values, trial=range(settings.trials))
+
+    return points
 
 
 def curves(results: Results, policies: Sequence[str], column: str, **axis: Any) -> list[Curve]:

@@ -27,8 +27,7 @@ from inferway.site.view import Ints
 
 _SLACK = 1e-9
 
-NAME = f"{Path(__file__).resolve()}:Ablated"
-"""As a scenario names the policy."""
+NAME = f"{Path(__file__).resolve()}:Ablated"  # as a scenario names the policy
 
 
 class Ablated(NamedTuple):

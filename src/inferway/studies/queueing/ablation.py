@@ -14,8 +14,7 @@ from inferway.studies.queueing.system import CODE as SYSTEM_CODE
 from inferway.studies.queueing.system import Settings, response_panel, simulated
 
 CODE = (*SYSTEM_CODE, "studies/queueing/ablated.py")
-WHOLE = "nothing"
-"""Without which tuples TAD-OP is whole."""
+WHOLE = "nothing"  # without which tuples TAD-OP is whole
 _LOOKS = {
     WHOLE: Look("TAD-OP", 0, "-"),
     "shuffles": Look("without pairs that shuffle", 1, "--"),
@@ -39,14 +38,12 @@ def slower(results: Results, without: str) -> float:
     return less.mean / whole.mean if less.stable else math.inf
 
 
-def points(settings: Settings) -> list[Point]:
-    """TAD-OP whole and ablated, at every target and load."""
+def _points(settings: Settings) -> list[Point]:
     axes = {"without": tuple(_LOOKS), "target": settings.targets, "load": settings.loads}
     return settings.points(ablated, "servers", **axes)
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Response time against load, a panel for each target."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     shown = [
         response_panel(
             f"target {100 * target:g} %",
@@ -62,8 +59,7 @@ def figure(settings: Settings, results: Results) -> Drawing:
     return panels(shown, columns=3, title=title)
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """The worth of each kind of tuple."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     return [
         _matters(settings, results, "shuffles", "Sec. 6.1", "Pairs that shuffle are needed."),
         _matters(settings, results, "singletons", "Sec. 5.2", "Singletons are needed."),
@@ -112,9 +108,9 @@ STUDY = Study(
             "precision": 0.0015,
         },
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=("The paper has no figure of this: system, targets and loads are ours.",),
     code=CODE,
 )

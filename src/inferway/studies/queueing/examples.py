@@ -36,8 +36,8 @@ from inferway.studies.queueing.system import (
 )
 from inferway.studies.sentences import ours
 
+# A beta at which eq. 4's weight vanishes: routing by p*(lambda) alone, as in the example.
 _PURE = -1e6
-"""A beta at which eq. 4's weight vanishes: routing by p*(lambda) alone, as in the example."""
 _ROUTINGS = {"lp": Look("routing by the LP", 1, "-."), "eq. 4": Look("R-JIQ (eq. 4)", 2, "-.")}
 _PAIR_LOOKS = {
     WHOLE: Look("TAD-OP", 3, "--"),
@@ -45,14 +45,12 @@ _PAIR_LOOKS = {
 }
 
 
-def trade_off_points(settings: Settings) -> list[Point]:
-    """Every policy at the one load."""
+def _trade_off_points(settings: Settings) -> list[Point]:
     names, trials = ("servers", "target", "load", "warmup"), range(settings.trials)
     return settings.points(simulated, *names, policy=settings.policies, trial=trials)
 
 
-def trade_off_figure(settings: Settings, results: Results) -> Drawing:
-    """Latency against accuracy, with the least latency for each accuracy at this rate."""
+def _trade_off_figure(settings: Settings, results: Results) -> Drawing:
     from inferway.experiments.figure import Mark, trade_off
 
     marks = []
@@ -85,8 +83,7 @@ def trade_off_figure(settings: Settings, results: Results) -> Drawing:
     return drawn
 
 
-def trade_off_claims(settings: Settings, results: Results) -> list[Claim]:
-    """The sentences of Sec. 1 on the three."""
+def _trade_off_claims(settings: Settings, results: Results) -> list[Claim]:
     fast, accurate, own = (
         results.where(policy=policy) for policy in ("jiq-fast", "jiq-accurate", "tad-op")
     )
@@ -135,8 +132,7 @@ def _class_loads(settings: Settings, told: float) -> list[float]:
     return list((rate_per_s * lp_optimum(*site, told).shares / capacity).tolist())
 
 
-def told_points(settings: Settings) -> list[Point]:
-    """Every load that the policy believes, with the LP's routing alone and with eq. 4's."""
+def _told_points(settings: Settings) -> list[Point]:
     rate_per_s = greatest(settings.system, settings.servers, settings.target)
 
     def arguments(routing: str, told: float) -> dict[str, Any]:
@@ -152,8 +148,7 @@ def told_points(settings: Settings) -> list[Point]:
     return grid(simulated, arguments, cost, routing=tuple(_ROUTINGS), told=settings.loads)
 
 
-def told_figure(settings: Settings, results: Results) -> Drawing:
-    """Load of the slowest class, and response time, against the load that is believed."""
+def _told_figure(settings: Settings, results: Results) -> Drawing:
     errors = [100 * (told / settings.load - 1) for told in settings.loads]
     carried = [_class_loads(settings, told)[-1] for told in settings.loads]
     curves = lines(results, "response_s", _ROUTINGS, by="routing", told=settings.loads)
@@ -181,8 +176,7 @@ def told_figure(settings: Settings, results: Results) -> Drawing:
     )
 
 
-def told_claims(settings: Settings, results: Results) -> list[Claim]:
-    """The numbers and the conclusion of Example 1."""
+def _told_claims(settings: Settings, results: Results) -> list[Claim]:
     paper, told = partial(claim, "Sec. 3.4, Example 1"), 0.79
     capacity = settings.system.share[-1] * settings.system.rate[-1]
     pure, mixed = (
@@ -216,14 +210,12 @@ def told_claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def wrong_points(settings: Settings) -> list[Point]:
-    """Every policy at every load."""
+def _wrong_points(settings: Settings) -> list[Point]:
     axes = {"policy": settings.policies, "load": settings.loads}
     return settings.points(simulated, "servers", "target", **axes)
 
 
-def wrong_figure(settings: Settings, results: Results) -> Drawing:
-    """Response time and the parts that the classes get, against load."""
+def _wrong_figure(settings: Settings, results: Results) -> Drawing:
     loads = settings.loads
 
     def part(k: int, policy: str) -> Sequence[float]:
@@ -241,8 +233,7 @@ def wrong_figure(settings: Settings, results: Results) -> Drawing:
     return panels([response, shares], columns=2, title=title)
 
 
-def wrong_claims(settings: Settings, results: Results) -> list[Claim]:
-    """The three numbers of Example 2, simulated at the lowest load."""
+def _wrong_claims(settings: Settings, results: Results) -> list[Claim]:
     paper, low = partial(claim, "Sec. 4, Example 2"), min(settings.loads)
     here = results.where(load=low)
     tad_s, best_s = (here.value("response_s", policy=name) for name in ("tad", "tad-op"))
@@ -273,14 +264,12 @@ def wrong_claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-def pair_points(settings: Settings) -> list[Point]:
-    """TAD-OP with and without the pairs that shuffle."""
+def _pair_points(settings: Settings) -> list[Point]:
     axes = {"without": tuple(_PAIR_LOOKS), "load": settings.loads}
     return settings.points(ablated, "servers", "target", **axes)
 
 
-def pair_figure(settings: Settings, results: Results) -> Drawing:
-    """Traffic by class as waterfilling places it, and TAD-OP with and without the shuffle."""
+def _pair_figure(settings: Settings, results: Results) -> Drawing:
     system, servers, target = settings.system, settings.servers, settings.target
     fleet, highest = system.fleet(servers), greatest(system, servers, target) / servers
     rates = [highest * (step + 1) / 81 for step in range(80)]
@@ -304,8 +293,7 @@ def pair_figure(settings: Settings, results: Results) -> Drawing:
     return panels([part, response], columns=2, title=title)
 
 
-def pair_claims(settings: Settings, results: Results) -> list[Claim]:
-    """The numbers of Example 3."""
+def _pair_claims(settings: Settings, results: Results) -> list[Claim]:
     paper, system = partial(claim, "Sec. 6, Example 3"), settings.system
     highest = greatest(system, settings.servers, settings.target) / settings.servers
     fleet = system.fleet(settings.servers)
@@ -383,9 +371,9 @@ TRADE_OFF = Study(
         smoke={"queries": 20_000, "trials": 1, "warmup": None},
         quick={"queries": 1_000_000, "trials": 1, "warmup": None, "precision": 0.0015},
     ),
-    points=trade_off_points,
-    figure=trade_off_figure,
-    claims=trade_off_claims,
+    points=_trade_off_points,
+    figure=_trade_off_figure,
+    claims=_trade_off_claims,
     departures=(
         "The paper does not say which system Fig. 1 shows: ours is that of Sec. 3.3 with 64 "
         "servers, target 0.76 and load 0.5.",
@@ -407,9 +395,9 @@ UNDERESTIMATE = Study(
         smoke={"loads": (0.79, 0.82), "queries": 60_000},
         quick={"queries": 20_000_000, "precision": 0.0015},
     ),
-    points=told_points,
-    figure=told_figure,
-    claims=told_claims,
+    points=_told_points,
+    figure=_told_figure,
+    claims=_told_claims,
     departures=(
         "The example names no size: 300 servers are ours.",
         "Routing by the LP alone runs at the edge of stability: its means have the errors drawn, "
@@ -432,9 +420,9 @@ WRONG_PAIR = Study(
         smoke={"loads": (0.02, 0.5), "queries": 40_000},
         quick={"queries": 2_000_000, "precision": 0.0015},
     ),
-    points=wrong_points,
-    figure=wrong_figure,
-    claims=wrong_claims,
+    points=_wrong_points,
+    figure=_wrong_figure,
+    claims=_wrong_claims,
     departures=(
         "The example names no size and calls the rate small: 300 servers and load 0.02 are ours.",
     ),
@@ -453,9 +441,9 @@ SHUFFLE_PAIR = Study(
         smoke={"loads": (0.9,), "queries": 60_000},
         quick={"queries": 2_000_000, "precision": 0.0015},
     ),
-    points=pair_points,
-    figure=pair_figure,
-    claims=pair_claims,
+    points=_pair_points,
+    figure=_pair_figure,
+    claims=_pair_claims,
     departures=("The example names no size: 400 servers are ours.",),
     code=CODE,
 )

@@ -23,10 +23,8 @@ from inferway.studies.queueing.system import (
 )
 from inferway.studies.sentences import ours
 
-PAPERS = ("r-jiq", "tad", "tad-op")
-"""The paper's policies."""
-_QUICK_BETAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.495)
-"""Fewer of the paper's loads."""
+PAPERS = ("r-jiq", "tad", "tad-op")  # the paper's policies
+_QUICK_BETAS = (0.01, 0.05, 0.1, 0.2, 0.3, 0.4, 0.45, 0.495)  # fewer of the paper's loads
 _SMOKE = {"betas": (0.1, 0.45), "targets": (0.76,), "trials": 1, "warmup": None}
 _QUICK = {"betas": _QUICK_BETAS, "trials": 1, "warmup": None, "precision": 0.0015}
 _DEPARTURES = (
@@ -37,8 +35,7 @@ _DEPARTURES = (
     "50 of each, as in the paper.",
 )
 
-Place = tuple[float, float]
-"""Target and load."""
+Place = tuple[float, float]  # target and load
 _NOWHERE: Place = (math.nan, math.nan)
 
 
@@ -48,16 +45,16 @@ class LoadSettings(Settings):
 
     distribution: str = "exponential"
     policies: tuple[str, ...] = (*PAPERS, "priced")
+    # Load is 1 - n**-beta.
     betas: tuple[float, ...] = (
         0.01, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.495,
     )  # fmt: skip
-    """Load is 1 - n**-beta."""
+    # At most so many queries a run of `priced`, which looks through queues when few are idle.
     most_priced: int | None = None
-    """At most so many queries a run of `priced`, which looks through queues when few are idle."""
+    # From this load on a run of `priced` has so many queries per server, and as many before.
     brief_priced: tuple[float, int] | None = None
-    """From this load on a run of `priced` has so many queries per server, and as many before."""
+    # A smaller site at which R-JIQ runs at the same loads, for comparison.
     smaller: int | None = None
-    """A smaller site at which R-JIQ runs at the same loads, for comparison."""
 
     @property
     def along(self) -> tuple[float, ...]:
@@ -70,8 +67,7 @@ class LoadSettings(Settings):
         return [(target, load) for target in self.targets for load in self.along]
 
 
-def points(settings: LoadSettings) -> list[Point]:
-    """Every policy at every target and load; R-JIQ on the smaller site, too."""
+def _points(settings: LoadSettings) -> list[Point]:
     brief_from, brief_each = settings.brief_priced or (math.inf, 0)
 
     def arguments(servers: int, policy: str, load: float, **place: Any) -> dict[str, Any]:
@@ -111,8 +107,7 @@ def points(settings: LoadSettings) -> list[Point]:
     ]
 
 
-def figure(settings: LoadSettings, results: Results, number: int) -> Drawing:
-    """Accuracy above, response time below, a column for each target."""
+def _figure(settings: LoadSettings, results: Results, number: int) -> Drawing:
     looks, loads, accuracy, response = settings.looks, settings.along, [], []
     for target in settings.targets:
         here = results.where(servers=settings.servers, target=target)
@@ -419,8 +414,8 @@ SMALL = Study(
         smoke={**_SMOKE, "queries_per_server": 400},
         quick={**_QUICK, "queries_per_server": 15_000},
     ),
-    points=points,
-    figure=partial(figure, number=6),
+    points=_points,
+    figure=partial(_figure, number=6),
     claims=_small_claims,
     departures=_DEPARTURES,
 )
@@ -438,8 +433,8 @@ LARGE = Study(
             "brief_priced": (0.97, 100),
         },
     ),
-    points=points,
-    figure=partial(figure, number=7),
+    points=_points,
+    figure=partial(_figure, number=7),
     claims=_large_claims,
     departures=(
         *_DEPARTURES,
@@ -458,8 +453,8 @@ DETERMINISTIC = Study(
         smoke={**_SMOKE, "servers": 64, "queries_per_server": 400},
         quick={**_QUICK, "queries_per_server": 8_000},
     ),
-    points=points,
-    figure=partial(figure, number=8),
+    points=_points,
+    figure=partial(_figure, number=8),
     claims=_deterministic_claims,
     departures=_DEPARTURES,
 )

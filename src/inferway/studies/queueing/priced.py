@@ -56,8 +56,7 @@ class OptimumSettings(Settings):
     places: int = 10
 
 
-def optimum_points(settings: OptimumSettings) -> list[Point]:
-    """The optimum at every load, and every policy."""
+def _optimum_points(settings: OptimumSettings) -> list[Point]:
     shared = settings.common("servers", "target", "places")
     optima = grid(optimum, shared, 12.0, label={"kind": "optimum"}, load=settings.loads)
     label = {"kind": "policy"}
@@ -81,8 +80,7 @@ def optimum(
     }
 
 
-def optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
-    """Response time and accuracy against load."""
+def _optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
     loads, looks, goal = settings.loads, settings.looks, 100 * settings.target
     best, here = results.where(kind="optimum"), results.where(kind="policy")
     least = line(best, "optimum_s", Look("optimum (MDP)", dash=":"), load=loads)
@@ -103,8 +101,7 @@ def optimum_figure(settings: OptimumSettings, results: Results) -> Drawing:
     )
 
 
-def optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
-    """The optimum against the LP, and the policies against the optimum."""
+def _optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
     loads, best = settings.loads, results.where(kind="optimum")
     optimum_s, bound_s, gap_s, cut_s = (
         best.values(column, load=loads)
@@ -158,15 +155,13 @@ def optimum_claims(settings: OptimumSettings, results: Results) -> list[Claim]:
 class LimitsSettings(Settings):
     """A small and a large site, each at a target at which `priced` loses."""
 
-    sites: tuple[tuple[int, float], ...] = ((64, 0.76), (1024, 0.72))
-    """Servers and target."""
+    sites: tuple[tuple[int, float], ...] = ((64, 0.76), (1024, 0.72))  # servers and target
+    # Servers and load of the claims.
     marked: tuple[tuple[int, float], ...] = ((64, 0.95), (1024, 0.98))
-    """Servers and load of the claims."""
     most: int = 200_000_000
 
 
-def limits_points(settings: LimitsSettings) -> list[Point]:
-    """Both policies at every load of both sites."""
+def _limits_points(settings: LimitsSettings) -> list[Point]:
     axes = {"policy": settings.policies, "load": settings.loads, "trial": range(settings.trials)}
     return [
         point
@@ -175,8 +170,7 @@ def limits_points(settings: LimitsSettings) -> list[Point]:
     ]
 
 
-def limits_figure(settings: LimitsSettings, results: Results) -> Drawing:
-    """Response time against load, a panel for each site."""
+def _limits_figure(settings: LimitsSettings, results: Results) -> Drawing:
     shown = [
         response_panel(
             f"{servers} servers, target {100 * target:g} %",
@@ -189,8 +183,7 @@ def limits_figure(settings: LimitsSettings, results: Results) -> Drawing:
     return panels(shown, columns=2, title="Where the priced idle queue loses (ours)")
 
 
-def limits_claims(settings: LimitsSettings, results: Results) -> list[Claim]:
-    """How much it loses, and whether it keeps the target there."""
+def _limits_claims(settings: LimitsSettings, results: Results) -> list[Claim]:
     own = results.where(policy="priced")
     short = {
         f"at n = {n}, load {load:g}": target
@@ -231,15 +224,13 @@ def _slower(settings: LimitsSettings, results: Results, servers: int, load: floa
 class EnergySettings(Settings):
     """Ours: the paper leaves several constraints open, and has no energies."""
 
+    # Of a request by class, J: the fastest class is not the most frugal one.
     energy: tuple[float, ...] = (4.0, 2.0, 3.0, 10.0)
-    """Of a request by class, J: the fastest class is not the most frugal one."""
-    rate: float = 0.3
-    """Arrivals per server, 1/s: the same for every budget."""
+    rate: float = 0.3  # arrivals per server, 1/s: the same for every budget
     budgets: tuple[float, ...] = (2.3, 2.4, 2.6, 2.8, 3.0, 3.2, 3.4, 3.6)
 
 
-def energy_points(settings: EnergySettings) -> list[Point]:
-    """`priced` at every budget, and TAD-OP, which knows none."""
+def _energy_points(settings: EnergySettings) -> list[Point]:
     names = ("servers", "target", "rate", "energy")
     return [
         point
@@ -295,8 +286,7 @@ def kept(
     }
 
 
-def energy_figure(settings: EnergySettings, results: Results) -> Drawing:
-    """Response time, energy and accuracy against the budget."""
+def _energy_figure(settings: EnergySettings, results: Results) -> Drawing:
     budgets, look, goal = settings.budgets, LOOKS["priced"], 100 * settings.target
     here, free = results.where(policy="priced"), results.where(policy=_FREE)
     bound, without = Look("bound (LP, both constraints)"), Look("TAD-OP, no budget", 0, ":")
@@ -323,8 +313,7 @@ def energy_figure(settings: EnergySettings, results: Results) -> Drawing:
     )
 
 
-def energy_claims(settings: EnergySettings, results: Results) -> list[Claim]:
-    """The reach of one price per constraint."""
+def _energy_claims(settings: EnergySettings, results: Results) -> list[Claim]:
     here, free_energy = results.where(policy="priced"), results.value("energy", policy=_FREE)
     budgets = settings.budgets
     energy, bound_energy, accuracy, response_s, bound_s = (
@@ -377,9 +366,9 @@ OPTIMUM = Study(
         smoke={"servers": 2, "loads": (0.5,), "places": 8, "queries": 20_000},
         quick={"queries": 2_000_000, "precision": 0.0015},
     ),
-    points=optimum_points,
-    figure=optimum_figure,
-    claims=optimum_claims,
+    points=_optimum_points,
+    figure=_optimum_figure,
+    claims=_optimum_claims,
 )
 LIMITS = Study(
     name="priced-limits",
@@ -400,9 +389,9 @@ LIMITS = Study(
         },
         quick={"queries": 1_000_000, "most": 4_000_000, "precision": 0.003},
     ),
-    points=limits_points,
-    figure=limits_figure,
-    claims=limits_claims,
+    points=_limits_points,
+    figure=_limits_figure,
+    claims=_limits_claims,
     departures=(
         "Runs end at 4 million queries at quick scale, where the response time is known to "
         "0.3 % or not: the intervals say how well.",
@@ -417,8 +406,8 @@ ENERGY = Study(
         smoke={"servers": 64, "budgets": (2.6,), "queries": 40_000, "trials": 1},
         quick={"queries": 2_000_000, "precision": 0.003},
     ),
-    points=energy_points,
-    figure=energy_figure,
-    claims=energy_claims,
+    points=_energy_points,
+    figure=_energy_figure,
+    claims=_energy_claims,
     code=CODE,
 )

@@ -25,16 +25,14 @@ from inferway.studies.sentences import ours
 
 _LAWS = ("exponential", "deterministic")
 _NO_POINTS = "no points are known"
-_FEW = 30
-"""Blocked requests that say something of how many there are."""
+_FEW = 30  # blocked requests that say something of how many there are
 
 
 @dataclass(frozen=True)
 class LimitSettings(Settings):
     """The paper's (Sec. 3.3), but for the targets."""
 
-    most: int | None = None
-    """At most so many queries a run, all in all."""
+    most: int | None = None  # at most so many queries a run, all in all
 
     def queries_of(self, servers: int) -> int:
         """Of a run at a size."""
@@ -58,8 +56,7 @@ def _free_s(settings: LimitSettings, target: float, servers: int) -> float:
     return float(routing(fleet, target=target, rate_per_s=rate_per_s) @ (1 / fleet.rate))
 
 
-def limit_points(settings: LimitSettings) -> list[Point]:
-    """Every size, target and law of service times."""
+def _limit_points(settings: LimitSettings) -> list[Point]:
 
     def arguments(servers: int, **case: Any) -> dict[str, Any]:
         return {
@@ -76,8 +73,7 @@ def limit_points(settings: LimitSettings) -> list[Point]:
     return grid(simulated, arguments, cost, **axes, servers=settings.sizes, trial=trials)
 
 
-def limit_figure(settings: LimitSettings, results: Results) -> Drawing:
-    """Response time against size, a panel for each target."""
+def _limit_figure(settings: LimitSettings, results: Results) -> Drawing:
     sizes, shown = settings.sizes, []
     looks = {law: Look(f"R-JIQ, {law} service", color, "-.") for color, law in enumerate(_LAWS)}
     for target in settings.targets:
@@ -101,8 +97,7 @@ def limit_figure(settings: LimitSettings, results: Results) -> Drawing:
     return panels(shown, columns=2, title=title)
 
 
-def limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 3.2 and 3.3 and of the caption."""
+def _limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
     paper, largest = partial(claim, "Sec. 3.3, Fig. 4"), max(settings.sizes)
     targets, sizes = settings.targets, settings.sizes
     low, high, size = min(targets), max(targets), min(sizes, key=lambda n: abs(n - 64))
@@ -209,10 +204,9 @@ def limit_claims(settings: LimitSettings, results: Results) -> list[Claim]:
 class BlockingSettings(Settings):
     """Ours: Lemma 2 has no figure."""
 
+    # Places at a server, the one in service included; o(root of ln n) is at most 3 here.
     buffers: tuple[int, ...] = (1, 2, 3)
-    """Places at a server, the one in service included; o(root of ln n) is at most 3 here."""
-    beta: float = 0.25
-    """Load is 1 - n**-beta."""
+    beta: float = 0.25  # load is 1 - n**-beta
 
     def load_of(self, servers: int) -> float:
         """The load at a size."""
@@ -228,8 +222,7 @@ class BlockingSettings(Settings):
         return lp_optimum(self.system, servers, self.target, load).response_time_s
 
 
-def blocking_points(settings: BlockingSettings) -> list[Point]:
-    """Every size and buffer."""
+def _blocking_points(settings: BlockingSettings) -> list[Point]:
 
     def arguments(buffer: int, servers: int) -> dict[str, Any]:
         return {
@@ -243,8 +236,7 @@ def blocking_points(settings: BlockingSettings) -> list[Point]:
     return grid(simulated, arguments, cost, **axes, trial=trials)
 
 
-def blocking_figure(settings: BlockingSettings, results: Results) -> Drawing:
-    """Blocking against size beside the lemma's order, and response time beside eq. 5."""
+def _blocking_figure(settings: BlockingSettings, results: Results) -> Drawing:
     sizes, blocked, response = settings.sizes, [], []
     for color, buffer in enumerate(settings.buffers):
         here = results.where(buffer=buffer)
@@ -268,8 +260,7 @@ def blocking_figure(settings: BlockingSettings, results: Results) -> Drawing:
     )
 
 
-def blocking_claims(settings: BlockingSettings, results: Results) -> list[Claim]:
-    """The three statements of Lemma 2: eq. 5, also with the term that its proof drops, 6 and 7."""
+def _blocking_claims(settings: BlockingSettings, results: Results) -> list[Claim]:
     small, large = min(settings.sizes), max(settings.sizes)
     buffers = [buffer for buffer in settings.buffers if buffer > 1]
     at_greatest = lp_optimum(settings.system, settings.sizes[0], settings.target, 1.0)
@@ -377,9 +368,9 @@ LIMIT = Study(
             **{"warmup": None, "precision": 0.0015},
         },
     ),
-    points=limit_points,
-    figure=limit_figure,
-    claims=limit_claims,
+    points=_limit_points,
+    figure=_limit_figure,
+    claims=_limit_claims,
     departures=(
         "The captions that give the targets did not survive in the text: 0.72, 0.76, 0.80 and 0.85 "
         "are ours; at 0.85 the bound's routing is the same at every load, so eq. 4 costs nothing.",
@@ -395,9 +386,9 @@ BLOCKING = Study(
         smoke={"sizes": (16, 64, 256), "buffers": (2,), "queries": 60_000, "trials": 1},
         quick={"queries": 2_000_000, "precision": 0.003},
     ),
-    points=blocking_points,
-    figure=blocking_figure,
-    claims=blocking_claims,
+    points=_blocking_points,
+    figure=_blocking_figure,
+    claims=_blocking_claims,
     departures=(
         "Lemma 2 has no figure: target 0.76 and beta 0.25 are ours, and gamma follows.",
         "One place is a loss system, in which nothing can wait; the lemma is held to 2 and 3.",

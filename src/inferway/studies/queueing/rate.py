@@ -44,16 +44,14 @@ _STEPS = 24
 class WrongSettings(Settings):
     """The system is the paper's; sizes and targets of the figure did not survive in the text."""
 
-    error: float = 0.05
-    """The error whose load the figure marks."""
+    error: float = 0.05  # the error whose load the figure marks
+    # Sizes and targets at which simulation checks the threshold of stability.
     checked: tuple[tuple[int, float], ...] = ((4096, 0.76), (4096, 0.80))
-    """Sizes and targets at which simulation checks the threshold of stability."""
+    # Loads that simulation takes, relative to the threshold.
     around: tuple[float, ...] = (-0.1, 0.03)
-    """Loads that simulation takes, relative to the threshold."""
 
 
-def wrong_points(settings: WrongSettings) -> list[Point]:
-    """Tolerances at every load, and simulations on both sides of the threshold."""
+def _wrong_points(settings: WrongSettings) -> list[Point]:
     axes = {"servers": settings.sizes, "target": settings.targets, "load": settings.loads}
     made = grid(tolerance, settings.common(), 0.4, label={"kind": "tolerance"}, **axes)
     for servers, target in settings.checked:
@@ -129,8 +127,7 @@ def _last(well: Callable[[float], bool], low: float, high: float) -> float:
     return low
 
 
-def wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
-    """Tolerated error against load, a panel for each target."""
+def _wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
     loads, mark = settings.loads, 100 * settings.error
     kinds = (("stable", "stable_error", "-"), ("no waiting", "no_waiting_error", "--"))
     shown = []
@@ -154,8 +151,7 @@ def wrong_figure(settings: WrongSettings, results: Results) -> Drawing:
     return panels(shown, columns=2, title="R-JIQ, told too low a rate ([Anonymous], Fig. 5)")
 
 
-def wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 3.4 on Fig. 5."""
+def _wrong_claims(settings: WrongSettings, results: Results) -> list[Claim]:
     paper, loads = partial(claim, "Sec. 3.4, Fig. 5"), settings.loads
     low, high = min(settings.targets), max(settings.targets)
     small, large = min(settings.sizes), max(settings.sizes)
@@ -244,18 +240,16 @@ class WindowSettings(Settings):
     """Ours: the paper argues in words; `load` is that of the steady arrivals."""
 
     windows_s: tuple[float, ...] = (0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0, 1000.0)
-    phase_s: float = 300.0
-    """How long each of the two `loads` lasts of the arrivals that change."""
+    phase_s: float = 300.0  # how long each of the two `loads` lasts of the arrivals that change
+    # At most so many estimates a run, each of which solves the LP; short windows, short runs.
     estimates: int = 100_000
-    """At most so many estimates a run, each of which solves the LP; short windows, short runs."""
 
 
 def _window(window_s: float) -> str:
     return f"window {window_s:g}"
 
 
-def window_points(settings: WindowSettings) -> list[Point]:
-    """Steady and changing arrivals: every window, the rate as known, and TAD-OP."""
+def _window_points(settings: WindowSettings) -> list[Point]:
     made, target = [], settings.target
     rate_per_s = settings.load * greatest(settings.system, settings.servers, target)
     cases: list[tuple[str, str, dict[str, float]]] = [
@@ -284,8 +278,7 @@ def window_points(settings: WindowSettings) -> list[Point]:
     return made
 
 
-def window_figure(settings: WindowSettings, results: Results) -> Drawing:
-    """Response time against the window, steady and changing."""
+def _window_figure(settings: WindowSettings, results: Results) -> Drawing:
     shown, windows_s = [], settings.windows_s
     for kind, title in (("steady", "steady rate"), ("changing", "rate that changes")):
         here = results.where(kind=kind)
@@ -315,8 +308,7 @@ def window_figure(settings: WindowSettings, results: Results) -> Drawing:
     return panels(shown, columns=2, title="R-JIQ without the rate ([Anonymous], Sec. 3.4)")
 
 
-def window_claims(settings: WindowSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 3.4 on short and on long windows."""
+def _window_claims(settings: WindowSettings, results: Results) -> list[Claim]:
     steady, changing = results.where(kind="steady"), results.where(kind="changing")
     short, long = min(settings.windows_s), max(settings.windows_s)
     known_s = steady.value("response_s", name="r-jiq")
@@ -382,9 +374,9 @@ WRONG = Study(
         },
         quick={"queries_per_server": 5_000, "precision": 0.0015},
     ),
-    points=wrong_points,
-    figure=wrong_figure,
-    claims=wrong_claims,
+    points=_wrong_points,
+    figure=_wrong_figure,
+    claims=_wrong_claims,
     departures=(
         "The figure's sizes and targets did not survive in the text: n = 64, 256 and 4096, targets "
         "0.76 and 0.80 are ours.",
@@ -400,9 +392,9 @@ WINDOW = Study(
         smoke={"windows_s": (3.0, 1000.0), "queries": 20_000, "estimates": 50},
         quick={"queries": 4_000_000, "estimates": 3_000, "precision": 0.0015},
     ),
-    points=window_points,
-    figure=window_figure,
-    claims=window_claims,
+    points=_window_points,
+    figure=_window_figure,
+    claims=_window_claims,
     departures=(
         "The paper has no figure of this: system, loads and windows are ours.",
         "Each estimate solves the LP, which bounds the runs with short windows: their means have "

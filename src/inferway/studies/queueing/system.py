@@ -23,8 +23,8 @@ from inferway.twin.result import TaskResult
 from inferway.twin.scenario import Scenario
 from inferway.twin.simulation import run
 
+# What the results of calls that simulate a `scenario` of this file depend on.
 CODE = ("site", "dispatch", "twin", "workload", "studies/queueing/system.py")
-"""What the results of calls that simulate a `scenario` of this file depend on."""
 
 LOOKS = {
     "tad-op": Look("TAD-OP", 0, "--"),
@@ -36,8 +36,7 @@ LOOKS = {
 }
 """Of each policy, the same in all figures. As in [Anonymous], Sec. 7: solid lines are bounds,
 dash-dot lines are policies that are told the arrival rate, dashed lines are those that are not."""
-BOUND = Look("bound (LP)")
-"""What no policy can get below."""
+BOUND = Look("bound (LP)")  # what no policy can get below
 
 _QUERIES_PER_S = 1e7
 _START_S = 0.3
@@ -96,11 +95,10 @@ def lp_optimum(system: System, servers: int, target: float, load: float) -> Opti
     return solve(system.fleet(servers), target, load * greatest(system, servers, target))
 
 
+# Sec. 3.3 and 7.
 FOUR_CLASSES = System((2.0, 1.0, 0.9, 0.1), (0.70, 0.75, 0.80, 1.00), (0.25,) * 4)
-"""Sec. 3.3 and 7."""
 
-THREE_CLASSES = System((1.0, 0.5, 0.25), (0.40, 0.50, 1.00), (1 / 3,) * 3)
-"""Examples 1 and 2."""
+THREE_CLASSES = System((1.0, 0.5, 0.25), (0.40, 0.50, 1.00), (1 / 3,) * 3)  # examples 1 and 2
 
 
 def simulated(
@@ -265,16 +263,14 @@ class Settings:
 
     system: System = FOUR_CLASSES
     servers: int = 64
+    # Servers, where they differ.
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512, 1024, 2048, 4096)
-    """Servers, where they differ."""
     target: float = 0.76
     targets: tuple[float, ...] = (0.72, 0.76, 0.80)
-    load: float = 0.5
-    """Arrival rate over the greatest feasible one."""
+    load: float = 0.5  # arrival rate over the greatest feasible one
     loads: tuple[float, ...] = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
     policies: tuple[str, ...] = ("r-jiq", "tad", "tad-op", "priced")
-    queries: int = 100_000_000
-    """Of a run."""
+    queries: int = 100_000_000  # of a run
     queries_per_server: int = 100_000
     precision: float | None = None
     trials: int = 50

@@ -23,10 +23,8 @@ from inferway.studies.queueing.system import (
     seconds,
 )
 
-_EARLY = 0.05
-"""The part of a phase in which a policy has to have adapted."""
-_SETTLE = 0.25
-"""The part of each phase that is left out of its averages."""
+_EARLY = 0.05  # the part of a phase in which a policy has to have adapted
+_SETTLE = 0.25  # the part of each phase that is left out of its averages
 _DEPARTURES = (
     "How long a phase lasts did not survive in the text: ours are a sixth of the run, so three of "
     "each.",
@@ -59,8 +57,7 @@ class VaryingSettings(Settings):
         return self.horizon_s / self.samples
 
 
-def points(settings: VaryingSettings) -> list[Point]:
-    """Every policy and trial."""
+def _points(settings: VaryingSettings) -> list[Point]:
     rates = [
         load * greatest(settings.system, settings.servers, target)
         for load, target in zip(settings.loads, settings.targets, strict=True)
@@ -103,8 +100,7 @@ class _Course:
         return [float(values[at].mean()) if at.any() else math.nan for at in self.settled]
 
 
-def figure(settings: VaryingSettings, results: Results, varies: str, number: int) -> Drawing:
-    """Accuracy and number in the system over time."""
+def _figure(settings: VaryingSettings, results: Results, varies: str, number: int) -> Drawing:
     course = _Course(settings, results)
     time_s = course.time_s.tolist()
     goal = [100 * settings.targets[i] for i in course.phase]
@@ -127,8 +123,7 @@ def figure(settings: VaryingSettings, results: Results, varies: str, number: int
     )
 
 
-def claims(settings: VaryingSettings, results: Results, number: int) -> list[Claim]:
-    """Sentences of Sec. 7.2 on both figures."""
+def _claims(settings: VaryingSettings, results: Results, number: int) -> list[Claim]:
     where, course = f"Sec. 7.2, Fig. {number}", _Course(settings, results)
     near = "TAD-OP is near-optimal in the number of requests in the system."
     far = "TAD does not reach the optimal number of requests in the system."
@@ -201,8 +196,7 @@ def _adapts(course: _Course, where: str, policy: str) -> list[Claim]:
     ]
 
 
-def target_claims(settings: VaryingSettings, results: Results) -> list[Claim]:
-    """Sentences of Sec. 7.2 on Fig. 10."""
+def _target_claims(settings: VaryingSettings, results: Results) -> list[Claim]:
     rates = results.one("rate_per_s") or [math.nan, math.nan]
     return [
         claim(
@@ -213,7 +207,7 @@ def target_claims(settings: VaryingSettings, results: Results) -> list[Claim]:
             "at most 0.99",
             f"{rates[0]:.4g}/s and {rates[1]:.4g}/s: the greatest feasible rate falls",
         ),
-        *claims(settings, results, 10),
+        *_claims(settings, results, 10),
     ]
 
 
@@ -224,9 +218,9 @@ LOAD = Study(
     source="[Anonymous], Fig. 9",
     shows="Accuracy and number in the system over time while the load varies, 4096 servers.",
     scales=scales(VaryingSettings(), smoke=_SMOKE, quick=_QUICK),
-    points=points,
-    figure=partial(figure, varies="load", number=9),
-    claims=partial(claims, number=9),
+    points=_points,
+    figure=partial(_figure, varies="load", number=9),
+    claims=partial(_claims, number=9),
     departures=_DEPARTURES,
     code=CODE,
 )
@@ -237,9 +231,9 @@ TARGET = Study(
     scales=scales(
         VaryingSettings(targets=(0.76, 0.80), loads=(0.5, 0.5)), smoke=_SMOKE, quick=_QUICK
     ),
-    points=points,
-    figure=partial(figure, varies="target", number=10),
-    claims=target_claims,
+    points=_points,
+    figure=partial(_figure, varies="target", number=10),
+    claims=_target_claims,
     departures=(
         "The figure's loads and targets did not survive in the text: load 0.5 in both phases "
         "(the text says that it is fixed), targets 0.76 and 0.80.",

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from inferway.experiments.curves import Curve, Drawing, Panel, panels
+from inferway.learning.evaluation import PhaseTally
+from inferway.learning.site import SlottedSites
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import (
@@ -19,18 +21,19 @@ from inferway.studies.scheduling.burst import (
     HEAVY_PHI,
     HOLDING_S,
     LIGHT_PHI,
-    NORMAL,
     RATE_PER_S,
     SERVICE_S,
     SIZES,
+    VARIANTS,
     batch_service_s,
     control,
 )
+from inferway.studies.scheduling.deciders import learned
 from inferway.studies.scheduling.shipped import digest, network
+from inferway.studies.scheduling.trial import PHASES
 from inferway.studies.scheduling.upper_bound import state
+from inferway.studies.sentences import ours
 
-_MODELS = ("light", "heavy")
-_STATES = {"bursty": BURSTY, "normal": NORMAL}
 _SITES = 200
 _WARMUP = 10
 
@@ -40,33 +43,26 @@ class Settings:
     """Policies, and other batch curves than the one that they were trained with."""
 
     policies: tuple[str, ...] = ("rl-po-b", "rl-fo-b")
+    # Of the light and of the heavy model; the first is the one of the training.
     phis: tuple[tuple[float, float], ...] = (
         (LIGHT_PHI, HEAVY_PHI), (0.5, 0.1), (0.6, 0.2), (0.8, 0.4), (0.9, 0.5), (0.5, 0.5),
     )  # fmt: skip
-    """Of the light and of the heavy model; the first is the one of the training."""
     slots: int = 600_000
     trials: int = 3
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every policy under every curve."""
-
+def _points(settings: Settings) -> list[Point]:
     def arguments(policy: str, light: float, heavy: float) -> dict[str, Any]:
         made = {"policy": policy, "file": digest(policy), "slots": settings.slots}
         return {**made, "phis": [light, heavy]}
 
+    cost, trials = 1 + 8e-6 * settings.slots, range(settings.trials)
     return [
         point
         for policy in settings.policies
         for light, heavy in settings.phis
         for point in grid(
-            used,
-            arguments,
-            1 + 8e-6 * settings.slots,
-            policy=[policy],
-            light=[light],
-            heavy=[heavy],
-            trial=range(settings.trials),
+            used, arguments, cost, policy=[policy], light=[light], heavy=[heavy], trial=trials
         )
     ]
 
@@ -84,12 +80,7 @@ def used(
         served. The upper bound of the bursty goodput is ``bound``.
     """
     del file
-    from inferway.learning.evaluation import PhaseTally
-    from inferway.learning.site import SlottedSites
-    from inferway.studies.scheduling.deciders import learned
-
-    decide = learned(network(policy))
-    light, heavy = phis
+    decide, (light, heavy) = learned(network(policy)), phis
     run = SlottedSites(control(policy, phis=(light, heavy)), count=min(_SITES, slots), seed=seed)
     # By state, model, smallest or largest, and size.
     seen = np.zeros((2, 2, 2, len(SIZES)))
@@ -100,38 +91,35 @@ def used(
         phase = run.phase.copy()
         probabilities, rules = decide(run.observation)
         assert rules is not None
-        for size in range(len(SIZES)):
-            chosen: NDArray[np.float64] = (rules == SIZES[size]).astype(np.float64)
-            for at in (BURSTY, NORMAL):
-                seen[at, :, :, size] += chosen[phase == at].sum(axis=0)
+        chosen = rules[..., None] == np.array(SIZES)
+        for at in PHASES.values():
+            seen[at] += chosen[phase == at].sum(axis=0)
         run.step(probabilities, rules)
     tally = PhaseTally.of(run)
     shares = seen / np.maximum(seen.sum(axis=3, keepdims=True), 1)
     batches = run.counts.batches.sum(axis=0)
     answered = run.counts.answered.sum(axis=(0, 3))
-    row: dict[str, Any] = {"bound": phase_bound((light, heavy)), "goodput": tally.overall_goodput}
-    row["violations"] = tally.overall_violations
-    for name, phase_ in _STATES.items():
-        row[f"goodput_{name}"] = float(tally.goodput[phase_])
-        row[f"violations_{name}"] = float(tally.violations[phase_])
-        row[f"heavy_{name}"] = float(tally.heavy[phase_])
-        for k, model in enumerate(_MODELS):
-            for end, which in enumerate(("min", "max")):
-                of = shares[phase_, k, end]
+    row: dict[str, Any] = {
+        "bound": phase_bound((light, heavy)),
+        "goodput": tally.overall_goodput,
+        "violations": tally.overall_violations,
+    }
+    for name, at in PHASES.items():
+        for column in ("goodput", "violations", "heavy"):
+            row[f"{column}_{name}"] = float(getattr(tally, column)[at])
+        for k, model in enumerate(VARIANTS):
+            for which, of in zip(("min", "max"), shares[at, k], strict=True):
                 row[f"{which}_{model}_{name}"] = float(of @ SIZES)
                 row[f"{which}_{model}_{name}_shares"] = of.tolist()
-            served = int(batches[phase_, k])
-            row[f"batch_{model}_{name}"] = answered[phase_, k] / served if served else math.nan
+            served = int(batches[at, k])
+            row[f"batch_{model}_{name}"] = answered[at, k] / served if served else math.nan
     return row
 
 
 def phase_bound(phis: tuple[float, float]) -> float:
     """The upper bound of the bursty goodput where all batches have their fastest size."""
     fastest = [
-        min(
-            time_s / size
-            for size, time_s in zip(SIZES, batch_service_s(service_s, phi), strict=True)
-        )
+        min(np.array(batch_service_s(service_s, phi)) / SIZES)
         for service_s, phi in zip(SERVICE_S, phis, strict=True)
     ]
     return state(
@@ -144,40 +132,32 @@ def phase_bound(phis: tuple[float, float]) -> float:
     )[0]
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Shares of smallest and largest sizes by model and state, and goodput by curve."""
-    shown = []
+def _figure(settings: Settings, results: Results) -> Drawing:
     light, heavy = settings.phis[0]
-    trained = results.where(light=light, heavy=heavy)
-    for model in ("heavy", "light"):
-        for name in _STATES:
-            curves = [
+    trained, order = results.where(light=light, heavy=heavy), sorted(settings.phis)
+    policies = list(enumerate(settings.policies))
+    shown = [
+        Panel(
+            f"{model} model, {name} state",
+            "batch size",
+            "share of the slots, %",
+            [
                 Curve(
                     f"{policy.upper()}, {which}imum",
                     SIZES,
-                    [
-                        100 * share
-                        for share in _shares(
-                            trained.where(policy=policy), f"{which}_{model}_{name}_shares"
-                        )
-                    ],
+                    _shares(trained, f"{which}_{model}_{name}_shares", policy),
                     color=color,
                     dash=dash,
                 )
-                for color, policy in enumerate(settings.policies)
+                for color, policy in policies
                 for which, dash in (("min", ":"), ("max", "-"))
-            ]
-            shown.append(
-                Panel(
-                    f"{model} model, {name} state",
-                    "batch size",
-                    "share of the slots, %",
-                    curves,
-                    limits_up=(-5.0, 105.0),
-                    ticks_across=SIZES,
-                )
-            )
-    order = sorted(settings.phis)
+            ],
+            limits_up=(-5.0, 105.0),
+            ticks_across=SIZES,
+        )
+        for model in ("heavy", "light")
+        for name in PHASES
+    ]
     for column, up in (("goodput", "goodput, overall, %"), ("violations", "violations, %")):
         curves = [
             Curve(
@@ -187,7 +167,7 @@ def figure(settings: Settings, results: Results) -> Drawing:
                 color=color,
                 dash="",
             )
-            for color, policy in enumerate(settings.policies)
+            for color, policy in policies
         ]
         shown.append(Panel("other batch curves", "phi of the light model", up, curves))
     return panels(shown, columns=2, title="Batch sizes learned ([Tan24], Fig. 5)")
@@ -197,48 +177,42 @@ def _at(results: Results, column: str, policy: str, phis: tuple[float, float]) -
     return results.measure(column, policy=policy, light=phis[0], heavy=phis[1]).mean
 
 
-def _shares(results: Results, column: str) -> list[float]:
-    """Of each size, the mean over the trials."""
-    rows = [row[column] for row in results.rows]
-    if not rows:
-        return [math.nan] * len(SIZES)
-    return [float(one) for one in np.mean(rows, axis=0)]
+def _shares(results: Results, column: str, policy: str) -> list[float]:
+    """Of each size, the mean over the trials in percent."""
+    rows = [row[column] for row in results.where(policy=policy).rows]
+    return (100 * np.mean(rows, axis=0)).tolist() if rows else [math.nan] * len(SIZES)
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. 5.2.2."""
-    where, first = "Sec. 5.2.2, Fig. 5", settings.policies[0]
+def _claims(settings: Settings, results: Results) -> list[Claim]:
+    paper, first = partial(claim, "Sec. 5.2.2, Fig. 5"), settings.policies[0]
     light, heavy = settings.phis[0]
-    trained = results.where(light=light, heavy=heavy)
-    made = []
+    trained, made = results.where(light=light, heavy=heavy), []
     for policy in settings.policies:
-        here = trained.where(policy=policy)
+        of = partial(trained.value, policy=policy)
         made.append(
-            claim(
-                where,
+            paper(
                 f"{policy.upper()}: in the normal state the smallest batch of both models is set "
                 "to small values.",
                 "greatest mean of the smallest batch",
-                max(here.measure(f"min_{model}_normal").mean for model in _MODELS),
+                max(of(f"min_{model}_normal") for model in VARIANTS),
                 "at most 1.5",
                 "; ".join(
-                    f"{model}, {name}: {here.measure(f'min_{model}_{name}').mean:.2f} to "
-                    f"{here.measure(f'max_{model}_{name}').mean:.2f}"
-                    for model in _MODELS
-                    for name in _STATES
+                    f"{model}, {name}: {of(f'min_{model}_{name}'):.2f} to "
+                    f"{of(f'max_{model}_{name}'):.2f}"
+                    for model in VARIANTS
+                    for name in PHASES
                 ),
             )
         )
     if "rl-po-b" in settings.policies:
-        here = trained.where(policy="rl-po-b")
+        served = trained.value("batch_heavy_bursty", policy="rl-po-b")
         made.append(
-            claim(
-                where,
+            paper(
                 "RL-PO-B: in the bursty state the heavy model mostly serves batches of 5.",
                 "share of the slots with 5 as its smallest batch",
-                _shares(here, "min_heavy_bursty_shares")[-1],
+                _shares(trained, "min_heavy_bursty_shares", "rl-po-b")[-1] / 100,
                 "at least 50 %",
-                f"mean batch served {here.measure('batch_heavy_bursty').mean:.2f}",
+                f"mean batch served {served:.2f}",
             )
         )
     own = _at(results, "goodput", first, settings.phis[0])
@@ -246,8 +220,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     bounds = [phase_bound(phis) for phis in settings.phis]
     return [
         *made,
-        claim(
-            "ours",
+        ours(
             f"{first.upper()} depends little on the batch curve assumed.",
             "greatest loss of goodput with another curve than in training",
             max(losses.values()),
@@ -257,8 +230,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
                 for phis, loss in losses.items()
             ),
         ),
-        claim(
-            "ours",
+        ours(
             "Batches raise the upper bound of the bursty goodput by little.",
             "bound with the curve assumed less that without batches",
             bounds[0] - phase_bound((0.0, 0.0)),
@@ -269,20 +241,19 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
     ]
 
 
-_PAPER = Settings()
 STUDY = Study(
     name="batch-sizes",
     source="[Tan24], Fig. 5",
     shows="The smallest and largest batches that the trained policies set for each model, in the "
     "bursty and in the normal state, and what another batch curve makes of them.",
     scales=scales(
-        _PAPER,
-        smoke={"phis": _PAPER.phis[:2], "slots": 20_000, "trials": 1},
+        Settings(),
+        smoke={"phis": Settings.phis[:2], "slots": 20_000, "trials": 1},
         quick={"slots": 200_000},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "The paper prints no batch service times: a batch of b takes s1 (phi + (1 - phi) b) with "
         "phi 0.7 for the light and 0.3 for the heavy model.",

@@ -7,21 +7,20 @@ servers of 42.9 ms turn away 48.2 % of 180 requests per second, as printed (48.1
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from inferway.deployment.workloads import MapArrivals, PhasedArrivals
-    from inferway.learning.site import Control
-    from inferway.twin.scenario import Scenario
+from inferway.deployment import Batch, ServiceTime
+from inferway.deployment.workloads import MapArrivals, PhasedArrivals, phased
+from inferway.learning.site import Control
+from inferway.site import Fleet
+from inferway.twin.scenario import Scenario
 
 TASK = "recognise"
 VARIANTS = ("light", "heavy")
+# EfficientNet-B0 and PNASNet-5-Large: the calibration of the module's docstring.
 SERVICE_S = (0.0107, 0.0429)
-"""EfficientNet-B0 and PNASNet-5-Large: the calibration of the module's docstring."""
-ACCURACY = (0.7769, 0.8278)
-"""On ImageNet's validation set, as printed (Sec. 5.1.1)."""
+ACCURACY = (0.7769, 0.8278)  # on ImageNet's validation set, as printed (Sec. 5.1.1).
 GAINS = (0.6615, 0.7256)
 """Accuracies that rewards count in training: other data than the evaluation's (Sec. 5.1.1).
 
@@ -31,22 +30,19 @@ of timm's ``results-imagenetv2-matched-frequency.csv``: of `efficientnet_b0.ra_i
 crop 0.875; 0.77698 on ImageNet, the paper's 77.69 %) and `pnasnet5large.tf_in1k` (331 x 331, crop
 0.911; 0.82814; 0.82782 in timm's earlier tables, the paper's 82.78 %). No other EfficientNet-B0
 there has the paper's accuracy."""
-SIZES = (1, 3, 5)
-"""Of batches (Sec. 5.2.2)."""
+SIZES = (1, 3, 5)  # of batches (Sec. 5.2.2).
 LIGHT_PHI = 0.7
 """Part of one request's time that a batch pays once: a small network hardly fills a GPU, so that
 batches cost it little more."""
-HEAVY_PHI = 0.3
-"""A large network fills it already."""
+HEAVY_PHI = 0.3  # a large network fills it already
 BUFFER = 15
 DEADLINE_S = 0.3
-VIOLATIONS = 0.02
-"""Of a P98 requirement."""
+VIOLATIONS = 0.02  # of a P98 requirement
 
 BURSTY, NORMAL = 0, 1
 RATE_PER_S = (180.0, 10.0)
+# The first is printed as 0.036, which fits nothing else in the paper; see `table_2`.
 LEAVING_PER_S = (0.0036, 0.0002)
-"""The first is printed as 0.036, which fits nothing else in the paper; see `table_2`."""
 HOLDING_S = (1 / LEAVING_PER_S[0], 1 / LEAVING_PER_S[1])
 WORKLOADS = ("map", "periodic")
 
@@ -61,18 +57,11 @@ def arrivals_of(workload: str) -> MapArrivals | PhasedArrivals:
     ValueError
         For another name.
     """
-    from inferway.deployment.workloads import MapArrivals, phased
-
     if workload == "map":
         out, back = LEAVING_PER_S
         high, low = RATE_PER_S
-        return MapArrivals.read(
-            {
-                "process": "map",
-                "d0": [[-high - out, out], [back, -low - back]],
-                "d1": [[high, 0.0], [0.0, low]],
-            }
-        )
+        silent, arriving = [[-high - out, out], [back, -low - back]], [[high, 0.0], [0.0, low]]
+        return MapArrivals.read({"process": "map", "d0": silent, "d1": arriving})
     if workload == "periodic":
         return phased(
             (holding_s, rate_per_s, None)
@@ -127,10 +116,6 @@ def scenario(
     phis
         Of `batch_service_s`, for light and heavy; None for no batches.
     """
-    from inferway.deployment import Batch, ServiceTime
-    from inferway.site import Fleet
-    from inferway.twin.scenario import Scenario
-
     there = [k for k, count in enumerate(counts) if count]
     fleet = Fleet(
         variants=tuple(VARIANTS[k] for k in there),
@@ -170,8 +155,6 @@ def control(
     workload, deadline_s, phis
         As of `scenario`.
     """
-    from inferway.learning.site import Control
-
     batches = policy.endswith("-b")
     asked = scenario(workload, deadline_s=deadline_s, phis=phis if batches else None)
     return Control(

@@ -60,8 +60,7 @@ class Settings:
     trials: int = 3
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every deadline; each has policies of its own."""
+def _points(settings: Settings) -> list[Point]:
     made = []
     for deadline_s in settings.deadlines_s:
         for trial in range(settings.trials):
@@ -77,8 +76,7 @@ def points(settings: Settings) -> list[Point]:
     return made
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Goodput and violations against the deadline."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     deadlines_s, across = settings.deadlines_s, "deadline, ms"
     highest = [100 * bound(one) for one in deadlines_s]
     goodput, late = (
@@ -103,8 +101,7 @@ def figure(settings: Settings, results: Results) -> Drawing:
     return panels(shown, columns=2, title="Required latencies ([Tan24], Fig. 3)")
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. 5.2.1 on Fig. 3."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     paper, deadlines_s = partial(claim, "Sec. 5.2.1, Fig. 3"), settings.deadlines_s
     first, last = (f"{1000 * deadlines_s[end]:g}" for end in (0, -1))
 
@@ -176,17 +173,15 @@ class BeliefSettings:
 
     slots: int = 600_000
     trials: int = 3
-    cvs: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5)
-    """0 is deterministic, others lognormal."""
+    cvs: tuple[float, ...] = (0.0, 0.1, 0.2, 0.3, 0.5)  # 0 is deterministic, others lognormal
+    # Believed over true service times, where nothing is learned.
     factors: tuple[float, ...] = (
         0.8, 0.9, 0.95, 0.98, 0.99, 1.0, 1.02, 1.05, 1.1, 1.25, 1.5, 2.0, 3.0,
     )  # fmt: skip
-    """Believed over true service times, where nothing is learned."""
     believed_cvs: tuple[float, ...] = (0.0, 0.2, 0.5)
 
 
-def belief_points(settings: BeliefSettings) -> list[Point]:
-    """`deadline` at each spread, and set beliefs."""
+def _belief_points(settings: BeliefSettings) -> list[Point]:
     cases: list[tuple[str, float, float]] = [
         *(("deadline", cv, 0.0) for cv in settings.cvs),
         *(("believed", cv, one) for cv in settings.believed_cvs for one in settings.factors),
@@ -202,8 +197,7 @@ def belief_points(settings: BeliefSettings) -> list[Point]:
     return made
 
 
-def belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
-    """Goodput against the spread of service times, and against what is believed of them."""
+def _belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
     highest, learned = 100 * bound(), results.where(row="deadline")
     levels = [("upper bound", highest)]
     wrong = [
@@ -238,8 +232,7 @@ def belief_figure(settings: BeliefSettings, results: Results) -> Drawing:
     return panels(across, columns=2, title="`deadline` and the upper bound, deadline 300 ms")
 
 
-def belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
-    """How near it comes, and what a wrong belief costs."""
+def _belief_claims(settings: BeliefSettings, results: Results) -> list[Claim]:
     highest = bound()
     burst: dict[str, Any] = {"deadline_s": DEADLINE_S, "lasts_s": HOLDING_S[BURSTY]}
     bursty, shares = state(RATE_PER_S[BURSTY], **_SITE, **burst)
@@ -299,9 +292,9 @@ STUDY = Study(
         smoke={"deadlines_s": (0.15, 0.45), "learned": ("rl-po",), "slots": 20_000, "trials": 1},
         quick={"deadlines_s": (0.15, 0.25, 0.35, 0.45)},
     ),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "The policy of another deadline than 300 ms begins with that of 300 ms, which is trained "
         "further for the new deadline.",
@@ -321,9 +314,9 @@ BOUND = Study(
         },
         quick={"slots": 200_000},
     ),
-    points=belief_points,
-    figure=belief_figure,
-    claims=belief_claims,
+    points=_belief_points,
+    figure=_belief_figure,
+    claims=_belief_claims,
     departures=(
         "`deadline` learns service times and takes 1.5 times their 95th percentile; set beliefs "
         "take the mean times a factor and learn nothing.",

@@ -23,8 +23,7 @@ from inferway.scheduling.neural_policy import NeuralPolicy, pairs_of
 from inferway.scheduling.sa import StationaryApproximation
 from inferway.workload import phases_of
 
-Observation = NDArray[np.float32]
-"""(E, d) of sites."""
+Observation = NDArray[np.float32]  # (E, d) of sites
 
 
 def decider_of(policy: str, control: Control, **options: Any) -> Decide:

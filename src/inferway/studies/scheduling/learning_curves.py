@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy.special import chdtri, stdtrit
 
 from inferway.experiments.curves import Curve, Drawing, Look, Panel, panels, series
 from inferway.studies import Claim, Point, Results, Study, claim, scales
@@ -19,11 +20,9 @@ _PLAIN = (*SEEDS, "rl-fo")
 _BATCHED = ("rl-po-b", "rl-fo-b")
 _PERIODIC = ("periodic-rl-po", "periodic-rl-fo")
 _STATES = (("bursty", BURSTY), ("normal", NORMAL))
-_LEVELS = (0.99, 1.0)
-"""Of RL-PO's final goodput: where both trainings are compared."""
+_LEVELS = (0.99, 1.0)  # of RL-PO's final goodput: where both trainings are compared
 _SEEDED = "over RL-PO's seeds, Student's t: the one training of RL-FO is taken to spread as they do"
-_LATE = 0.1
-"""The last part of a training that its end is averaged over."""
+_LATE = 0.1  # the last part of a training that its end is averaged over
 
 
 @dataclass(frozen=True)
@@ -34,8 +33,7 @@ class Settings:
     others: tuple[str, ...] = other_learners.LEARNERS
 
 
-def points(settings: Settings) -> list[Point]:
-    """One stored curve each."""
+def _points(settings: Settings) -> list[Point]:
     commands = {
         **dict.fromkeys(settings.names),
         **{name: f"{other_learners.COMMAND} {name}" for name in settings.others},
@@ -57,8 +55,7 @@ def kept(name: str, command: str | None, file: str) -> dict[str, Any]:
     return dict(curve_of(name, command))
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Goodput, violations and heavy share against slots, a row for each of the paper's figures."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     rows = {
         "Fig. 2": _PLAIN,
         "Fig. 4": _BATCHED,
@@ -70,10 +67,12 @@ def figure(settings: Settings, results: Results) -> Drawing:
     for title, names in rows.items():
         there = [name for name in names if results.where(name=name).rows]
         seeds = [name for name in there if name in SEEDS]
+        alone = [name for name in there if len(seeds) <= 1 or name not in seeds]
         for up, column in columns.items():
-            curves = _band(results, seeds, column) if len(seeds) > 1 else []
-            for name in there if len(seeds) <= 1 else (one for one in there if one not in SEEDS):
-                curves += _states(results, name, column)
+            curves = [
+                *(_band(results, seeds, column) if len(seeds) > 1 else []),
+                *(curve for name in alone for curve in _states(results, name, column)),
+            ]
             shown.append(Panel(f"{title}: {up}", "slots, millions", f"{up}, %", curves))
     return panels(shown, columns=3, title="Learning curves ([Tan24], Figs. 2, 4 and 6)")
 
@@ -117,33 +116,28 @@ def _states(results: Results, name: str, column: str) -> list[Curve]:
     ]
 
 
-def end(results: Results, name: str, column: str) -> float:
+def _end(results: Results, name: str, column: str = "goodput") -> float:
     """A column's mean over the last part of a training."""
-    values = results.one(column, name=name)
-    if values is None:
-        return math.nan
+    values = results.one(column, name=name) or [math.nan]
     last = values[-max(1, round(_LATE * len(values))) :]
     known = [value for value in last if not math.isnan(value)]
     return sum(known) / len(known) if known else math.nan
 
 
-def at(results: Results, name: str, column: str, slots: float) -> float:
+def _at(results: Results, name: str, column: str, slots: float) -> float:
     """A column after so many slots."""
     values, known = results.one(column, name=name), results.one("slots", name=name)
-    if values is None:
-        return math.nan
-    return float(np.interp(slots, known, values))
+    return math.nan if values is None else float(np.interp(slots, known, values))
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Sec. 5.2.1, 5.2.2 and Sec. 4."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     heavy = f"heavy_{NORMAL}"
     # RL-FO was trained once: it is taken to spread as RL-PO does over its seeds.
     seeds = [name for name in SEEDS if results.where(name=name).rows]
-    finals = [end(results, name, "goodput") for name in seeds]
+    finals = [_end(results, name) for name in seeds]
     mean = float(np.mean(finals)) if finals else math.nan
-    higher = end(results, "rl-fo", "goodput") - mean
-    half = _prediction(finals)
+    higher, half = _end(results, "rl-fo") - mean, _prediction(finals)
+    late = _at(results, "rl-po-b", heavy, _reached(results, "rl-po", 0.8, heavy))
     made = [
         claim(
             "Sec. 5.2.1, Fig. 2",
@@ -159,29 +153,28 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             "Sec. 5.2.2, Fig. 4",
             "With batches the heavy share of the normal state is learned later.",
             "heavy share of RL-PO-B at the slots at which RL-PO has 80 %, less 80 %",
-            at(results, "rl-po-b", heavy, _reached(results, "rl-po", 0.8, heavy)) - 0.8,
+            late - 0.8,
             "at most 0 %",
         ),
         _close(results, seeds, finals),
     ]
-    for name, says in (
-        ("ddpg", "DDPG fails to learn good policies."),
-        ("recurrent", "A recurrent policy does not help."),
-    ):
-        if name not in settings.others:
-            continue
+    says = {
+        "ddpg": "DDPG fails to learn good policies.",
+        "recurrent": "A recurrent policy does not help.",
+    }
+    for name in (name for name in says if name in settings.others):
         slots = (results.one("slots", name=name) or [math.nan])[-1]
-        same = at(results, "rl-po", "goodput", slots)
+        same = _at(results, "rl-po", "goodput", slots)
         made.append(
             claim(
                 "Sec. 4",
-                says,
+                says[name],
                 f"its goodput after {slots / 1e6:.2g} million slots less RL-PO's then",
-                end(results, name, "goodput") - same,
+                _end(results, name) - same,
                 "at most 0 %",
                 f"{_ends(results, (name,))}; RL-PO {100 * same:.2f} % with greater noise; "
-                f"heavy share of the normal state {100 * end(results, name, heavy):.0f} %, RL-PO "
-                f"{100 * at(results, 'rl-po', heavy, slots):.0f} %",
+                f"heavy share of the normal state {100 * _end(results, name, heavy):.0f} %, RL-PO "
+                f"{100 * _at(results, 'rl-po', heavy, slots):.0f} %",
             )
         )
     return made
@@ -194,9 +187,9 @@ def _interval(low: float, high: float, method: str) -> dict[str, Any]:
 
 def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: float) -> Claim:
     """Both at the same level of goodput: a part of where RL-PO ends."""
-    mine = _reached(results, "rl-fo", level)
+    own = _reached(results, "rl-fo", level)
     theirs = [_reached(results, name, level) for name in seeds]
-    value = mine / float(np.mean(theirs)) if theirs else math.nan
+    value = own / float(np.mean(theirs)) if theirs else math.nan
     half = _prediction([math.log(one) for one in theirs if one > 0])
     sure = half > 0 and value > 0
     return claim(
@@ -206,7 +199,7 @@ def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: flo
         "RL-FO's slots to that goodput over RL-PO's slots to the same goodput",
         value,
         "at most 1.0",
-        f"goodput {100 * level:.2f} %: RL-FO {mine / 1e6:g} million slots, RL-PO "
+        f"goodput {100 * level:.2f} %: RL-FO {own / 1e6:g} million slots, RL-PO "
         + ", ".join(f"{one / 1e6:g}" for one in theirs)
         + " million by seed; curves have a point every hundredth of the training",
         **(_interval(value * math.exp(-half), value * math.exp(half), _SEEDED) if sure else {}),
@@ -214,13 +207,11 @@ def _fewer_slots(results: Results, seeds: Sequence[str], part: float, level: flo
 
 
 def _close(results: Results, seeds: Sequence[str], finals: Sequence[float]) -> Claim:
-    from scipy.special import chdtri
-
     spread = float(np.std(finals, ddof=1)) if len(finals) > 1 else math.nan
+    free = len(finals) - 1
     interval: dict[str, Any] = {}
     if spread > 0:
-        free = len(finals) - 1
-        low, high = (spread * math.sqrt(free / float(chdtri(free, q))) for q in (0.025, 0.975))
+        low, high = (spread * math.sqrt(free / chdtri(free, q)) for q in (0.025, 0.975))
         interval = _interval(low, high, "over RL-PO's seeds: chi-squared, for a variance")
     return claim(
         "Fig. 2",
@@ -238,8 +229,6 @@ def _prediction(values: Sequence[float]) -> float:
 
     The one more is taken to have their spread.
     """
-    from scipy.special import stdtrit
-
     if len(values) < 2:
         return math.nan
     spread = float(np.std(values, ddof=1)) * math.sqrt(1 + 1 / len(values))
@@ -248,23 +237,19 @@ def _prediction(values: Sequence[float]) -> float:
 
 def _reached(results: Results, name: str, level: float, column: str = "goodput") -> float:
     """Slots until a column first comes to a level; NaN where it never does."""
-    values = results.one(column, name=name)
-    if values is None or math.isnan(level):
-        return math.nan
-    above = [place for place, value in enumerate(values) if value >= level]
-    return float(results.one("slots", name=name)[above[0]]) if above else math.nan
+    values, slots = (results.one(one, name=name) or [] for one in (column, "slots"))
+    points = zip(slots, values, strict=True)
+    return next((float(slot) for slot, value in points if value >= level), math.nan)
 
 
 def _ends(results: Results, names: Sequence[str]) -> str:
-    said = []
-    for name in names:
-        slots = results.one("slots", name=name)
-        if slots is not None:
-            said.append(
-                f"{name}: {100 * end(results, name, 'goodput'):.2f} % (violations "
-                f"{100 * end(results, name, 'violations'):.2f} %) after {slots[-1] / 1e6:g} million"
-            )
-    return ", ".join(said)
+    trained = {name: results.one("slots", name=name) for name in names}
+    return ", ".join(
+        f"{name}: {100 * _end(results, name):.2f} % (violations "
+        f"{100 * _end(results, name, 'violations'):.2f} %) after {slots[-1] / 1e6:g} million"
+        for name, slots in trained.items()
+        if slots is not None
+    )
 
 
 STUDY = Study(
@@ -273,9 +258,9 @@ STUDY = Study(
     shows="Goodput, violations and heavy share in the course of training, with and without the "
     "workload's state, with batches, on the periodic workload, and by other learners.",
     scales=scales(Settings(), smoke={"names": ("rl-po", "rl-fo", "rl-po-b", *SEEDS[1:])}),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "Values are of the trajectories that were trained on, with their noise (sigma 0.698), over "
         "stretches of a hundredth of the training; the paper does not say whether its are.",

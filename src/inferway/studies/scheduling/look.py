@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.special import stdtrit
 
 from inferway.experiments.curves import Drawing
 from inferway.studies import Results
 
+# By row; `hand` and `deadline` are ours.
 LABELS = {
     "lw": "LW",
     "hw": "HW",
@@ -30,15 +32,12 @@ LABELS = {
     "hand": "hand rule",
     "deadline": "deadline",
 }
-"""By row; `hand` and `deadline` are ours."""
 
 _TEXT = 8
 
 
 def half_width(results: Results, column: str, **label: object) -> float:
     """Half the 95 % interval of a mean over trials (Student's t); NaN for fewer than two."""
-    from scipy.special import stdtrit
-
     values = [float(row[column]) for row in results.where(**label).rows if column in row]
     if len(values) < 2:
         return math.nan
@@ -61,8 +60,7 @@ class Dots:
     title: str
     measured: Sequence[float]
     error: Sequence[float]
-    printed: Sequence[float] = ()
-    """None where the paper has no such column."""
+    printed: Sequence[float] = ()  # none where the paper has no such column
 
 
 def dots(rows: Sequence[str], columns: Sequence[Dots], *, title: str) -> Drawing:

@@ -17,18 +17,19 @@ import os
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from inferway.learning.site import SlottedSites
+from inferway.learning.evaluation import PhaseTally
+from inferway.learning.site import SlottedSites
+from inferway.studies.scheduling.burst import control
+from inferway.studies.scheduling.shipped import folder
+from inferway.studies.scheduling.train import write_curve
 
 SLOTS = {"ddpg": 1_500_000, "recurrent": 1_000_000}
 LEARNERS = tuple(SLOTS)
 COMMAND = "python -m inferway.studies.scheduling.other_learners"
-_EVERY = 50_000
-"""Slots in a line of a learning curve."""
-_DISCOUNT = 0.9
-"""As RL-PO's, which learns nothing with 0.99 in so few slots."""
+_EVERY = 50_000  # slots in a line of a learning curve
+_DISCOUNT = 0.9  # as RL-PO's, which learns nothing with 0.99 in so few slots
 
 
 def trained(
@@ -62,9 +63,6 @@ def trained(
         For another learner.
     """
     import torch
-
-    from inferway.studies.scheduling.burst import control
-    from inferway.studies.scheduling.train import write_curve
 
     torch.set_num_threads(1)
     start = time.process_time()
@@ -107,32 +105,21 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
         model = DDPG(
             "MlpPolicy",
             envs,
-            batch_size=256,
-            buffer_size=500_000,
-            learning_starts=10_000,
-            train_freq=1,
-            gradient_steps=2,
+            **{"batch_size": 256, "buffer_size": 500_000, "learning_starts": 10_000},
+            **{"train_freq": 1, "gradient_steps": 2, "policy_kwargs": {"net_arch": [90, 60]}},
             action_noise=VectorizedActionNoise(quiet, count),
-            policy_kwargs={"net_arch": [90, 60]},
             **same,
         )
     elif learner == "recurrent":
         from sb3_contrib import RecurrentPPO
 
+        shared = {"shared_lstm": True, "enable_critic_lstm": False}
         model = RecurrentPPO(
             "MlpLstmPolicy",
             envs,
-            n_steps=100,
-            batch_size=2_500,
-            n_epochs=5,
-            gae_lambda=0.8,
-            learning_rate=1e-3,
-            policy_kwargs={
-                "net_arch": [60],
-                "lstm_hidden_size": 90,
-                "shared_lstm": True,
-                "enable_critic_lstm": False,
-            },
+            **{"n_steps": 100, "batch_size": 2_500, "n_epochs": 5},
+            **{"gae_lambda": 0.8, "learning_rate": 1e-3},
+            policy_kwargs={"net_arch": [60], "lstm_hidden_size": 90, **shared},
             **same,
         )
     else:
@@ -142,8 +129,6 @@ def _model(learner: str, on: Any, count: int, seed: int) -> tuple[Any, SlottedSi
 
 def _recording(sites: SlottedSites, every: int) -> Any:
     from stable_baselines3.common.callbacks import BaseCallback
-
-    from inferway.learning.evaluation import PhaseTally
 
     class Recording(BaseCallback):  # type: ignore[misc]
         """A line of the curve every so many slots."""
@@ -158,15 +143,13 @@ def _recording(sites: SlottedSites, every: int) -> Any:
                 self.last = self.num_timesteps
                 tally = PhaseTally.of(sites)
                 sites.clear()
-                row: dict[str, float] = {
-                    "slots": self.num_timesteps,
-                    "goodput": tally.overall_goodput,
-                    "violations": tally.overall_violations,
+                rates = {
+                    f"{name}_{phase}": value
+                    for name in ("goodput", "violations", "heavy")
+                    for phase, value in enumerate(getattr(tally, name).tolist())
                 }
-                for name in ("goodput", "violations", "heavy"):
-                    for phase, value in enumerate(getattr(tally, name).tolist()):
-                        row[f"{name}_{phase}"] = value
-                self.rows.append(row)
+                overall = {"goodput": tally.overall_goodput, "violations": tally.overall_violations}
+                self.rows.append({"slots": self.num_timesteps, **overall, **rates})
             return True
 
     return Recording()
@@ -174,8 +157,6 @@ def _recording(sites: SlottedSites, every: int) -> Any:
 
 def main() -> None:
     """Train and keep the curves."""
-    from inferway.studies.scheduling.shipped import folder
-
     parser = argparse.ArgumentParser(prog=COMMAND, description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("learners", nargs="*", metavar="LEARNER", help="ddpg, recurrent")
     parser.add_argument("--slots", type=float, help="to train for")
@@ -192,7 +173,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Before NumPy and PyTorch are imported, as in `train`.
+    # Before PyTorch is imported, as in `train`.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")

@@ -7,13 +7,30 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
-HEADINGS = (
-    *("row", "goodput", "per second", "violations"),
-    *("bursty: goodput", "violations", "rejected", "late", "heavy", "scheduled"),
-    *("normal: goodput", "violations", "heavy", "printed goodput"),
-)
+from inferway.experiments.study import stored
+from inferway.studies import Results
+from inferway.studies.scheduling import table_2
+from inferway.studies.scheduling.look import LABELS, written
+from inferway.studies.scheduling.table_2_claims import printed
+
+COLUMNS = {
+    "goodput": "goodput",
+    "rate": "per second",
+    "violations": "violations",
+    "goodput_bursty": "bursty: goodput",
+    "violations_bursty": "violations",
+    "rejected_bursty": "rejected",
+    "late_bursty": "late",
+    "heavy_bursty": "heavy",
+    "scheduled_bursty": "scheduled",
+    "goodput_normal": "normal: goodput",
+    "violations_normal": "violations",
+    "heavy_normal": "heavy",
+}
+HEADINGS = ("row", *COLUMNS.values(), "printed goodput")
 
 
 def markdown(scale: str, out: Path) -> str:
@@ -24,19 +41,26 @@ def markdown(scale: str, out: Path) -> str:
     ValueError
         Where nothing is stored.
     """
-    from inferway.experiments.study import stored
-    from inferway.studies.scheduling.table_2 import STUDY, table
-
-    results, missing = stored(STUDY, scale, out=out)
+    results, missing = stored(table_2.STUDY, scale, out=out)
     if not len(results):
         raise ValueError(f"nothing of table-2 is stored in {out}: `inferway study run table-2`")
     lines = [f"{missing} of {missing + len(results)} runs are missing.", ""] if missing else []
-    for workload, rows in STUDY.scales[scale].chosen.items():
+    for workload, rows in table_2.STUDY.scales[scale].chosen.items():
         lines += ["| " + " | ".join((workload, *HEADINGS[1:])) + " |"]
         lines += ["|" + "---|" * len(HEADINGS)]
-        lines += ["| " + " | ".join(row) + " |" for row in table(results, workload, rows)]
+        lines += ["| " + " | ".join(_cells(results, workload, row)) + " |" for row in rows]
         lines.append("")
     return "\n".join(lines)
+
+
+def _cells(results: Results, workload: str, row: str) -> list[str]:
+    """A row as text, in percent with 95 % intervals; last the printed goodput."""
+    here, said = results.where(workload=workload, row=row), printed(workload, row, "goodput")
+    cells = [
+        f"{here.measure(column).mean:.2f}" if column == "rate" else written(here, column)
+        for column in COLUMNS
+    ]
+    return [LABELS[row], *cells, "-" if math.isnan(said) else f"{100 * said:.2f}"]
 
 
 def main() -> None:

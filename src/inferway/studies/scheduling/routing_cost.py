@@ -10,10 +10,9 @@ from typing import Any
 
 import numba
 import numpy as np
-from numpy.typing import NDArray
 
 from inferway.dispatch.alias import tabulate
-from inferway.experiments.curves import Drawing, Look, Panel, line, panels
+from inferway.experiments.curves import Drawing, Look, Panel, lines, panels
 from inferway.site import uniform
 from inferway.site.view import Floats, Ints
 from inferway.studies import Claim, Point, Results, Study, claim, grid, scales
@@ -33,8 +32,7 @@ class Settings:
     rounds: int = 9
 
 
-def points(settings: Settings) -> list[Point]:
-    """One per method and number of servers."""
+def _points(settings: Settings) -> list[Point]:
 
     def took(servers: int, **_: Any) -> float:
         return 1 + settings.calls * settings.rounds * (0.1e-6 + 1e-9 * servers)
@@ -61,119 +59,97 @@ def cost(method: str, servers: int, calls: int, rounds: int) -> dict[str, float]
     cumulated[-1] = 1.0
     fill, kernels = _kernels()
     fill(probabilities, threshold, other)
-    found = {
-        name: _least_s(kernels[name], (words, threshold, other, cumulated), rounds) / calls
+    whole_s, loop_s = (
+        _least_s(kernels[name], (words, threshold, other, cumulated), rounds)
         for name in (method, "nothing")
-    }
-    table_s = math.inf
-    for _ in range(rounds):
-        start = time.thread_time_ns()
-        for _ in range(20):
-            if method == "alias":
-                fill(probabilities, threshold, other)
-            else:
-                np.cumsum(probabilities, out=cumulated)
-        table_s = min(table_s, (time.thread_time_ns() - start) / 20e9)
+    )
+    if method == "alias":
+        set_s = _least_s(fill, (probabilities, threshold, other), rounds, times=20)
+    else:
+        set_s = _least_s(np.cumsum, (probabilities, None, None, cumulated), rounds, times=20)
     return {
-        "ns": 1e9 * found[method],
-        "net_ns": 1e9 * (found[method] - found["nothing"]),
-        "table_us": 1e6 * table_s,
+        "ns": 1e9 * whole_s / calls,
+        "net_ns": 1e9 * (whole_s - loop_s) / calls,
+        "table_us": 1e6 * set_s / 20,
     }
 
 
-def _least_s(kernel: Any, arguments: tuple[Any, ...], rounds: int) -> float:
-    kernel(*arguments)
-    least = math.inf
+def _least_s(call: Any, arguments: tuple[Any, ...], rounds: int, times: int = 1) -> float:
+    """CPU time of so many calls, the least of the rounds."""
+    call(*arguments)
+    took_ns = []
     for _ in range(rounds):
         start = time.thread_time_ns()
-        kernel(*arguments)
-        least = min(least, (time.thread_time_ns() - start) / 1e9)
-    return least
+        for _ in range(times):
+            call(*arguments)
+        took_ns.append(time.thread_time_ns() - start)
+    return min(took_ns) / 1e9
 
 
 @cache
 def _kernels() -> tuple[Any, dict[str, Any]]:
-    functions = {"alias": _alias, "bisection": _bisection, "scan": _scan, "nothing": _nothing}
-    return numba.njit(_fill), {name: numba.njit(one) for name, one in functions.items()}
+    choices = {"alias": _alias, "bisection": _bisection, "scan": _scan, "nothing": _nothing}
+    return numba.njit(_fill), {name: _summed(choose) for name, choose in choices.items()}
 
 
 def _fill(probabilities: Floats, threshold: Floats, other: Ints) -> None:
     tabulate(probabilities, threshold, other)
 
 
-def _alias(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated: Floats) -> int:
-    found = 0
-    for word in words:
-        u = uniform(word, 0) * threshold.size
-        server = int(u)
-        if u - server >= threshold[server]:
-            server = other[server]
-        found += server
-    return found
+def _summed(choose: Any) -> Any:
+    """A compiled loop over random words that adds up the servers that are chosen."""
+    chosen = numba.njit(choose)
+
+    def kernel(words: Ints, threshold: Floats, other: Ints, cumulated: Floats) -> int:
+        total = 0
+        for word in words:
+            total += chosen(uniform(word, 0), threshold, other, cumulated)
+        return total
+
+    return numba.njit(kernel)
 
 
-def _bisection(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated: Floats) -> int:
-    found = 0
-    for word in words:
-        u = uniform(word, 0)
-        low, high = 0, cumulated.size - 1
-        while low < high:
-            middle = (low + high) >> 1
-            if cumulated[middle] <= u:
-                low = middle + 1
-            else:
-                high = middle
-        found += low
-    return found
+def _alias(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
+    scaled = u * threshold.size
+    server = int(scaled)
+    return server if scaled - server < threshold[server] else other[server]
 
 
-def _scan(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated: Floats) -> int:
-    found = 0
-    for word in words:
-        u = uniform(word, 0)
-        server = 0
-        while cumulated[server] <= u:
-            server += 1
-        found += server
-    return found
+def _bisection(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
+    low, high = 0, cumulated.size - 1
+    while low < high:
+        middle = (low + high) >> 1
+        if cumulated[middle] <= u:
+            low = middle + 1
+        else:
+            high = middle
+    return low
 
 
-def _nothing(words: NDArray[np.int64], threshold: Floats, other: Ints, cumulated: Floats) -> int:
-    found = 0
-    for word in words:
-        found += int(uniform(word, 0) * threshold.size)
-    return found
+def _scan(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
+    server = 0
+    while cumulated[server] <= u:
+        server += 1
+    return server
 
 
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Nanoseconds against servers."""
+def _nothing(u: float, threshold: Floats, other: Ints, cumulated: Floats) -> int:
+    return int(u * threshold.size)
+
+
+def _figure(settings: Settings, results: Results) -> Drawing:
     servers = settings.servers
+    looks = {method: Look(_LABELS[method], color) for color, method in enumerate(METHODS)}
+    drawn: dict[str, Any] = {"by": "method", "errors": False, "servers": servers}
+    axes: dict[str, Any] = {"scale_across": "log", "scale_up": "log", "ticks_across": servers}
     shown = [
-        Panel(
-            "",
-            "servers",
-            up,
-            [
-                line(
-                    results.where(method=method),
-                    column,
-                    Look(_LABELS[method], color),
-                    errors=False,
-                    servers=servers,
-                )
-                for color, method in enumerate(METHODS)
-            ],
-            scale_across="log",
-            scale_up="log",
-            ticks_across=servers,
-        )
+        Panel("", "servers", up, lines(results, column, looks, **drawn), **axes)
         for column, up in (("ns", "one decision, ns"), ("table_us", "setting probabilities, us"))
     ]
     return panels(shown, columns=2, title="Probabilistic routing ([Tan24], Sec. 5.2.4)")
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """A few nanoseconds, and negligible."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     first, last = ends = settings.servers[0], settings.servers[-1]
     ns = {method: results.where(method=method).means("ns", servers=ends) for method in METHODS}
     small, large = ns["alias"]
@@ -214,9 +190,9 @@ STUDY = Study(
     source="[Tan24], Sec. 5.2.4",
     shows="What one probabilistic routing decision costs, by method and number of servers.",
     scales=scales(Settings(), smoke={"servers": (4, 64), "calls": 50_000, "rounds": 5}),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "CPU time of compiled loops, the least of nine; other work on the machine shows in it.",
     ),

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+
 from inferway.dispatch.deadline import Deadline
 from inferway.site import HOLD, Event, Fleet, Request, Site, uniform
 
@@ -34,16 +36,12 @@ class Tied(NamedTuple):
 
     def choose(self, site: Site, request: Request, draw: int) -> int:
         """An idle server; HOLD where there is none."""
-        light, heavy = 0, 0
-        for server in range(site.queue.size):
-            if site.queue[server] == 0:
-                if server < site.first[1]:
-                    light += 1
-                else:
-                    heavy += 1
-        if light + heavy == 0:
+        idle = np.flatnonzero(site.queue == 0)
+        light = np.searchsorted(idle, site.first[1])
+        heavy = idle.size - light
+        if idle.size == 0:
             return HOLD
-        low, high = 0, light + heavy
+        low, high = 0, idle.size
         if self.rule == 0 and light > 0:
             high = light
         elif self.rule == 1 and light > 0 and heavy > 0:
@@ -53,13 +51,7 @@ class Tied(NamedTuple):
                 low = light
         elif self.rule == 2 and light == 1 and heavy == 1:
             low = light
-        wanted = low + int(uniform(draw, 0) * (high - low))
-        for server in range(site.queue.size):
-            if site.queue[server] == 0:
-                if wanted == 0:
-                    return server
-                wanted -= 1
-        return HOLD
+        return int(idle[low + int(uniform(draw, 0) * (high - low))])
 
 
 class Believed(Deadline):

@@ -6,21 +6,18 @@ folder that the environment variable INFERWAY_POLICIES names.
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from inferway.learning.site import Control
+from inferway.scheduling.neural_policy import NeuralPolicy, read
 from inferway.studies.scheduling.burst import DEADLINE_S, control
 
-if TYPE_CHECKING:
-    from inferway.learning.site import Control
-    from inferway.scheduling.neural_policy import NeuralPolicy
-
-SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")
-"""Three trainings of the same policy."""
+SEEDS = ("rl-po", "rl-po-seed-1", "rl-po-seed-2")  # three trainings of the same policy
 
 _NAME = re.compile(
     r"(?P<paper>paper-)?(?P<periodic>periodic-)?(?:deadline-(?P<deadline>\d+)ms-)?"
@@ -33,13 +30,11 @@ class Shipped:
     """What a name means."""
 
     name: str
-    policy: str
-    """``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``."""
+    policy: str  # ``rl-po``, ``rl-fo``, ``rl-po-b`` or ``rl-fo-b``
     workload: str
     deadline_s: float
     seed: int
-    paper: bool = False
-    """Trained with the paper's own settings and slots, none of ours."""
+    paper: bool = False  # trained with the paper's own settings and slots, none of ours
 
     @property
     def control(self) -> Control:
@@ -89,9 +84,8 @@ def shipped(name: str) -> Shipped:
 
 def at_deadline(policy: str, deadline_s: float) -> str:
     """The name of a policy for this deadline."""
-    if deadline_s == DEADLINE_S:
-        return policy
-    return f"deadline-{round(1000 * deadline_s)}ms-{policy}"
+    own = deadline_s == DEADLINE_S
+    return policy if own else f"deadline-{round(1000 * deadline_s)}ms-{policy}"
 
 
 def folder() -> Path:
@@ -114,8 +108,6 @@ def network(name: str) -> NeuralPolicy:
     ValueError
         Where it is not there, with the command that makes it, or it is none.
     """
-    from inferway.scheduling.neural_policy import read
-
     known = shipped(name)
     if not known.file.is_file():
         raise ValueError(f"there is no {known.file}: `{known.command}` trains it")
@@ -137,8 +129,6 @@ def curve_of(name: str, command: str | None = None) -> dict[str, list[float]]:
     ValueError
         Where it is not there.
     """
-    import csv
-
     file = folder() / f"{name}.csv"
     if not file.is_file():
         made_by = command or shipped(name).command

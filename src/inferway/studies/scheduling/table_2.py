@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,19 +9,20 @@ from inferway.experiments.curves import Drawing
 from inferway.studies import Claim, Point, Results, Study, scales
 from inferway.studies.scheduling import CODE
 from inferway.studies.scheduling.burst import SERVICE_S
-from inferway.studies.scheduling.look import LABELS, Dots, dots, half_width, written
+from inferway.studies.scheduling.look import LABELS, Dots, dots, half_width
 from inferway.studies.scheduling.shipped import SEEDS
 from inferway.studies.scheduling.table_2_claims import (
     OVERLOADED,
     SPLIT,
     TIES,
-    all_claims,
+    Table,
+    claims_of,
     policy_of,
     printed,
-    value,
 )
-from inferway.studies.scheduling.trial import learned_point, name_at, point
+from inferway.studies.scheduling.trial import learned_point, point
 
+# By workload; those on the periodic one that the paper has not printed are ours.
 ROWS = {
     "map": (
         *("lw", "hw", "hw-e", *SEEDS, "rl-fo", "rl-po-b", "rl-fo-b"),
@@ -35,7 +34,6 @@ ROWS = {
         *("sq", "sq-uniform", "sa", "infaas", "hand", "deadline"),
     ),
 }
-"""By workload; those on the periodic one that the paper has not printed are ours."""
 
 _FAST_HW_S = 0.0333
 
@@ -46,10 +44,9 @@ class Settings:
 
     slots: int = 600_000
     trials: int = 3
+    # Of the runs that check slotted sites against the event-driven engine.
     event_slots: int = 100_000
-    """Of the runs that check slotted sites against the event-driven engine."""
-    rows: dict[str, tuple[str, ...]] | None = None
-    """Other rows than `ROWS`, by workload."""
+    rows: dict[str, tuple[str, ...]] | None = None  # other rows than `ROWS`, by workload
 
     @property
     def chosen(self) -> dict[str, tuple[str, ...]]:
@@ -57,8 +54,7 @@ class Settings:
         return ROWS if self.rows is None else self.rows
 
 
-def points(settings: Settings) -> list[Point]:
-    """All rows, and what explains those that do not reconcile."""
+def _points(settings: Settings) -> list[Point]:
     learned = "rl-po" in settings.chosen["map"]
     # By label: the policy, and what differs.
     explaining: dict[str, tuple[str, dict[str, Any]]] = {
@@ -77,43 +73,33 @@ def points(settings: Settings) -> list[Point]:
     }
     made = []
     for trial in range(settings.trials):
-        run = ("map", settings.slots, trial)
-        few = ("map", settings.event_slots, trial)
-        made += [
-            _row(row, workload, settings.slots, trial)
-            for workload, rows in settings.chosen.items()
-            for row in rows
-        ]
-        made += [
-            point(label, *run, policy=policy, **more)
-            for label, (policy, more) in explaining.items()
-        ]
-        made += [
-            point(f"hand, {world}", *few, policy="hand", **more) for world, more in worlds.items()
-        ]
+        run, few = ("map", settings.slots, trial), ("map", settings.event_slots, trial)
+        for workload, rows in settings.chosen.items():
+            for row in rows:
+                policy, at = policy_of(row), (workload, settings.slots, trial)
+                if policy.startswith("rl-"):
+                    trained = f"periodic-{row}" if workload == "periodic" else row
+                    made.append(learned_point(row, policy, *at, trained=trained))
+                else:
+                    made.append(point(row, *at))
+        for label, (policy, more) in explaining.items():
+            made.append(point(label, *run, policy=policy, **more))
+        for world, more in worlds.items():
+            made.append(point(f"hand, {world}", *few, policy="hand", **more))
         if learned:
-            made += [
-                learned_point(f"rl-po, {world}", "rl-po", *few, trained="rl-po", **more)
-                for world, more in worlds.items()
-            ]
+            for world, more in worlds.items():
+                label = f"rl-po, {world}"
+                made.append(learned_point(label, "rl-po", *few, trained="rl-po", **more))
     return made
 
 
-def _row(row: str, workload: str, slots: int, trial: int) -> Point:
-    policy = policy_of(row)
-    if not policy.startswith("rl-"):
-        return point(row, workload, slots, trial)
-    trained = name_at(row, workload)
-    return learned_point(row, policy, workload, slots, trial, trained=trained)
-
-
-def figure(settings: Settings, results: Results) -> Drawing:
-    """Goodput by row and state, measured and printed; below it the periodic workload."""
+def _figure(settings: Settings, results: Results) -> Drawing:
     places = [(workload, row) for workload, rows in settings.chosen.items() for row in rows]
+    measured = Table(results.rows)
     shown = [
         Dots(
             title,
-            [100 * value(results, column, *place) for place in places],
+            [100 * measured.of(column, row, at) for at, row in places],
             [100 * half_width(results, column, workload=at, row=row) for at, row in places],
             [100 * printed(*place, column) for place in places],
         )
@@ -124,36 +110,12 @@ def figure(settings: Settings, results: Results) -> Drawing:
             ("heavy share, normal, %", "heavy_normal"),
         )
     ]
-    names = [
-        LABELS[row] + (", periodic" if workload == "periodic" else "") for workload, row in places
-    ]
+    names = [LABELS[row] + (", periodic" if at == "periodic" else "") for at, row in places]
     return dots(names, shown, title="Schedulers under bursts, deadline 300 ms ([Tan24], Table 2)")
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """Rows, sentences of Sec. 5.2.1 and 5.2.3, what does not reconcile, and ours."""
-    return all_claims(settings.chosen, results)
-
-
-def table(results: Results, workload: str, rows: Sequence[str]) -> list[list[str]]:
-    """Rows of the table as text, in percent with 95 % intervals; last the printed goodput."""
-    columns = (
-        *("goodput", "rate", "violations", "goodput_bursty", "violations_bursty"),
-        *("rejected_bursty", "late_bursty", "heavy_bursty", "scheduled_bursty"),
-        *("goodput_normal", "violations_normal"),
-        "heavy_normal",
-    )
-    found = []
-    for row in rows:
-        here = results.where(workload=workload, row=row)
-        cells = [
-            f"{here.measure(column).mean:.2f}" if column == "rate" else written(here, column)
-            for column in columns
-        ]
-        said = printed(workload, row, "goodput")
-        last = "-" if math.isnan(said) else f"{100 * said:.2f}"
-        found.append([LABELS[row], *cells, last])
-    return found
+def _claims(settings: Settings, results: Results) -> list[Claim]:
+    return claims_of(settings.chosen, results)
 
 
 STUDY = Study(
@@ -162,9 +124,9 @@ STUDY = Study(
     shows="Goodput, violations and use of the accurate model of every scheduler, bursty and "
     "normal, on the Markovian and the periodic workload.",
     scales=scales(Settings(), smoke={"slots": 20_000, "trials": 1, "event_slots": 5_000}),
-    points=points,
-    figure=figure,
-    claims=claims,
+    points=_points,
+    figure=_figure,
+    claims=_claims,
     departures=(
         "The bursty state is left at 0.0036 per second; service takes 42.9 and 10.7 ms, which the "
         "paper does not print; overall is the mean of the two states, as in its table.",

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 from inferway.studies import Claim, Results, claim
 from inferway.studies.scheduling.burst import LEAVING_PER_S, RATE_PER_S, VIOLATIONS
 from inferway.studies.scheduling.look import LABELS, written
+from inferway.studies.sentences import ours
 
+# In the table's order; ``rate`` in requests per second.
 COLUMNS = (
     *("goodput", "rate", "violations"),
     *("goodput_bursty", "violations_bursty", "rejected_bursty", "late_bursty", "heavy_bursty"),
     *("goodput_normal", "violations_normal", "rejected_normal", "late_normal", "heavy_normal"),
 )
-"""In the table's order; ``rate`` in requests per second."""
 
 _NAN = float("nan")
 _ROWS = {
@@ -42,24 +44,21 @@ def _row(text: str) -> dict[str, float]:
     return {name: cell if name == "rate" else cell / 100 for name, cell in found.items()}
 
 
-PRINTED = {place: _row(text) for place, text in _ROWS.items()}
-"""By workload and row."""
-TIES = ("light", "coin", "pair")
-"""Of `tied`, besides those that `sq` has."""
+PRINTED = {place: _row(text) for place, text in _ROWS.items()}  # by workload and row
+TIES = ("light", "coin", "pair")  # of `tied`, besides those that `sq` has
+# Thresholds of InFaaS besides its default, as shares of the deadline.
 OVERLOADED = (0.25, 0.4, 0.75, 1.0)
-"""Thresholds of InFaaS besides its default, as shares of the deadline."""
+# What SA sends to the heavy servers as printed, bursty and normal.
 SPLIT = (PRINTED["map", "sa"]["heavy_bursty"], PRINTED["map", "sa"]["heavy_normal"])
-"""What SA sends to the heavy servers as printed, bursty and normal."""
-_CLOSE = 0.003
-"""How near to a printed ratio a baseline's comes where it reproduces."""
+_BASELINES = ("lw", "hw", "hw-e", "sq", "sa", "infaas")
+_CLOSE = 0.003  # how near to a printed ratio a baseline's comes where it reproduces
 
-_POINTS = "points of 100"
-"""Written with four digits, where percent have three."""
+_POINTS = "points of 100"  # written with four digits, where percent have three
 
-Rows = Mapping[str, Sequence[str]]
-"""By workload."""
+Rows = Mapping[str, Sequence[str]]  # by workload
 
 
+# Of Sec. 5.2.1: what is measured of which row, less what of which.
 _SENTENCES = (
     (
         "Without the workload's state, RL-PO meets the P98 requirement.",
@@ -125,12 +124,30 @@ _SENTENCES = (
         "at least 0 %",
     ),
 )
-"""Of Sec. 5.2.1: what is measured of which row, less what of which."""
 
 
-def value(results: Results, column: str, workload: str, row: str) -> float:
-    """Mean over the trials."""
-    return results.measure(column, workload=workload, row=row).mean
+class Table(Results):
+    """Rows of the table as measured."""
+
+    def of(self, column: str, row: str, workload: str = "map") -> float:
+        """Mean over the trials."""
+        return self.measure(column, workload=workload, row=row).mean
+
+    def said(self, column: str, row: str) -> str:
+        """On the MAP, in percent with its interval."""
+        return written(self, column, workload="map", row=row)
+
+    def beside(self, workload: str, row: str) -> str:
+        """Both states of a row, and what is printed of them."""
+        here = self.where(workload=workload, row=row)
+        states = ("bursty", "normal")
+        said = "; ".join(
+            f"{state} {written(here, f'goodput_{state}')} % with {written(here, f'heavy_{state}')} "
+            f"% heavy and {100 * here.measure(f'violations_{state}').mean:.3f} % violations"
+            for state in states
+        )
+        there = [f"{100 * printed(workload, row, f'goodput_{state}'):g}" for state in states]
+        return f"{said}; printed {' and '.join(there)} %"
 
 
 def printed(workload: str, row: str, column: str) -> float:
@@ -144,27 +161,14 @@ def policy_of(row: str) -> str:
     return row.removeprefix("paper-").partition("-seed-")[0]
 
 
-def _beside(results: Results, workload: str, row: str) -> str:
-    here = results.where(workload=workload, row=row)
-    said = [
-        f"{state} {written(here, f'goodput_{state}')} % with {written(here, f'heavy_{state}')} % "
-        f"heavy and {100 * here.measure(f'violations_{state}').mean:.3f} % violations"
-        for state in ("bursty", "normal")
-    ]
-    there = [
-        f"{100 * printed(workload, row, f'goodput_{state}'):g}" for state in ("bursty", "normal")
-    ]
-    return f"{'; '.join(said)}; printed {' and '.join(there)} %"
-
-
-def all_claims(rows: Rows, results: Results) -> list[Claim]:
+def claims_of(rows: Rows, results: Results) -> list[Claim]:
     """Rows, sentences of Sec. 5.2.1 and 5.2.3, what does not reconcile, and ours."""
+    table = Table(results.rows)
     return [
-        *_baselines(rows, results),
-        *_learned(rows, results),
-        *_sentences(rows, results),
-        *_not_reconciled(results),
-        *_ours(rows, results),
+        *_rows(rows, table),
+        *_sentences(rows, table),
+        *_not_reconciled(table),
+        *_ours(rows, table),
     ]
 
 
@@ -174,134 +178,103 @@ def _near(printed_ratio: float) -> str:
     return f"{low!r} to {high!r} {_POINTS}"
 
 
-def _name(workload: str, row: str) -> str:
-    return LABELS[row] + (", periodic workload" if workload == "periodic" else "")
-
-
-def _overall(results: Results, workload: str, row: str, limit: str) -> Claim:
-    said = 100 * printed(workload, row, "goodput")
-    return claim(
-        "Table 2",
-        f"{_name(workload, row)}: {said:g} % overall goodput.",
-        "goodput",
-        100 * value(results, "goodput", workload, row),
-        limit,
-        _beside(results, workload, row),
-    )
-
-
-def _baselines(rows: Rows, results: Results) -> list[Claim]:
-    return [
-        _overall(results, workload, row, _near(printed(workload, row, "goodput")))
-        for workload, there in rows.items()
-        for row in ("lw", "hw", "hw-e", "sq", "sa", "infaas")
-        if row in there and not math.isnan(printed(workload, row, "goodput"))
-    ]
-
-
-def _learned(rows: Rows, results: Results) -> list[Claim]:
-    made = []
+def _rows(rows: Rows, table: Table) -> list[Claim]:
+    """Baselines near what is printed, and learned ones no worse."""
+    paper = partial(claim, "Table 2")
+    baselines, learned = [], []
     for workload, there in rows.items():
-        for row in (row for row in there if policy_of(row).startswith("rl-")):
+        for row in there:
             said, late = (printed(workload, row, one) for one in ("goodput", "violations"))
-            if math.isnan(said):
+            is_learned = policy_of(row).startswith("rl-")
+            if math.isnan(said) or (not is_learned and row not in _BASELINES):
+                continue
+            name = LABELS[row] + (", periodic workload" if workload == "periodic" else "")
+            goodput = paper(
+                f"{name}: {100 * said:g} % overall goodput.",
+                "goodput",
+                100 * table.of("goodput", row, workload),
+                f"at least {100 * said!r} {_POINTS}" if is_learned else _near(said),
+                table.beside(workload, row),
+            )
+            if not is_learned:
+                baselines.append(goodput)
                 continue
             # As many digits as the table has.
             top = round(late + 0.00005, 4)
-            made += [
-                _overall(results, workload, row, f"at least {100 * said!r} {_POINTS}"),
-                claim(
-                    "Table 2",
-                    f"{_name(workload, row)}: no more than {100 * top:g} % violations.",
-                    "violation ratio",
-                    value(results, "violations", workload, row),
-                    f"at most {100 * top:.6g} %",
-                    f"printed {100 * late:g} %",
-                ),
-            ]
-    return made
+            violations = paper(
+                f"{name}: no more than {100 * top:g} % violations.",
+                "violation ratio",
+                table.of("violations", row, workload),
+                f"at most {100 * top:.6g} %",
+                f"printed {100 * late:g} %",
+            )
+            learned += [goodput, violations]
+    return baselines + learned
 
 
-def _sentences(rows: Rows, results: Results) -> list[Claim]:
+def _sentences(rows: Rows, table: Table) -> list[Claim]:
     there = rows["map"]
     if "rl-po" not in there or "rl-fo" not in there:
         return []
     made = []
-    for says, measure, (column, row), less, limit in _SENTENCES:
+    for says, measure, of, less, limit in _SENTENCES:
         if less is None or less[1] != "rl-po-b" or "rl-po-b" in there:
-            measured = value(results, column, "map", row)
-            measured -= 0.0 if less is None else value(results, less[0], "map", less[1])
+            measured = table.of(*of) - (0.0 if less is None else table.of(*less))
             made.append(claim("Sec. 5.2.1", says, measure, measured, limit))
     if "rl-fo" in rows.get("periodic", ()):
-        gain = value(results, "goodput", "periodic", "rl-fo")
         made.append(
             claim(
                 "Sec. 5.2.3",
                 "RL-FO is slightly better on the periodic workload, which can be foreseen.",
                 "its goodput there less that on the MAP",
-                gain - value(results, "goodput", "map", "rl-fo"),
+                table.of("goodput", "rl-fo", "periodic") - table.of("goodput", "rl-fo"),
                 "at least 0 %",
             )
         )
     return made
 
 
-def _not_reconciled(results: Results) -> list[Claim]:
-    where = "Table 2"
-    hw_e, fast = (
-        value(results, "violations_bursty", "map", row) for row in ("hw-e", "hw-e, 33.3 ms")
-    )
-    hw = value(results, "rejected_bursty", "map", "hw")
+def _not_reconciled(table: Table) -> list[Claim]:
+    paper, of = partial(claim, "Table 2"), table.of
     ties = {
-        "heavy first": value(results, "heavy_normal", "map", "sq"),
-        "any idle": value(results, "heavy_normal", "map", "sq-uniform"),
-        **{rule: value(results, "heavy_normal", "map", f"sq, {rule}") for rule in TIES},
+        "heavy first": of("heavy_normal", "sq"),
+        "any idle": of("heavy_normal", "sq-uniform"),
+        **{rule: of("heavy_normal", f"sq, {rule}") for rule in TIES},
     }
-    near = min(ties.values(), key=lambda one: abs(one - PRINTED["map", "sq"]["heavy_normal"]))
-    any_idle = ties["any idle"]
     infaas = {
-        share: tuple(
-            value(results, column, "map", f"infaas, {share:g}")
-            for column in ("heavy_normal", "violations_bursty")
-        )
-        for share in OVERLOADED
+        share: (of("heavy_normal", row), of("violations_bursty", row))
+        for share, row in (*((one, f"infaas, {one:g}") for one in OVERLOADED), (0.5, "infaas"))
     }
-    infaas[0.5] = tuple(
-        value(results, column, "map", "infaas") for column in ("heavy_normal", "violations_bursty")
-    )
-    near_infaas = min(
-        (of[0] for of in infaas.values()),
-        key=lambda one: abs(one - PRINTED["map", "infaas"]["heavy_normal"]),
-    )
+    heavy_shares = [heavy for heavy, _ in infaas.values()]
+    sq, even = (PRINTED["map", row]["heavy_normal"] for row in ("sq", "infaas"))
+    near = min(ties.values(), key=lambda one: abs(one - sq))
+    near_infaas = min(heavy_shares, key=lambda one: abs(one - even))
     b, po = PRINTED["map", "rl-po-b"], PRINTED["map", "rl-po"]
     rates = {leaving: _mean_rate(leaving) for leaving in (LEAVING_PER_S[0], 0.036)}
     printed_rate = PRINTED["map", "lw"]["rate"] / PRINTED["map", "lw"]["goodput"]
-    sa, tight = (value(results, "goodput", "map", row) for row in ("sa", "sa, 1 %"))
+    split = "sa, printed split"
     return [
-        claim(
-            where,
+        paper(
             "HW-E has 33.19 % violations in the bursty state.",
             "violation ratio",
-            hw_e,
+            of("violations_bursty", "hw-e"),
             "32.89 to 33.49 %",
             "four servers of 42.9 ms serve 93.2 of 180 requests per second, and the row of HW, "
-            f"48.11 % rejected, needs these ({100 * hw:.2f} % measured); 33.19 % needs 33.3 ms "
-            f"({100 * fast:.2f} % measured)",
+            f"48.11 % rejected, needs these ({100 * of('rejected_bursty', 'hw'):.2f} % measured); "
+            "33.19 % needs 33.3 ms "
+            f"({100 * of('violations_bursty', 'hw-e, 33.3 ms'):.2f} % measured)",
         ),
-        claim(
-            where,
+        paper(
             "SQ's heavy share in the normal state is 52.65 %, with ties broken by some rule.",
             "the nearest of five rules",
             near,
             "51.65 to 53.65 %",
             ", ".join(f"{rule} {100 * share:.2f} %" for rule, share in ties.items())
-            + f"; with any idle server the light ones get {100 * (1 - any_idle):.2f} %, and the "
-            "bursty column is that of this rule, "
-            f"{100 * value(results, 'heavy_bursty', 'map', 'sq-uniform'):.2f} % heavy against "
-            "22.85 % printed",
+            + f"; with any idle server the light ones get {100 * (1 - ties['any idle']):.2f} %, "
+            "and the bursty column is that of this rule, "
+            f"{100 * of('heavy_bursty', 'sq-uniform'):.2f} % heavy against 22.85 % printed",
         ),
-        claim(
-            where,
+        paper(
             "RL-PO-B's rejected and delayed requests in the bursty state sum to its violations.",
             "printed sum less printed violations",
             b["rejected_bursty"] + b["late_bursty"] - b["violations_bursty"],
@@ -320,8 +293,7 @@ def _not_reconciled(results: Results) -> list[Claim]:
             f"0.036 {rates[0.036]:.2f}/s, in Table 2 {printed_rate:.2f}/s; the second row of "
             "the printed matrices sums to -0.0018, not to 0",
         ),
-        claim(
-            where,
+        paper(
             "InFaaS sends 52.18 % to the heavy model in the normal state.",
             "heavy share with the nearest of five thresholds",
             near_infaas,
@@ -330,8 +302,8 @@ def _not_reconciled(results: Results) -> list[Claim]:
             "half each; overloaded from these shares of the deadline on, normal heavy share and "
             "bursty violations: "
             + ", ".join(
-                f"{share:g}: {100 * of[0]:.2f} and {100 * of[1]:.2f} %"
-                for share, of in infaas.items()
+                f"{share:g}: {100 * heavy:.2f} and {100 * late:.2f} %"
+                for share, (heavy, late) in infaas.items()
             )
             + "; printed 3.39 % violations",
         ),
@@ -339,22 +311,21 @@ def _not_reconciled(results: Results) -> list[Claim]:
             "Sec. 5.2.1",
             "SA has about 0.5 % violations.",
             "violation ratio",
-            value(results, "violations", "map", "sa"),
+            of("violations", "sa"),
             "0.3 to 0.7 %",
             "the program of Appendix F is not in the text; with at most 1 % late requests in a "
-            f"state in place of 2 % it has {written(results, 'violations', row='sa, 1 %')} % and "
-            f"{100 * tight:.2f} % goodput, with 2 % {100 * sa:.2f} %; printed 80.39 %",
+            f"state in place of 2 % it has {table.said('violations', 'sa, 1 %')} % and "
+            f"{100 * of('goodput', 'sa, 1 %'):.2f} % goodput, with 2 % "
+            f"{100 * of('goodput', 'sa'):.2f} %; printed 80.39 %",
         ),
-        claim(
-            where,
+        paper(
             f"With the split that it prints, {100 * SPLIT[0]:.2f} % heavy in the bursty state, SA "
             "has the goodput that it prints.",
             "goodput",
-            100 * value(results, "goodput", "map", "sa, printed split"),
+            100 * of("goodput", split),
             _near(PRINTED["map", "sa"]["goodput"]),
-            "violations "
-            f"{written(results, 'violations', row='sa, printed split')} %, printed 0.499 %; bursty "
-            f"goodput {written(results, 'goodput_bursty', row='sa, printed split')} %, printed "
+            f"violations {table.said('violations', split)} %, printed 0.499 %; bursty "
+            f"goodput {table.said('goodput_bursty', split)} %, printed "
             f"{100 * PRINTED['map', 'sa']['goodput_bursty']:g} %",
         ),
     ]
@@ -366,74 +337,61 @@ def _mean_rate(leaving_per_s: float) -> float:
     return bursty * RATE_PER_S[0] + (1 - bursty) * RATE_PER_S[1]
 
 
-def _ours(rows: Rows, results: Results) -> list[Claim]:
-    compared = [row for row in rows["map"] if row not in ("deadline", "sq")]
-    others = {row: value(results, "goodput", "map", row) for row in compared}
+def _ours(rows: Rows, table: Table) -> list[Claim]:
+    of = table.of
+    others = {row: of("goodput", row) for row in rows["map"] if row not in ("deadline", "sq")}
     best = max(others, key=lambda row: others[row], default="lw")
-    literal = value(results, "goodput", "map", "sq")
-    own = value(results, "goodput", "map", "deadline")
+    literal, own = of("goodput", "sq"), of("goodput", "deadline")
     most = max(row["goodput"] for row in PRINTED.values())
     made = [
-        claim(
-            "ours",
+        ours(
             "`deadline` is above every other row.",
             "goodput less that of the best other",
             own - max([literal, *others.values()]),
             "at least 0 %",
-            f"{100 * own:.2f} %, violations "
-            f"{100 * value(results, 'violations', 'map', 'deadline'):.4f} %; SQ, heavy first, "
-            f"{100 * literal:.2f} %; {LABELS[best]} {100 * others.get(best, math.nan):.2f} %",
+            f"{100 * own:.2f} %, violations {100 * of('violations', 'deadline'):.4f} %; SQ, heavy "
+            f"first, {100 * literal:.2f} %; {LABELS[best]} "
+            f"{100 * others.get(best, math.nan):.2f} %",
         ),
-        claim(
-            "ours",
+        ours(
             "SQ as its sentence says (heavy first) is above every row that the paper prints.",
             "goodput less the greatest printed",
             literal - most,
             "at least 0 %",
             f"{100 * literal:.2f} % against {100 * most:.2f} %",
         ),
-        claim(
-            "ours",
+        ours(
             "One comparison in what RL-PO observes, the hand rule, reaches RL-PO's printed row.",
             "goodput of the hand rule",
-            100 * value(results, "goodput", "map", "hand"),
+            100 * of("goodput", "hand"),
             f"at least {100 * PRINTED['map', 'rl-po']['goodput']!r} {_POINTS}",
-            _beside(results, "map", "hand").partition("; printed")[0],
+            table.beside("map", "hand").partition("; printed")[0],
         ),
     ]
-    for row in ("hand", "rl-po"):
-        if row not in rows["map"]:
-            continue
-        slotted, at_once = (
-            value(results, "goodput", "map", f"{row}, {world}") for world in ("events", "rejection")
-        )
-        made.append(
+    for row in (row for row in ("hand", "rl-po") if row in rows["map"]):
+        slotted, at_once = (of("goodput", f"{row}, {world}") for world in ("events", "rejection"))
+        gaps = {
+            column: of(column, f"{row}, events") - of(column, row)
+            for column in ("goodput_bursty", "violations_bursty", "heavy_normal")
+        }
+        worst = max(gaps, key=lambda column: abs(gaps[column]))
+        made += [
             claim(
                 "Sec. 6.2",
                 f"{LABELS[row]}: deciding also after a rejection is possible, and helps.",
                 "goodput less that of deciding in slots alone",
                 at_once - slotted,
                 "at least 0 %",
-                f"{100 * at_once:.2f} % with "
-                f"{written(results, 'violations', row=f'{row}, rejection')} % violations against "
-                f"{100 * slotted:.2f} % with {written(results, 'violations', row=f'{row}, events')}"
-                " %, both on the event-driven engine",
-            )
-        )
-        gaps = {
-            column: value(results, column, "map", f"{row}, events")
-            - value(results, column, "map", row)
-            for column in ("goodput_bursty", "violations_bursty", "heavy_normal")
-        }
-        worst = max(gaps, key=lambda column: abs(gaps[column]))
-        made.append(
-            claim(
-                "ours",
+                f"{100 * at_once:.2f} % with {table.said('violations', f'{row}, rejection')} % "
+                f"violations against {100 * slotted:.2f} % with "
+                f"{table.said('violations', f'{row}, events')} %, both on the event-driven engine",
+            ),
+            ours(
                 f"Slotted sites and the event-driven engine agree on {LABELS[row]}.",
                 f"largest difference of three ratios ({worst})",
                 abs(gaps[worst]),
                 "at most 0.4 %",
                 ", ".join(f"{column} {100 * gap:+.3f}" for column, gap in gaps.items()),
-            )
-        )
+            ),
+        ]
     return made

@@ -17,11 +17,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
+from inferway.learning.settings import TUNED, Settings
+from inferway.scheduling.neural_policy import read
+from inferway.studies.scheduling.burst import TASK
+from inferway.studies.scheduling.shipped import network, shipped
+
+# Columns of a shipped curve; phase 0 is the bursty one.
 KEPT = (
     *("slots", "goodput", "violations", "goodput_0", "goodput_1", "violations_0", "violations_1"),
     *("heavy_0", "heavy_1"),
 )
-"""Columns of a shipped curve; phase 0 is the bursty one."""
 LINES = 100
 
 
@@ -45,9 +52,6 @@ def ship(training: Path, name: str) -> Path:
     ValueError
         Where there is no policy, or it is of another kind.
     """
-    from inferway.scheduling.neural_policy import read
-    from inferway.studies.scheduling.shipped import shipped
-
     wanted = shipped(name)
     policy = training / "policy.npz"
     about = read(policy).about
@@ -65,8 +69,6 @@ def ship(training: Path, name: str) -> Path:
 
 def write_curve(file: Path, rows: Sequence[Mapping[str, str | float]]) -> None:
     """Write `KEPT` columns of a curve, averaged over stretches so that `LINES` lines are left."""
-    import numpy as np
-
     values = np.array([[float(row[name]) for name in KEPT] for row in rows])
     blocks = np.array_split(values, min(LINES, len(values)))
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -90,10 +92,7 @@ def trained(name: str, slots: int | None, out: Path) -> Path:
     KeyboardInterrupt
         After Ctrl-C; what was trained is kept.
     """
-    from inferway.learning.settings import TUNED, Settings
     from inferway.learning.training import TrainingProgress, train
-    from inferway.studies.scheduling.burst import TASK
-    from inferway.studies.scheduling.shipped import network, shipped
 
     wanted = shipped(name)
     settings = Settings() if wanted.paper else TUNED
@@ -150,7 +149,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    # Before NumPy and PyTorch are imported: threads that wait actively take the cores from those
+    # Before PyTorch is imported: threads that wait actively take the cores from those
     # that compute.
     for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
         os.environ.setdefault(variable, "1")

@@ -10,14 +10,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.special import stdtrit
 
 from inferway.experiments.curves import Drawing
-from inferway.studies import Claim, Point, Results, Study, claim, scales
+from inferway.learning.settings import TUNED
+from inferway.learning.settings import Settings as Learning
+from inferway.studies import Claim, Point, Results, Study, scales
+from inferway.studies.scheduling.burst import BURSTY, NORMAL, control
 from inferway.studies.scheduling.look import Dots, dots, half_width, written
+from inferway.studies.sentences import ours
 
 AS_TRAINED = "as trained"
-PAPER = "the paper's settings"
-"""None of the departures."""
+PAPER = "the paper's settings"  # none of the departures
+# What is changed of `inferway.learning.settings.TUNED`.
 VARIANTS: Mapping[str, Mapping[str, Any]] = {
     AS_TRAINED: {},
     "no baseline": {"baseline": None},
@@ -28,7 +33,6 @@ VARIANTS: Mapping[str, Mapping[str, Any]] = {
     "discount 0.99, trace 0.95": {"discount": 0.99, "trace": 0.95},
     "the paper's rate": {"learning_rate": 2.5e-4, "final_rate": 1.0},
 }
-"""What is changed of `inferway.learning.settings.TUNED`."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +46,7 @@ class Settings:
     evaluated: int = 600_000
 
 
-def points(settings: Settings) -> list[Point]:
-    """Every variant from a seed, then from the next: a run that stops early compares all."""
+def _points(settings: Settings) -> list[Point]:
     shared = {name: getattr(settings, name) for name in ("slots", "slots_per_update", "evaluated")}
     cost = 5 + settings.slots / 45_000 + settings.evaluated / 300_000
     return [
@@ -79,10 +82,7 @@ def trained(
     dict
         Goodput, violations and heavy share, overall and by state, and CPU time, s.
     """
-    from inferway.learning.settings import TUNED
-    from inferway.learning.settings import Settings as Learning
     from inferway.learning.training import train
-    from inferway.studies.scheduling.burst import BURSTY, NORMAL, control
 
     wanted = Learning() if variant == PAPER else replace(TUNED, **VARIANTS[variant])
     wanted = replace(wanted, slots=slots, slots_per_update=slots_per_update)
@@ -141,8 +141,6 @@ def ahead(results: Results, variant: str) -> tuple[float, float]:
         doi 10.1093/biomet/34.1-2.28: the variants' variances differ); NaN for fewer than two
         trainings of either.
     """
-    from scipy.special import stdtrit
-
     both = [
         np.array([row["goodput"] for row in results.where(variant=one).rows], float)
         for one in (AS_TRAINED, variant)
@@ -157,8 +155,7 @@ def ahead(results: Results, variant: str) -> tuple[float, float]:
     return difference, float(stdtrit(freedom, 0.975)) * math.sqrt(error)
 
 
-def claims(settings: Settings, results: Results) -> list[Claim]:
-    """What each is worth, with an interval, so that noise decides for none."""
+def _claims(settings: Settings, results: Results) -> list[Claim]:
     made = []
     for variant in (one for one in settings.variants if one != AS_TRAINED):
         difference, half = ahead(results, variant)
@@ -168,8 +165,7 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
             interval["method"] = "over trainings: Welch's"
         more = "At least a point" if variant == PAPER else "There is"
         made.append(
-            claim(
-                "ours",
+            ours(
                 f"{more} more goodput as trained than with {variant}.",
                 "difference of the mean overall goodput",
                 difference,
@@ -183,12 +179,9 @@ def claims(settings: Settings, results: Results) -> list[Claim]:
 
 
 def _beside(results: Results, variant: str) -> str:
+    columns = ("goodput", "goodput_bursty", "goodput_normal", "heavy_normal", "violations")
     goodput, bursty, normal, heavy, late = (
-        written(results, column, variant=variant)
-        for column in (
-            *("goodput", "goodput_bursty", "goodput_normal"),
-            *("heavy_normal", "violations"),
-        )
+        written(results, column, variant=variant) for column in columns
     )
     return (
         f"{goodput} % (bursty {bursty}; normal {normal}, where {heavy} % are heavy; violations "
@@ -209,9 +202,9 @@ STUDY = Study(
         },
         quick={"slots": 1_000_000, "trials": 3, "evaluated": 200_000},
     ),
-    points=points,
+    points=_points,
     figure=figure,
-    claims=claims,
+    claims=_claims,
     departures=(
         "The paper trains for 250 million slots; what is told apart here is how much is learned "
         "in its first hundredth. The settings' names are those of `inferway train --set`. "

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from inferway.learning.evaluation import evaluate
+from inferway.learning.site import Control
+from inferway.scheduling.neural_policy import fits
 from inferway.studies import Point
 from inferway.studies.scheduling.burst import (
     BURSTY,
@@ -18,23 +21,26 @@ from inferway.studies.scheduling.burst import (
     mean_rate_per_s,
     scenario,
 )
-from inferway.studies.scheduling.shipped import at_deadline, digest, network
-
-if TYPE_CHECKING:
-    from inferway.learning.evaluation import PhaseTally
-    from inferway.twin.result import TaskResult
-    from inferway.twin.scenario import Scenario
+from inferway.studies.scheduling.deciders import decider_of, learned
+from inferway.studies.scheduling.shipped import digest, network
+from inferway.twin import run
+from inferway.twin.scenario import Scenario
 
 PHASES = {"bursty": BURSTY, "normal": NORMAL}
-EVENTS = ("sq", "sq-uniform", "sq-tied", "hw-e", "deadline", "believed")
-"""Rows that decide request by request: they run on the twin's own engines."""
+# Rows that decide request by request, by the twin's engines: what their scenarios differ in.
+BY_EVENTS: Mapping[str, Mapping[str, Any]] = {
+    "sq": {"policy": "sq", "options": {"ties": "heavy"}, "queue": "central"},
+    "sq-uniform": {"policy": "sq", "options": {"ties": "uniform"}, "queue": "central"},
+    "sq-tied": {"policy": "./rules.py:Tied", "queue": "central"},
+    "hw-e": {"policy": "hw-e"},
+    "deadline": {"policy": "deadline"},
+    "believed": {"policy": "./rules.py:Believed"},
+}
+# Light and heavy servers where they are not two of each (Sec. 5.1.7).
 _FLEETS = {"lw": (4, 0), "hw": (0, 4), "hw-e": (0, 4)}
-"""Light and heavy servers where they are not two of each (Sec. 5.1.7)."""
-_HERE = Path(__file__).parent
 _INFAAS_SLOT_S = 0.1
 _SITES = 200
-_WARMUP = 10_000
-"""Requests of an event-driven run that are not counted."""
+_WARMUP = 10_000  # requests of an event-driven run that are not counted
 
 
 def evaluated(
@@ -57,8 +63,8 @@ def evaluated(
     Parameters
     ----------
     policy
-        One of `EVENTS`, ``lw``, ``hw``, ``sa``, ``split``, ``infaas``, ``hand``, or a learned one's
-        kind.
+        One of `BY_EVENTS`, ``lw``, ``hw``, ``sa``, ``split``, ``infaas``, ``hand``, or a learned
+        one's kind.
     workload
         ``map`` or ``periodic``.
     slots
@@ -91,36 +97,30 @@ def evaluated(
         cv=cv,
         phis=(LIGHT_PHI, HEAVY_PHI) if policy.endswith("-b") else None,
     )
-    if policy in EVENTS or events:
-        return _by_events(_scheduled(asked, policy, trained, options or {}), slots, seed)
+    if policy in BY_EVENTS:
+        of_row = {"options": options or {}, **BY_EVENTS[policy]}
+        return _by_events(replace(asked, folder=Path(__file__).parent, **of_row), slots, seed)
+    if events:
+        of_row = {"checkpoint": network(trained).path} if trained else {}
+        return _by_events(asked.scheduled(policy, **of_row, **(options or {})), slots, seed)
     return _in_slots(asked, policy, trained, slots, seed, options or {})
 
 
-def _scheduled(asked: Scenario, policy: str, trained: str, options: Mapping[str, Any]) -> Scenario:
-    match policy:
-        case "deadline":
-            return replace(asked, options=options)
-        case "believed":
-            return replace(asked, policy="./rules.py:Believed", options=options, folder=_HERE)
-        case "sq-tied":
-            return replace(
-                asked, policy="./rules.py:Tied", options=options, folder=_HERE, queue="central"
-            )
-        case "sq" | "sq-uniform":
-            ties = "uniform" if policy == "sq-uniform" else "heavy"
-            return replace(asked, policy="sq", options={"ties": ties}, queue="central")
-        case "hw-e":
-            return replace(asked, policy="hw-e")
-        case _ if trained:
-            return asked.scheduled(policy, checkpoint=network(trained).path, **options)
-    return asked.scheduled(policy, **options)
-
-
 def _by_events(asked: Scenario, slots: int, seed: int) -> dict[str, Any]:
-    from inferway.twin import run
-
     queries = round(slots * mean_rate_per_s())
-    return row_of(_of_result(run(asked, queries=queries, seed=seed, warmup=_WARMUP, workers=1)))
+    phases = run(asked, queries=queries, seed=seed, warmup=_WARMUP, workers=1).phases
+    return row_of(
+        {
+            name: {
+                "goodput": phases[place].goodput,
+                "violations": phases[place].violation_ratio,
+                "rejected": phases[place].rejected + phases[place].dropped,
+                "late": phases[place].late,
+                "heavy": phases[place].dispatched.get("heavy", 0.0),
+            }
+            for name, place in PHASES.items()
+        }
+    )
 
 
 def _in_slots(
@@ -131,11 +131,6 @@ def _in_slots(
     seed: int,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    from inferway.learning.evaluation import evaluate
-    from inferway.learning.site import Control
-    from inferway.scheduling.neural_policy import fits
-    from inferway.studies.scheduling.deciders import decider_of, learned
-
     slot_s = _INFAAS_SLOT_S if policy == "infaas" else 1.0
     control = Control(
         replace(asked, policy="alias"),
@@ -157,7 +152,20 @@ def _in_slots(
         seed=seed,
         warmup=round(10 / slot_s),
     )
-    return row_of(_of_tally(tally, asked.fleet.variants))
+    heavy = [k for k, variant in enumerate(asked.fleet.variants) if variant == "heavy"]
+    arrived = tally.arrived.clip(1)
+    return row_of(
+        {
+            name: {
+                "goodput": float(tally.goodput[phase]),
+                "violations": float(tally.violations[phase]),
+                "rejected": float(tally.rejected[phase] / arrived[phase]),
+                "late": float(tally.late[phase] / arrived[phase]),
+                "heavy": float(tally.sent[phase, heavy].sum() / arrived[phase]),
+            }
+            for name, phase in PHASES.items()
+        }
+    )
 
 
 def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
@@ -171,55 +179,20 @@ def row_of(by_phase: Mapping[str, Mapping[str, float]]) -> dict[str, Any]:
     """
     row: dict[str, Any] = {}
     for name in ("goodput", "violations", "rejected", "late", "heavy"):
-        for phase, of in by_phase.items():
-            row[f"{name}_{phase}"] = of[name]
+        row |= {f"{name}_{phase}": of[name] for phase, of in by_phase.items()}
         row[name] = sum(of[name] for of in by_phase.values()) / len(by_phase)
-    for phase, of in by_phase.items():
-        row[f"scheduled_{phase}"] = of["heavy"] + of["rejected"]
-    row["rate"] = row["goodput"] * mean_rate_per_s()
-    return row
-
-
-def _of_tally(tally: PhaseTally, variants: tuple[str, ...]) -> dict[str, dict[str, float]]:
-    heavy = [k for k, variant in enumerate(variants) if variant == "heavy"]
-    by_phase = {}
-    for name, phase in PHASES.items():
-        arrived = max(int(tally.arrived[phase]), 1)
-        by_phase[name] = {
-            "goodput": float(tally.goodput[phase]),
-            "violations": float(tally.violations[phase]),
-            "rejected": int(tally.rejected[phase]) / arrived,
-            "late": int(tally.late[phase]) / arrived,
-            "heavy": int(tally.sent[phase, heavy].sum()) / arrived,
-        }
-    return by_phase
-
-
-def _of_result(result: TaskResult) -> dict[str, dict[str, float]]:
-    return {
-        name: {
-            "goodput": (phase := result.phases[place]).goodput,
-            "violations": phase.violation_ratio,
-            "rejected": phase.rejected + phase.dropped,
-            "late": phase.late,
-            "heavy": phase.dispatched.get("heavy", 0.0),
-        }
-        for name, place in PHASES.items()
-    }
+    row |= {f"scheduled_{phase}": of["heavy"] + of["rejected"] for phase, of in by_phase.items()}
+    return {**row, "rate": row["goodput"] * mean_rate_per_s()}
 
 
 def point(
     row: str, workload: str, slots: int, trial: int, *, policy: str | None = None, **arguments: Any
 ) -> Point:
     """One call of `evaluated`, labeled by row, workload and trial."""
-    name = policy or row
+    name, rate = policy or row, {"infaas": 10e-6, "sa": 2e-6, "hand": 2e-6}
     given = {"policy": name, "workload": workload, "slots": slots, "seed": trial + 1, **arguments}
-    return Point(
-        {"row": row, "workload": workload, "trial": trial},
-        evaluated,
-        given,
-        seconds(name, slots, events=bool(arguments.get("events"))),
-    )
+    cost = 2 + 60e-6 * slots if arguments.get("events") else 0.5 + rate.get(name, 4e-6) * slots
+    return Point({"row": row, "workload": workload, "trial": trial}, evaluated, given, cost)
 
 
 def learned_point(
@@ -228,17 +201,3 @@ def learned_point(
     """One call of `evaluated` with a shipped policy."""
     shipped = {"policy": policy, "trained": trained, "file": digest(trained)}
     return point(row, workload, slots, trial, **shipped, **arguments)
-
-
-def seconds(policy: str, slots: int, *, events: bool = False) -> float:
-    """About how long `evaluated` takes on one core, s."""
-    if events:
-        return 2 + 60e-6 * slots
-    rate = {"infaas": 10e-6, "sa": 2e-6, "hand": 2e-6}.get(policy, 4e-6)
-    return 0.5 + rate * slots
-
-
-def name_at(policy: str, workload: str, deadline_s: float = DEADLINE_S) -> str:
-    """The shipped policy for a workload and deadline."""
-    name = at_deadline(policy, deadline_s)
-    return f"periodic-{name}" if workload == "periodic" else name

@@ -14,7 +14,6 @@ from inferway.studies.scheduling.training_tricks import (
     STUDY,
     VARIANTS,
     ahead,
-    claims,
     figure,
 )
 
@@ -51,7 +50,7 @@ def test_the_interval_is_welchs():
 def test_what_noise_may_have_done_is_claimed_of_none():
     steady = (0.79, 0.791, 0.789)
     few = replace(SETTINGS, variants=(AS_TRAINED, "no baseline", "no shaping", "no symlog", PAPER))
-    found = claims(
+    found = STUDY.claims(
         few,
         rows_of(
             {
