@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -183,7 +180,7 @@ def _site(deployment: Deployment, json: bool, **settings: Any) -> None:
     options.writable(settings["records"], "--records")
     total = settings["queries"] * (settings["replications"] or 1) * len(deployment.workload)
     deployment = measured(deployment)
-    counted = _progress("queries", None if trace else total, 1e6)
+    counted = terminal.counted("queries", None if trace else total, 1e6)
     with terminal.compiling(not json), counted as told:
         result = inferway.simulate(deployment, progress=told, **settings)
     if json:
@@ -215,7 +212,7 @@ def _network(
     if asked["events"]:  # of which there are so many in these slots, on average
         mean = float(demand_of(deployment).expected(0).sum())
         unit, total = "requests", round(mean * asked["slots"])
-    with _progress(unit, total, 1.0) as told:
+    with terminal.counted(unit, total) as told:
         result = inferway.simulate(
             deployment,
             policy=options.placement_policy(policy, WRITTEN),
@@ -261,7 +258,7 @@ def _sweep(
         raise CommandError(str(error), REFUSED) from error
     folder = out or Path("out", f"sweep-{file.stem}")
     options.writable(folder)
-    with _progress("points", len(planned), 1.0) as told:
+    with terminal.counted("points", len(planned)) as told:
         found = sweep.run(
             deployment,
             axes,
@@ -321,36 +318,3 @@ def _say(found: Sweep, png: Path | None, json: bool) -> None:
     where = "there is no figure: no key has several numbers" if png is None else str(png)
     numbers = str(found.file) if found.failure is None else "not written"
     terminal.show(f"\nAll numbers: {numbers}\nFigure: {where}")
-
-
-@contextmanager
-def _progress(
-    what: str, total: int | None, scale: float
-) -> Iterator[Callable[[str, int], None] | None]:
-    """Show how many are done, their rate and the time left, on standard error if a terminal."""
-    if not sys.stderr.isatty():
-        yield None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    of = "" if total is None else " of {task.total:,.0f}"
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.completed:,.0f}" + of + f" {what}"),
-        TextColumn("{task.fields[rate]}"),
-        TimeRemainingColumn(compact=True),
-    )
-    unit = " M/s" if scale > 1.0 else "/s"
-    lock = threading.Lock()
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task("compiling", total=total, rate="")
-
-        def told(name: str, done: int) -> None:
-            with lock:
-                speed = bar.tasks[row].speed
-                rate = "" if speed is None else f"{speed / scale:.1f}{unit}"
-                bar.update(row, description=name, advance=done, rate=rate)
-
-        yield told

@@ -6,8 +6,10 @@ import json
 import math
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -60,20 +62,63 @@ def progress() -> Iterator[Callable[[str, float], None]]:
     callable
         To be called with what is being done and the part of it that is done, 0..1.
     """
-    if sys.stderr is None or not sys.stderr.isatty():
+    if not _watched():
         yield lambda doing, done: None
         return
+    from rich.progress import BarColumn, TimeElapsedColumn
+
+    with _bar(BarColumn(), TimeElapsedColumn()) as update:
+        yield lambda doing, done: update(description=doing, completed=done)
+
+
+@contextmanager
+def counted(
+    what: str, total: int | None, scale: float = 1.0
+) -> Iterator[Callable[[str, int], None] | None]:
+    """Show how many are done, their rate and the time left, where `progress` would be shown.
+
+    Yields
+    ------
+    callable
+        To be called with what was done and how many more are; None where nothing is shown.
+    """
+    if not _watched():
+        yield None
+        return
+    from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task: Task) -> Text:
+            unit = " M/s" if scale > 1.0 else "/s"
+            return Text("" if task.speed is None else f"{task.speed / scale:.1f}{unit}")
+
+    of = "" if total is None else " of {task.total:,.0f}"
+    count = TextColumn("{task.completed:,.0f}" + of + f" {what}")
+    columns = (BarColumn(bar_width=20), count, Rate(), TimeRemainingColumn(compact=True))
+    with _bar(*columns, doing="compiling", total=total) as update:
+        lock = threading.Lock()
+
+        def tell(name: str, done: int) -> None:
+            with lock:
+                update(description=name, advance=done)
+
+        yield tell
+
+
+def _watched() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+@contextmanager
+def _bar(*columns: Any, doing: str = "", total: float | None = 1.0) -> Iterator[Any]:
+    """Yield what updates a bar of these columns, which goes at the end."""
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, TextColumn
 
-    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        row = bar.add_task("", total=1.0)
-
-        def show_progress(doing: str, done: float) -> None:
-            bar.update(row, description=doing, completed=done)
-
-        yield show_progress
+    described = TextColumn("{task.description}")
+    with Progress(described, *columns, console=Console(stderr=True), transient=True) as bar:
+        yield partial(bar.update, bar.add_task(doing, total=total))
 
 
 @contextmanager
@@ -85,11 +130,9 @@ def compiling(shown: bool) -> Iterator[None]:
     shown
         Whether to; standard error that is no terminal is never told.
     """
-    if not (shown and sys.stderr.isatty()):
+    if not (shown and _watched()):
         yield
         return
-    import threading
-
     from inferway.site.compiled import Compilation, watched
 
     timers: list[threading.Timer] = []

@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     import pandas as pd
     from rich.text import Text
 
+# Of a table of claims.
 HEADINGS: Final = ("where", "claim", "measured", "value", "reproduces", "reproduced", "beside it")
-"""Of a table of claims."""
+# The same in Markdown, where a value stands beside its measure.
 MARKDOWN: Final = ("where", "claim", "measured", "reproduces", "", "beside it")
-"""The same in Markdown, where a value stands beside its measure."""
 _COLORS: Final = {"yes": "green", "no": "red", "not settled": "yellow", "-": "dim"}
+# Classes of HTML cells by heading: these are never broken into lines.
 _KINDS: Final = {"where": "number", "value": "number", "reproduces": "number"}
-"""Classes of HTML cells by heading: these are never broken into lines."""
 
 Verdict = Literal["yes", "no", "not settled", "-"]
 

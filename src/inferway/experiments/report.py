@@ -123,12 +123,12 @@ def _section(
     )
 
 
+# Of pages that are made; by part, in the order of the studies.
 TITLES: Final = {
     "queueing": "Studies of dispatch under an accuracy target",
     "placement": "Studies of placement",
     "scheduling": "Studies of bursts and deadlines",
 }
-"""Of pages that are made; by part, in the order of the studies."""
 
 _END: Final = "<!-- end -->"
 _COUNTS: Final = "<!-- counts -->"
@@ -137,14 +137,12 @@ _BLOCK = re.compile(r"<!-- (claims: (?P<name>[\w-]+)|counts|made) -->\n.*?<!-- e
 
 @dataclass
 class Page:
-    """What was written to a file."""
+    """What was written to a file: the studies whose tables are new, and those without a result."""
 
     file: Path
     counts: str
     studies: list[str] = field(default_factory=list)
-    """Whose tables were written anew."""
     left: list[str] = field(default_factory=list)
-    """Those without a result, left as they were."""
 
     def to_json(self) -> dict[str, Any]:
         """As `inferway study tables --json` prints it."""

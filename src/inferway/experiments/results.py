@@ -14,14 +14,21 @@ from inferway.experiments.claim import Claim
 
 
 class Measure(NamedTuple):
-    """A quantity at one place of a figure."""
+    """A quantity at one place of a figure.
+
+    Attributes
+    ----------
+    mean
+        Over the trials; NaN where there is no row.
+    stderr
+        Of the mean: between trials, or the simulator's own where there is a single one.
+    stable
+        Whether every trial was; an unstable mean depends on how long the run was.
+    """
 
     mean: float
-    """Over the trials; NaN where there is no row."""
     stderr: float
-    """Of the mean: between trials, or the simulator's own where there is a single one."""
     stable: bool
-    """Whether every trial was; an unstable mean depends on how long the run was."""
     trials: int
 
 
@@ -112,27 +119,25 @@ def smallest(values: Sequence[float]) -> float:
     return -largest([-value for value in values])
 
 
+# By name: what `Claim.method` says.
 METHODS: Final = {
     "jackknife": "over trials: one left out at a time, Student's t",
     "bootstrap": "over the simulator's standard errors: rows drawn anew, normal, less the bias",
 }
-"""By name: what `Claim.method` says."""
+# What the brackets in tables are.
 EXPLAINED: Final = (
     f"In brackets: 95 % intervals, {'; or '.join(METHODS.values())}. A claim whose interval "
     "straddles its limit is not settled."
 )
-"""What the brackets in tables are."""
 
-_GROUPS: Final = 20
-"""At most so many trials are left out one by one; more are left out in groups."""
+_GROUPS: Final = 20  # at most so many trials are left out one by one; more are left out in groups
 _DRAWS: Final = 100
 _NORMAL: Final = 1.959964
 _SEED: Final = 1
+# A value that moves by less is the same: sums of the same numbers differ in their last bits.
 _EXACT: Final = 1e-12
-"""A value that moves by less is the same: sums of the same numbers differ in their last bits."""
 _RESAMPLES: Final = 4000
-_BLOCK: Final = 1_000_000
-"""Numbers of one block of resamples, which bounds the memory."""
+_BLOCK: Final = 1_000_000  # numbers of one block of resamples, which bounds the memory
 
 Again = Callable[[Results], Sequence[Claim]]
 Floats = NDArray[np.float64]

@@ -91,16 +91,15 @@ def grid(
 
 
 class Computed(NamedTuple):
-    """One point that ended."""
+    """One point that ended, by its place among those given; `seconds` are CPU time.
+
+    The result is None where it was interrupted or failed; `complaint` is the traceback then.
+    """
 
     place: int
-    """Its place among the points given."""
     result: Any
-    """None where it failed, or was interrupted."""
     complaint: str = ""
-    """The traceback, where it failed."""
     seconds: float = 0.0
-    """CPU time."""
 
 
 def in_turn(points: Iterable[Point]) -> list[Any]:

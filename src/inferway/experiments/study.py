@@ -19,25 +19,30 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.figure import Figure
 
-OUT = Path("out/studies")
-"""Where results go unless said otherwise, below the current folder."""
+OUT = Path("out/studies")  # where results go unless said otherwise, below the current folder
+# From seconds, through the third digit, to the paper's own run lengths.
 SCALES = ("smoke", "quick", "paper")
-"""From seconds, through the third digit, to the paper's own run lengths."""
 
 Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a run is."""
+    """How far a run is.
+
+    Attributes
+    ----------
+    done
+        Points that are known, those of earlier runs included.
+    share
+        Of the work, 0..1.
+    """
 
     study: str
     done: int
-    """Points that are known, those of earlier runs included."""
     total: int
     seconds_left: float
     share: float
-    """Of the work, 0..1."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from inferway.experiments.machine import cores
 from inferway.experiments.text import percent, table
 from inferway.loadgen import Record
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.studies.live.calibration import as_measured
 from inferway.studies.live.comparison import (
     TASK,
     ImageStream,
@@ -42,7 +41,7 @@ from inferway.studies.live.comparison import (
     workplace,
     write,
 )
-from inferway.studies.live.servers import DemoError, simulate
+from inferway.studies.live.servers import DemoError, as_measured, simulate
 from inferway.workload.arrivals import times
 
 if TYPE_CHECKING:

@@ -24,8 +24,7 @@ from inferway.experiments.results import cluster_bootstrap
 from inferway.experiments.runner import Point, in_turn
 from inferway.loadgen import Record, drive
 from inferway.site.fleet import fleet_of
-from inferway.studies.live.calibration import calibrate, times_of
-from inferway.studies.live.servers import READY_S, launch
+from inferway.studies.live.servers import READY_S, calibrate, launch, times_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

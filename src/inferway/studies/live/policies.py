@@ -29,7 +29,6 @@ from inferway.loadgen import Record, summary
 from inferway.loadgen.access import signature
 from inferway.loadgen.message import body
 from inferway.site.fleet import Fleet, fleet_of
-from inferway.studies.live.calibration import as_measured, calibrate, feasible_rate, times_of
 from inferway.studies.live.comparison import (
     TASK,
     ImageStream,
@@ -47,7 +46,15 @@ from inferway.studies.live.comparison import (
     workplace,
     write,
 )
-from inferway.studies.live.servers import DemoError, launch, simulate
+from inferway.studies.live.servers import (
+    DemoError,
+    as_measured,
+    calibrate,
+    feasible_rate,
+    launch,
+    simulate,
+    times_of,
+)
 from inferway.workload.arrivals import times
 
 if TYPE_CHECKING:

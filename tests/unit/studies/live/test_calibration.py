@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from inferway.loadgen import Record
-from inferway.studies.live import calibration
+from inferway.studies.live import servers
 from inferway.studies.live.servers import DemoError
 
 
@@ -41,8 +41,8 @@ def calibrate(monkeypatch):
             streams.extend(sent)
             return records
 
-        monkeypatch.setattr(calibration, "replay", replay)
-        return calibration.calibrate("http://h", expected), streams
+        monkeypatch.setattr(servers, "replay", replay)
+        return servers.calibrate("http://h", expected), streams
 
     return run
 

@@ -8,9 +8,9 @@ import pytest
 import inferway
 from inferway.catalog.zoo import profiles
 from inferway.site.fleet import fleet_of
-from inferway.studies.live.calibration import as_measured
 from inferway.studies.live.comparison import template
 from inferway.studies.live.policies import choose
+from inferway.studies.live.servers import as_measured
 
 _SERVING_S = 2.5e-4
 """Roughly what HTTP adds to a request's service time."""

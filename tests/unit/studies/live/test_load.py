@@ -7,9 +7,8 @@ from scipy.optimize import linprog
 from inferway.dispatch.bounds import max_rate
 from inferway.experiments.machine import cores
 from inferway.site.fleet import Fleet
-from inferway.studies.live.calibration import as_measured, feasible_rate
 from inferway.studies.live.policies import TwoLevels, choose
-from inferway.studies.live.servers import DemoError
+from inferway.studies.live.servers import DemoError, as_measured, feasible_rate
 from inferway.workload.arrivals import mean_rate, peak_rate
 
 
